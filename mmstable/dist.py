@@ -1,0 +1,29 @@
+"""Do all ranks agree?  No-ops on a single process."""
+
+from __future__ import annotations
+
+import torch
+from mmengine.dist import all_reduce, get_world_size
+from torch import Tensor
+
+
+def any_rank(flag: bool) -> bool:
+    """Whether ``flag`` is true on at least one rank. A collective call."""
+    if get_world_size() == 1:
+        return flag
+    verdict = torch.tensor(float(flag))
+    all_reduce(verdict, op='max')
+    return bool(verdict)
+
+
+def norm_over_ranks(norm: Tensor, norm_type: float) -> Tensor:
+    """The norm of what all ranks hold, from each one's. A collective call."""
+    if get_world_size() == 1:
+        return norm
+    if norm_type == float('inf'):
+        total = norm.clone()
+        all_reduce(total, op='max')
+        return total
+    total = norm**norm_type
+    all_reduce(total, op='sum')
+    return total ** (1.0 / norm_type)

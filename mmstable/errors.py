@@ -1,0 +1,26 @@
+"""What can go wrong, and the exit code that says so.
+
+Everything mmstable raises on purpose while a run is prepared or trained
+derives from :class:`MMStableError`. Bad arguments of a class are a plain
+``ValueError`` or ``TypeError`` from its ``__init__``.
+"""
+
+from __future__ import annotations
+
+
+class MMStableError(Exception):
+    """Base of all errors of mmstable; ``exit_code`` is for the shell."""
+
+    exit_code = 1
+
+
+class UsageError(MMStableError):
+    """The command line or the config asks for something impossible."""
+
+    exit_code = 2
+
+
+class CheckpointError(MMStableError):
+    """A checkpoint is missing, damaged or not to be trusted."""
+
+    exit_code = 3

@@ -1,0 +1,94 @@
+"""What can happen to an optimizer step.
+
+One training iteration, and where each record is made::
+
+    before_train_iter
+      forward under optim_context()
+      update_params(loss)
+        backward                 the loss is checked, not waited for
+        step                     gradient norms -> verdict -> update or skip
+        zero_grad
+    after_train_iter             optim_wrapper.last_step is a StepReport
+      RuntimeInfoHook            mmengine reads the loss: the device is idle
+      hooks of mmstable          obey last_step
+      EMAHook, LoggerHook, ParamSchedulerHook, CheckpointHook
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple
+
+
+class Outcome(str, Enum):
+    """What became of an optimizer step."""
+
+    APPLIED = 'applied'
+    SKIPPED = 'skipped'
+    # No parameter had a gradient: nothing to apply, and nothing is wrong
+    # with the numbers.
+    EMPTY = 'empty'
+
+
+class Fault(str, Enum):
+    """Why an optimizer step was bad."""
+
+    OVERFLOW = 'overflow'
+    NAN_LOSS = 'nan_loss'
+    NAN_GRAD = 'nan_grad'
+
+
+class Culprit(NamedTuple):
+    """A parameter whose gradient was not finite.
+
+    Args:
+        name (str): Its name in ``model.named_parameters()``.
+        kind (str): 'NaN' or 'Inf'.
+    """
+
+    name: str
+    kind: str
+
+
+@dataclass(frozen=True)
+class StepReport:
+    """Everything that happened to one optimizer step.
+
+    Args:
+        iteration (int): Training iterations done so far, this one included,
+            as in mmengine's log lines.
+        outcome (Outcome): What became of the step.
+        fault (Fault, optional): Why it was skipped. Defaults to None.
+        loss_scale (float): Scale of the loss in this step. Defaults to 1.0.
+        next_loss_scale (float): Scale from the next step on. Defaults to 1.0.
+        grad_norm (float, optional): Norm of the unscaled gradients before
+            clipping; None if it was not finite. Defaults to None.
+        clip_coef (float, optional): What clipping multiplied the gradients
+            by; None without clipping. Defaults to None.
+        culprits (tuple[Culprit]): The parameters whose gradients were not
+            finite. Defaults to ().
+        dropped_micro_batches (int): Iterations of an accumulation window
+            that were left out because their loss was not finite.
+            Defaults to 0.
+    """
+
+    iteration: int
+    outcome: Outcome
+    fault: Fault | None = None
+    loss_scale: float = 1.0
+    next_loss_scale: float = 1.0
+    grad_norm: float | None = None
+    clip_coef: float | None = None
+    culprits: tuple[Culprit, ...] = ()
+    dropped_micro_batches: int = 0
+
+    @property
+    def applied(self) -> bool:
+        """Whether the weights were updated."""
+        return self.outcome is Outcome.APPLIED
+
+    @property
+    def skipped(self) -> bool:
+        """Whether the step was left out because of a fault."""
+        return self.outcome is Outcome.SKIPPED
