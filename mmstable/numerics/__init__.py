@@ -1,0 +1,1 @@
+"""Is this step healthy?  Tensors in, verdict out; no runner, no config."""

@@ -1,0 +1,154 @@
+"""Norms of gradients in one read pass, and which of them are not finite."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from mmstable.events import Fault
+
+_HALF = (torch.float16, torch.bfloat16)
+
+
+def stored_values(grad: Tensor) -> Tensor:
+    """The numbers a gradient really holds; for a sparse one, its values."""
+    return grad._values() if grad.is_sparse else grad
+
+
+def gradient_norms(grads: Sequence[Tensor], norm_type: float = 2.0) -> Tensor:
+    """One norm for each gradient, on the device of the first one.
+
+    Every gradient is read once and nothing of its size is allocated. A
+    non-finite gradient gives a non-finite norm; a huge finite one may too,
+    see :func:`find_nonfinite`.
+
+    Args:
+        grads (Sequence[Tensor]): Gradients, dense or sparse, of any mix of
+            devices and dtypes. Sparse ones must be coalesced.
+        norm_type (float): Order of the norm. Defaults to 2.0.
+    """
+    values = [stored_values(grad) for grad in grads]
+    kinds = defaultdict(list)
+    for index, value in enumerate(values):
+        kinds[value.device, value.dtype].append(index)
+    if len(kinds) == 1:
+        return _norms_of_one_kind(values, norm_type)
+
+    home = values[0].device
+    norms = [
+        _norms_of_one_kind([values[i] for i in indices], norm_type).to(home)
+        for indices in kinds.values()
+    ]
+    order = [index for indices in kinds.values() for index in indices]
+    widest = max((norm.dtype for norm in norms), key=lambda d: d.itemsize)
+    result = norms[0].new_empty(len(values), dtype=widest)
+    result[torch.tensor(order, device=home)] = torch.cat(
+        [norm.to(widest) for norm in norms]
+    )
+    return result
+
+
+def _norms_of_one_kind(values: list[Tensor], norm_type: float) -> Tensor:
+    first = values[0]
+    if first.dtype in _HALF:
+        # A norm kept in half precision overflows long before its gradient.
+        return torch.stack(
+            [
+                torch.linalg.vector_norm(v, norm_type, dtype=torch.float32)
+                for v in values
+            ]
+        )
+    on_cpu = first.device.type == 'cpu'
+    if on_cpu and norm_type == 2 and not first.is_complex():
+        return _euclidean_norms_on_cpu(values)
+    return torch.stack(torch._foreach_norm(values, norm_type))
+
+
+def _euclidean_norms_on_cpu(values: list[Tensor]) -> Tensor:
+    # A dot product runs at the speed of memory; CPU norm kernels do not.
+    squares = values[0].new_empty(len(values))
+    for value, square in zip(values, squares.unbind()):
+        flat = _flat_view(value)
+        if flat is None:
+            square.copy_(torch.linalg.vector_norm(value)).square_()
+        else:
+            torch.dot(flat, flat, out=square)
+    return squares.sqrt_()
+
+
+def _flat_view(value: Tensor) -> Tensor | None:
+    if value.is_contiguous():
+        return value.view(-1)
+    if value.dim() == 4 and value.is_contiguous(
+        memory_format=torch.channels_last
+    ):
+        return value.permute(0, 2, 3, 1).view(-1)
+    return None
+
+
+def total_norm(norms: Tensor, norm_type: float = 2.0) -> Tensor:
+    """The norm of all gradients together, from one norm for each."""
+    return torch.linalg.vector_norm(norms, norm_type)
+
+
+def nonfinite_flag(value: Tensor) -> Tensor:
+    """1.0 where ``value`` is NaN or Inf, else 0.0; stays on the device."""
+    # Only a finite number minus itself is zero.
+    return torch.ne(value - value, 0.0).float()
+
+
+def find_nonfinite(
+    grads: Sequence[Tensor], norms: Sequence[float]
+) -> dict[int, str]:
+    """Which gradients hold a NaN or an Inf.
+
+    Only the suspects are looked at again: a finite gradient whose norm
+    overflows is not one of them.
+
+    Args:
+        grads (Sequence[Tensor]): The gradients.
+        norms (Sequence[float]): Their norms.
+
+    Returns:
+        dict[int, str]: Index of the gradient to 'NaN' or 'Inf'.
+    """
+    found = {}
+    for index, norm in enumerate(norms):
+        if math.isfinite(norm):
+            continue
+        values = stored_values(grads[index])
+        if torch.isnan(values).any():
+            found[index] = 'NaN'
+        elif torch.isinf(values).any():
+            found[index] = 'Inf'
+    return found
+
+
+def wide_total_norm(grads: Sequence[Tensor], norm_type: float = 2.0) -> Tensor:
+    """The norm of all gradients in double precision, on the host."""
+    norms = [
+        torch.linalg.vector_norm(
+            stored_values(grad), norm_type, dtype=torch.float64
+        ).item()
+        for grad in grads
+    ]
+    return torch.linalg.vector_norm(
+        torch.tensor(norms, dtype=torch.float64), norm_type
+    )
+
+
+def classify(loss_is_finite: bool, scale_can_shrink: bool) -> Fault:
+    """What a step with a non-finite gradient suffers from.
+
+    Args:
+        loss_is_finite (bool): Whether the loss itself was finite.
+        scale_can_shrink (bool): Whether the loss is scaled, and by more than
+            the lowest allowed scale.
+    """
+    if not loss_is_finite:
+        return Fault.NAN_LOSS
+    return Fault.OVERFLOW if scale_can_shrink else Fault.NAN_GRAD

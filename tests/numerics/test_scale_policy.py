@@ -1,0 +1,45 @@
+import pytest
+
+from mmstable.numerics.scale_policy import ScalePolicy
+
+
+def test_the_forms_of_loss_scale():
+    assert ScalePolicy.from_config('dynamic') == ScalePolicy()
+    assert ScalePolicy.from_config(512) == ScalePolicy(init_scale=512.0)
+    assert ScalePolicy.from_config(512.0) == ScalePolicy(init_scale=512.0)
+    policy = ScalePolicy.from_config(
+        dict(init_scale=2**10, growth_interval=100.0, frozen=True)
+    )
+    assert policy == ScalePolicy(
+        init_scale=1024.0, growth_interval=100, frozen=True
+    )
+    assert isinstance(policy.growth_interval, int)
+
+
+@pytest.mark.parametrize(
+    ('loss_scale', 'message'),
+    [
+        ('static', "must be 'dynamic', a number or a dict, got 'static'"),
+        (None, 'must be .* got None'),
+        (True, '`init_scale` must be a number, got True'),
+        (0, '`init_scale` must be positive, got 0.0'),
+        (-512.0, '`init_scale` must be positive, got -512.0'),
+        (float('nan'), '`init_scale` must be finite, got nan'),
+        (float('inf'), '`init_scale` must be finite, got inf'),
+        (dict(init_scal=1), "unknown key 'init_scal' .*'init_scale'"),
+        (dict(enabled=True), "unknown key 'enabled'; allowed are"),
+        (dict(min_scale=0), '`min_scale` must be positive, got 0.0'),
+        (dict(growth_factor=1), '`growth_factor` must be above 1, got 1.0'),
+        (dict(backoff_factor=1), '`backoff_factor` must be between 0 and 1'),
+        (dict(backoff_factor=0), '`backoff_factor` must be between 0 and 1'),
+        (dict(growth_interval=0), '`growth_interval` must be positive, got 0'),
+        (dict(growth_interval=1.5), '`growth_interval` must be a whole'),
+        (dict(hysteresis='2'), "`hysteresis` must be a number, got '2'"),
+        (dict(frozen=1), '`frozen` must be a bool, got 1'),
+        (dict(min_scale=8, max_scale=4), r'`init_scale` .* is outside'),
+        (0.5, r'`init_scale` 0.5 is outside \[`min_scale` 1.0'),
+    ],
+)
+def test_bad_settings_name_key_and_value(loss_scale, message):
+    with pytest.raises((TypeError, ValueError), match=message):
+        ScalePolicy.from_config(loss_scale)
