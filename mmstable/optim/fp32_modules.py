@@ -1,0 +1,114 @@
+"""Named modules that keep full precision inside an autocast region."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Sequence
+from typing import Any
+from weakref import WeakSet
+
+import torch
+from mmengine.utils import apply_to
+from torch.nn import Module
+
+from mmstable.optim.parameter_names import unwrap
+
+
+class Fp32Modules:
+    """Run the modules of some names outside autocast, on float32 inputs.
+
+    Args:
+        patterns (Sequence[str]): Module names, each with all that is below
+            it, or regular expressions for whole names.
+    """
+
+    def __init__(self, patterns: Sequence[str]) -> None:
+        if isinstance(patterns, str):
+            patterns = [patterns]
+        self._patterns = [_compile(text) for text in patterns]
+        self._models: WeakSet[Module] = WeakSet()
+
+    def install(self, model: Module, device_type: str) -> None:
+        """Hook the modules of a model; once for each model.
+
+        Args:
+            model (Module): The model.
+            device_type (str): Where it runs: 'cpu', 'cuda', ...
+        """
+        if not self._patterns or model in self._models:
+            return
+        self._models.add(model)
+        chosen = self._choose(dict(unwrap(model).named_modules()))
+        # Each module below is hooked as well: heads of OpenMMLab are often
+        # entered by `loss()` or `forward()`, which no hook of theirs sees.
+        for module in {part for top in chosen for part in top.modules()}:
+            guard = _FullPrecision(device_type)
+            module.register_forward_pre_hook(guard.enter, with_kwargs=True)
+            module.register_forward_hook(guard.leave, always_call=True)
+
+    def _choose(self, modules: dict[str, Module]) -> list[Module]:
+        chosen: list[Module] = []
+        for pattern in self._patterns:
+            names = [
+                name
+                for name in modules
+                if name == pattern.pattern or pattern.fullmatch(name)
+            ]
+            if not names:
+                raise ValueError(_no_match(pattern.pattern, list(modules)))
+            chosen.extend(modules[name] for name in names)
+        return chosen
+
+
+class _FullPrecision:
+    """The two forward hooks of one module."""
+
+    def __init__(self, device_type: str) -> None:
+        self._device_type = device_type
+        self._contexts: list[torch.autocast] = []
+
+    def enter(
+        self, module: Module, args: tuple, kwargs: dict
+    ) -> tuple[tuple, dict]:
+        context = torch.autocast(self._device_type, enabled=False)
+        context.__enter__()
+        self._contexts.append(context)
+        return _to_float32(args), _to_float32(kwargs)
+
+    def leave(self, module: Module, args: tuple, output: Any) -> None:
+        self._contexts.pop().__exit__(None, None, None)
+
+
+def _to_float32(data: Any) -> Any:
+    return apply_to(
+        data,
+        lambda x: (
+            torch.is_tensor(x) and x.dtype in (torch.float16, torch.bfloat16)
+        ),
+        lambda x: x.float(),
+    )
+
+
+def _compile(text: object) -> re.Pattern[str]:
+    if not isinstance(text, str) or not text:
+        raise TypeError(
+            'SafeAmpOptimWrapper: every entry of `fp32_modules` must be a '
+            f'module name or a regular expression, got {text!r}.'
+        )
+    try:
+        return re.compile(text)
+    except re.error as error:
+        raise ValueError(
+            f'SafeAmpOptimWrapper: `fp32_modules` entry {text!r} is not a '
+            f'regular expression: {error}.'
+        ) from error
+
+
+def _no_match(text: str, names: list[str]) -> str:
+    near = difflib.get_close_matches(text, names, n=3)
+    hint = f' Close to it: {", ".join(map(repr, near))}.' if near else ''
+    return (
+        f'SafeAmpOptimWrapper: `fp32_modules` entry {text!r} matches no '
+        f'module of the model.{hint}'
+    )

@@ -1,0 +1,54 @@
+"""What is this parameter called in the model?"""
+
+from __future__ import annotations
+
+from typing import cast
+from weakref import WeakSet
+
+from mmengine.model import is_model_wrapper
+from torch import Tensor
+from torch.nn import Module
+from torch.optim import Optimizer
+
+
+class ParameterNames:
+    """Names of an optimizer's parameters, as ``model.named_parameters()``.
+
+    An optimizer does not know names, so they are learned from each model that
+    trains with it. Until then a parameter is called by its place.
+
+    Args:
+        optimizer (Optimizer): The optimizer.
+    """
+
+    def __init__(self, optimizer: Optimizer) -> None:
+        self._optimizer = optimizer
+        self._names: dict[int, str] = {}
+        self._models: WeakSet[Module] = WeakSet()
+
+    def learn(self, model: Module) -> bool:
+        """Learn the names in a model; False if it was known already."""
+        if model in self._models:
+            return False
+        self._models.add(model)
+        for name, param in unwrap(model).named_parameters():
+            self._names.setdefault(id(param), name)
+        return True
+
+    def __getitem__(self, param: Tensor) -> str:
+        return self._names.get(id(param)) or self._place(param)
+
+    def _place(self, param: Tensor) -> str:
+        for i, group in enumerate(self._optimizer.param_groups):
+            for j, candidate in enumerate(group['params']):
+                if candidate is param:
+                    return f'param_groups[{i}].params[{j}]'
+        return 'a parameter that has left the optimizer'
+
+
+def unwrap(model: Module) -> Module:
+    """The user's own model inside DDP-like and compiled wrappers."""
+    while is_model_wrapper(model) or hasattr(model, '_orig_mod'):
+        inner = model.module if is_model_wrapper(model) else model._orig_mod
+        model = cast(Module, inner)
+    return model

@@ -1,0 +1,198 @@
+"""The wrapper for training without autocast."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from mmengine.dist import get_world_size
+from mmengine.logging import print_log
+from mmengine.optim import OptimWrapper
+from torch import Tensor
+from torch.nn import Module
+from torch.optim import Optimizer
+
+from mmstable.events import Outcome, StepReport
+from mmstable.numerics.clipping import parse_clip_grad
+from mmstable.numerics.loss_scaler import LossScaler
+from mmstable.numerics.scale_policy import ScalePolicy
+from mmstable.optim.parameter_names import ParameterNames
+from mmstable.optim.safe_step import SafeStep
+from mmstable.optim.saved_state import keep_configured_implementation
+from mmstable.optim.update import Update
+from mmstable.registry import OPTIM_WRAPPERS, register_globally
+
+
+@register_globally(OPTIM_WRAPPERS)
+class SafeOptimWrapper(OptimWrapper):
+    """An ``OptimWrapper`` that leaves out steps with NaN or Inf gradients.
+
+    A bad step leaves weights, optimizer state and step counters as they
+    were. What became of the newest step is in :attr:`last_step`.
+
+    mmengine's own methods are called by the name of their class here, not
+    through ``super()``: in :class:`SafeAmpOptimWrapper` the next class in
+    line is mmengine's ``AmpOptimWrapper``, whose step is the one replaced.
+
+    Args:
+        optimizer (Optimizer): The optimizer.
+        accumulative_counts (int): Iterations that make one step.
+            Defaults to 1.
+        clip_grad (dict, optional): As in mmengine: ``max_norm`` and
+            ``norm_type``, or ``type='value'`` and ``clip_value``.
+            Defaults to None.
+    """
+
+    # Scaling is for mixed precision; here the scale is 1.
+    loss_scaler = LossScaler(ScalePolicy(), enabled=False)
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        accumulative_counts: int = 1,
+        clip_grad: dict | None = None,
+    ) -> None:
+        if not isinstance(accumulative_counts, int) or accumulative_counts < 1:
+            raise ValueError(
+                f'{type(self).__name__}: `accumulative_counts` must be a '
+                f'positive int, got {accumulative_counts!r}.'
+            )
+        self._update = Update(optimizer, parse_clip_grad(clip_grad))
+        OptimWrapper.__init__(
+            self, optimizer, accumulative_counts, copy.copy(clip_grad)
+        )
+        self._names = ParameterNames(optimizer)
+        self._announced = False
+        self._last_step: StepReport | None = None
+        self._counts = {Outcome.APPLIED: 0, Outcome.SKIPPED: 0}
+        self._safe_step = SafeStep(
+            optimizer,
+            self._update,
+            self.loss_scaler,
+            self._names,
+            self._publish,
+        )
+
+    @property
+    def last_step(self) -> StepReport | None:
+        """What became of the newest step; None before the first one."""
+        self._safe_step.settle()
+        return self._last_step
+
+    @property
+    def applied_steps(self) -> int:
+        """Steps that updated the weights, over the whole run."""
+        self._safe_step.settle()
+        return self._counts[Outcome.APPLIED]
+
+    @property
+    def skipped_steps(self) -> int:
+        """Steps left out because of a fault, over the whole run."""
+        self._safe_step.settle()
+        return self._counts[Outcome.SKIPPED]
+
+    def initialize_count_status(
+        self, model: Module, init_counts: int, max_counts: int
+    ) -> None:
+        """Learn the length of the training, and the model's names."""
+        OptimWrapper.initialize_count_status(
+            self, model, init_counts, max_counts
+        )
+        self._meet(model)
+
+    @contextmanager
+    def optim_context(self, model: Module) -> Iterator[None]:
+        """The context of a forward pass."""
+        # Free here: mmengine has read the last loss, so no work is queued.
+        self._safe_step.settle()
+        self._meet(model)
+        with OptimWrapper.optim_context(self, model):
+            yield
+
+    def backward(self, loss: Tensor, **kwargs: Any) -> None:
+        """Back-propagate, unless the loss would spoil others of its step."""
+        self._safe_step.settle()
+        if self._can_drop() and not torch.isfinite(loss.detach()).all():
+            self._safe_step.drop()
+        else:
+            self._safe_step.watch(loss)
+            self.loss_scaler.scale(loss).backward(**kwargs)
+        self._inner_count += 1
+
+    def _can_drop(self) -> bool:
+        # A rank that leaves out its backward pass would keep the others
+        # waiting for its gradients.
+        return self._accumulative_counts > 1 and get_world_size() == 1
+
+    def step(self, **kwargs: Any) -> None:
+        """Update the weights, or leave them alone if a gradient is bad."""
+        self._safe_step.step(self._inner_count, **kwargs)
+
+    def zero_grad(self, **kwargs: Any) -> None:
+        """Clear the gradients."""
+        if not kwargs.get('set_to_none', True):
+            # Zeros would overwrite gradients whose verdict is unread.
+            self._safe_step.settle()
+        self.optimizer.zero_grad(**kwargs)
+
+    def state_dict(self) -> dict:
+        """The optimizer's state, and the counters of this wrapper."""
+        self._safe_step.settle()
+        state = OptimWrapper.state_dict(self)
+        state['safe_step'] = {
+            outcome.value: count for outcome, count in self._counts.items()
+        }
+        return state
+
+    def load_state_dict(self, state_dict: dict) -> None:
+        """Load a state of this class or of any mmengine wrapper."""
+        state = keep_configured_implementation(self.optimizer, state_dict)
+        counts = state.pop('safe_step', {})
+        self._counts = {
+            outcome: counts.get(outcome.value, 0) for outcome in self._counts
+        }
+        self._safe_step.forget()
+        OptimWrapper.load_state_dict(self, state)
+
+    def _meet(self, model: Module) -> None:
+        """Learn what can only be learned from the model, once for each."""
+        self._names.learn(model)
+        if not self._announced:
+            self._announced = True
+            print_log(f'mmstable: {self._description()}', logger='current')
+
+    def _description(self) -> str:
+        return f'fp32 training protected{self._details([])}'
+
+    def _details(self, details: list[str]) -> str:
+        if self._update.clip is not None:
+            details = [*details, f'clip {self._update.clip}']
+        return f' ({", ".join(details)})' if details else ''
+
+    def _publish(self, report: StepReport) -> None:
+        self._last_step = report
+        if report.outcome is Outcome.EMPTY:
+            print_log(
+                f'mmstable: Iter {report.iteration}: no parameter has a '
+                'gradient, so there is nothing to update. Is every parameter '
+                'frozen, or is the loss detached?',
+                logger='current',
+                level=logging.WARNING,
+            )
+            return
+        self._counts[report.outcome] += 1
+        hub = self.message_hub
+        if report.grad_norm is not None and math.isfinite(report.grad_norm):
+            hub.update_scalar('train/grad_norm', report.grad_norm)
+        hub.update_scalar(
+            'train/stable/skipped', self._counts[Outcome.SKIPPED]
+        )
+        if self.loss_scaler.is_enabled():
+            hub.update_scalar(
+                'train/stable/loss_scale', report.next_loss_scale
+            )

@@ -1,0 +1,198 @@
+"""The step that all safe wrappers share: measure, judge, apply or skip."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Callable
+
+from torch import Tensor
+from torch.optim import Optimizer
+
+from mmstable import dist
+from mmstable.events import Culprit, Fault, Outcome, StepReport
+from mmstable.numerics import grad_health
+from mmstable.numerics.loss_scaler import LossScaler
+from mmstable.optim.parameter_names import ParameterNames
+from mmstable.optim.step_attempt import StepAttempt, live_gradients
+from mmstable.optim.update import Update
+from mmstable.optim.window import Window
+
+
+class SafeStep:
+    """Steps of one optimizer that a bad gradient cannot harm.
+
+    A fused optimizer is told its verdict on the device and runs ahead of the
+    host; :meth:`settle` reads that verdict later, when it costs nothing.
+
+    Args:
+        optimizer (Optimizer): The optimizer.
+        update (Update): How good gradients reach the weights.
+        scaler (LossScaler): The loss scale inside the gradients.
+        names (ParameterNames): What to call the culprits.
+        publish (Callable): Called with the report of every step.
+    """
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        update: Update,
+        scaler: LossScaler,
+        names: ParameterNames,
+        publish: Callable[[StepReport], None],
+    ) -> None:
+        # Whether every rank holds its own part of the gradients.
+        self.sharded = False
+        self._optimizer = optimizer
+        self._update = update
+        self._scaler = scaler
+        self._names = names
+        self._publish = publish
+        self._window = Window()
+        self._ahead: StepAttempt | None = None
+
+    def watch(self, loss: Tensor) -> None:
+        """Hear of a loss that is going to be back-propagated."""
+        self._window.keep(loss)
+
+    def drop(self) -> None:
+        """Hear of an iteration that is left out of this step."""
+        self._window.drop()
+
+    def step(self, iteration: int, **kwargs: Any) -> None:
+        """Update the weights, or leave them alone if a gradient is bad.
+
+        Args:
+            iteration (int): Training iterations done, this one included.
+            **kwargs: For ``optimizer.step``.
+        """
+        self.settle()
+        window, self._window = self._window, Window()
+        params, grads = live_gradients(self._optimizer)
+        if window.is_lost or not grads:
+            self._report_nothing(iteration, window)
+            return
+        attempt = self._measure(params, grads, window, iteration, kwargs)
+        if not self._update.can_run_ahead(attempt):
+            self._finish(attempt, ran_ahead=False)
+            return
+        self._update.run_ahead(attempt)
+        self._ahead = attempt
+        if attempt.is_on_host:
+            self.settle()
+
+    def settle(self) -> None:
+        """Read the verdict of a step that ran ahead of the host."""
+        if self._ahead is not None:
+            attempt, self._ahead = self._ahead, None
+            self._finish(attempt, ran_ahead=True)
+
+    def forget(self) -> None:
+        """Drop what is known of the optimizer: its state is replaced."""
+        self._ahead = None
+        self._window = Window()
+        self._update.forget()
+
+    def _measure(
+        self,
+        params: list[Tensor],
+        grads: list[Tensor],
+        window: Window,
+        iteration: int,
+        kwargs: dict[str, Any],
+    ) -> StepAttempt:
+        order = self._update.norm_type
+        norms = grad_health.gradient_norms(grads, order)
+        total = grad_health.total_norm(norms, order)
+        if self.sharded:
+            total = dist.norm_over_ranks(total, order)
+        return StepAttempt(
+            params=params,
+            grads=grads,
+            norms=norms,
+            total=total,
+            norm_type=order,
+            window=window,
+            loss_scale=self._scaler.get_scale(),
+            iteration=iteration,
+            step_kwargs=kwargs,
+        )
+
+    def _finish(self, attempt: StepAttempt, ran_ahead: bool) -> None:
+        norm = attempt.read_norm()
+        if not math.isfinite(norm):
+            culprits = attempt.find_culprits()
+            if self._anywhere(bool(culprits)):
+                self._skip(attempt, culprits)
+                return
+            norm = self._wide_norm(attempt)
+            self._update.apply_wide(attempt, norm)
+        elif not ran_ahead:
+            self._update.apply(attempt, norm)
+        self._scaler.note_clean_step()
+        self._report(
+            attempt.iteration,
+            Outcome.APPLIED,
+            attempt.loss_scale,
+            grad_norm=norm,
+            clip_coef=self._update.clip_coefficient(norm),
+            dropped_micro_batches=attempt.window.dropped,
+        )
+
+    def _anywhere(self, flag: bool) -> bool:
+        return dist.any_rank(flag) if self.sharded else flag
+
+    def _wide_norm(self, attempt: StepAttempt) -> float:
+        norm = attempt.wide_norm()
+        if self.sharded:
+            norm = dist.norm_over_ranks(norm, attempt.norm_type)
+        return norm.item() / attempt.magnification
+
+    def _skip(
+        self, attempt: StepAttempt, culprits: list[tuple[Tensor, str]]
+    ) -> None:
+        attempt.drop_gradients()
+        # Only the rank with the bad loss has seen it; all must scale alike.
+        loss_is_bad = dist.any_rank(not attempt.window.all_finite())
+        fault = grad_health.classify(not loss_is_bad, self._scaler.can_shrink)
+        if fault is not Fault.NAN_LOSS:
+            self._scaler.note_bad_gradients()
+        self._report(
+            attempt.iteration,
+            Outcome.SKIPPED,
+            attempt.loss_scale,
+            fault=fault,
+            culprits=tuple(
+                Culprit(self._names[param], kind) for param, kind in culprits
+            ),
+            dropped_micro_batches=attempt.window.dropped,
+        )
+
+    def _report_nothing(self, iteration: int, window: Window) -> None:
+        scale = self._scaler.get_scale()
+        if window.is_lost:
+            self._report(
+                iteration,
+                Outcome.SKIPPED,
+                scale,
+                fault=Fault.NAN_LOSS,
+                dropped_micro_batches=window.dropped,
+            )
+        else:
+            self._report(iteration, Outcome.EMPTY, scale)
+
+    def _report(
+        self,
+        iteration: int,
+        outcome: Outcome,
+        loss_scale: float,
+        **details: Any,
+    ) -> None:
+        self._publish(
+            StepReport(
+                iteration=iteration,
+                outcome=outcome,
+                loss_scale=loss_scale,
+                next_loss_scale=self._scaler.get_scale(),
+                **details,
+            )
+        )

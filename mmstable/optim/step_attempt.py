@@ -1,0 +1,120 @@
+"""One optimizer step in the making: measured gradients and their verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from mmstable.numerics import grad_health
+from mmstable.optim.window import Window
+
+
+@dataclass
+class StepAttempt:
+    """The gradients of a step, with norms that are still on the device.
+
+    Args:
+        params (list[Tensor]): The parameters that have a gradient.
+        grads (list[Tensor]): Their gradients. They are kept until the step
+            is judged, so that a huge norm can be told from a NaN.
+        norms (Tensor): One norm for each gradient, still scaled.
+        total (Tensor): The norm of all of them together, still scaled.
+        norm_type (float): Order of the norms.
+        window (Window): The losses that the gradients come from.
+        loss_scale (float): The scale of those losses.
+        iteration (int): Training iterations done, this one included.
+        step_kwargs (dict): For ``optimizer.step``. Defaults to {}.
+    """
+
+    params: list[Tensor]
+    grads: list[Tensor]
+    norms: Tensor
+    total: Tensor
+    norm_type: float
+    window: Window
+    loss_scale: float
+    iteration: int
+    step_kwargs: dict[str, Any] = field(default_factory=dict)
+
+    def param_ids(self) -> tuple[int, ...]:
+        """What tells this set of parameters from another."""
+        return tuple(map(id, self.params))
+
+    @property
+    def magnification(self) -> float:
+        """By what the gradients are larger than the average's."""
+        return self.loss_scale * self.window.shrinkage
+
+    @property
+    def is_on_host(self) -> bool:
+        """Whether the verdict can be read without waiting for a device."""
+        return self.total.device.type == 'cpu'
+
+    def read_norm(self) -> float:
+        """The norm of the unscaled gradients; waits for the device."""
+        # Not `item()`: on a CPU `tolist()` is a plain read of memory.
+        return cast(float, self.total.tolist()) / self.magnification
+
+    def wide_norm(self) -> Tensor:
+        """The scaled norm in double precision, read from all gradients."""
+        return grad_health.wide_total_norm(self.grads, self.norm_type)
+
+    def find_culprits(self) -> list[tuple[Tensor, str]]:
+        """The parameters whose gradient holds 'NaN' or 'Inf'."""
+        found = grad_health.find_nonfinite(self.grads, self.norms.tolist())
+        return [(self.params[index], kind) for index, kind in found.items()]
+
+    @contextmanager
+    def gradients_in_place(self) -> Iterator[None]:
+        """Undo, for a while, a ``zero_grad`` that came before the verdict."""
+        present = [param.grad for param in self.params]
+        for param, grad in zip(self.params, self.grads):
+            param.grad = grad
+        yield
+        for param, original in zip(self.params, present):
+            param.grad = original
+
+    def drop_gradients(self) -> None:
+        """Clear the judged gradients, but none that came after them."""
+        for param, grad in zip(self.params, self.grads):
+            if param.grad is grad:
+                param.grad = None
+
+
+def live_gradients(
+    optimizer: Optimizer,
+) -> tuple[list[Tensor], list[Tensor]]:
+    """The parameters of an optimizer that have a gradient, and those."""
+    params, grads = [], []
+    for group in optimizer.param_groups:
+        for param in group['params']:
+            grad = param.grad
+            if grad is None or grad.numel() == 0:
+                continue
+            if grad.is_sparse and not grad.is_coalesced():
+                # Values of one index count together, also for overflow.
+                grad = param.grad = grad.coalesce()
+            params.append(param)
+            grads.append(grad)
+    return params, grads
+
+
+def scale_gradients(grads: list[Tensor], factor: float) -> None:
+    """Multiply gradients in place."""
+    if factor != 1.0:
+        torch._foreach_mul_(
+            [grad_health.stored_values(grad) for grad in grads], factor
+        )
+
+
+def clamp_gradients(grads: list[Tensor], limit: float) -> None:
+    """Cut gradient values in place to [-limit, limit]."""
+    values = [grad_health.stored_values(grad) for grad in grads]
+    torch._foreach_clamp_min_(values, -limit)
+    torch._foreach_clamp_max_(values, limit)
