@@ -51,6 +51,20 @@ class Culprit(NamedTuple):
     kind: str
 
 
+class ClipRecord(NamedTuple):
+    """How far parameters that are clipped together were clipped.
+
+    Args:
+        group (str): Their modules, or 'all'.
+        norm (float): Norm of their unscaled gradients before clipping.
+        coef (float): What those were multiplied by; 1.0 if left alone.
+    """
+
+    group: str
+    norm: float
+    coef: float
+
+
 @dataclass(frozen=True)
 class StepReport:
     """Everything that happened to one optimizer step.
@@ -65,7 +79,9 @@ class StepReport:
         grad_norm (float, optional): Norm of the unscaled gradients before
             clipping; None if it was not finite. Defaults to None.
         clip_coef (float, optional): What clipping multiplied the gradients
-            by; None without clipping. Defaults to None.
+            by, the smallest if there are several groups; None without
+            clipping by norm. Defaults to None.
+        clips (tuple[ClipRecord]): The same for each group. Defaults to ().
         culprits (tuple[Culprit]): The parameters whose gradients were not
             finite. Defaults to ().
         dropped_micro_batches (int): Iterations of an accumulation window
@@ -80,6 +96,7 @@ class StepReport:
     next_loss_scale: float = 1.0
     grad_norm: float | None = None
     clip_coef: float | None = None
+    clips: tuple[ClipRecord, ...] = ()
     culprits: tuple[Culprit, ...] = ()
     dropped_micro_batches: int = 0
 

@@ -2,40 +2,110 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Union
+from typing import Any, Protocol
 
+import torch
 from torch import Tensor
+
+from mmstable.numerics.grad_health import stored_values
 
 # torch.nn.utils.clip_grad_norm_ adds this to the norm it divides by.
 _EPSILON = 1e-6
 
 
+def excess(norm: Tensor, limit: float) -> Tensor:
+    """What gradients of this norm must be divided by, at least 1."""
+    return norm.add(_EPSILON).div_(limit).clamp_(min=1.0)
+
+
+def coefficient(norm: float, limit: float | None) -> float:
+    """What gradients of this norm are multiplied by, at most 1."""
+    return 1.0 if limit is None else min(1.0, limit / (norm + _EPSILON))
+
+
+class Limit(Protocol):
+    """The largest norm that gradients may have."""
+
+    def current(self) -> float | None:
+        """The limit for the next step; None for no limit."""
+
+    def observe(self, norm: float) -> None:
+        """Hear of the norm, before clipping, of an applied step."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """What it has learned."""
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take over what another has learned."""
+
+
 @dataclass(frozen=True)
-class NormClip:
-    """Shrink all gradients together so that their norm is at most a limit.
+class FixedLimit:
+    """A limit that does not move.
 
     Args:
         max_norm (float): The limit.
-        norm_type (float): Order of the norm. Defaults to 2.0.
     """
 
     max_norm: float
+
+    def current(self) -> float:
+        """The limit."""
+        return self.max_norm
+
+    def observe(self, norm: float) -> None:
+        """Nothing to learn."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Nothing was learned."""
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Nothing to take over."""
+
+    def __str__(self) -> str:
+        return f'max_norm={self.max_norm:g}'
+
+
+@dataclass(frozen=True)
+class ClipGroup:
+    """Parameters that are clipped together, by the norm of all of them.
+
+    Args:
+        limit (Limit): The largest norm allowed.
+        modules (tuple[str]): The modules they are in; none means all that
+            no other group has. Defaults to ().
+    """
+
+    limit: Limit
+    modules: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """What to call it in a log."""
+        return '+'.join(self.modules) or 'all'
+
+
+@dataclass(frozen=True)
+class NormClip:
+    """Shrink the gradients of each group to the group's limit.
+
+    Args:
+        groups (tuple[ClipGroup]): The groups.
+        norm_type (float): Order of the norms. Defaults to 2.0.
+    """
+
+    groups: tuple[ClipGroup, ...]
     norm_type: float = 2.0
-
-    def excess(self, norm: Tensor) -> Tensor:
-        """What gradients of this norm must be divided by, at least 1."""
-        return norm.add(_EPSILON).div_(self.max_norm).clamp_(min=1.0)
-
-    def coefficient(self, norm: float) -> float:
-        """What gradients of this norm are multiplied by, at most 1."""
-        return min(1.0, self.max_norm / (norm + _EPSILON))
 
     def __str__(self) -> str:
         order = '' if self.norm_type == 2 else f', norm_type={self.norm_type}'
-        return f'max_norm={self.max_norm:g}{order}'
+        if len(self.groups) == 1 and not self.groups[0].modules:
+            return f'{self.groups[0].limit}{order}'
+        parts = [f'{group.name}: {group.limit}' for group in self.groups]
+        return f'[{"; ".join(parts)}]{order}'
 
 
 @dataclass(frozen=True)
@@ -48,87 +118,17 @@ class ValueClip:
 
     clip_value: float
 
+    def shrink_(
+        self,
+        names: Sequence[str],
+        params: Sequence[Tensor],
+        grads: Sequence[Tensor],
+        magnification: float,
+    ) -> None:
+        """Clip gradients that are ``magnification`` times too large."""
+        values = [stored_values(grad) for grad in grads]
+        torch._foreach_clamp_min_(values, -self.clip_value * magnification)
+        torch._foreach_clamp_max_(values, self.clip_value * magnification)
+
     def __str__(self) -> str:
         return f'clip_value={self.clip_value:g}'
-
-
-Clip = Union[NormClip, ValueClip]
-
-_ALLOWED = {
-    'norm': {'max_norm', 'norm_type', 'error_if_nonfinite', 'foreach'},
-    'value': {'clip_value', 'foreach'},
-}
-_REQUIRED = {'norm': 'max_norm', 'value': 'clip_value'}
-
-
-def parse_clip_grad(clip_grad: Mapping | None) -> Clip | None:
-    """Understand mmengine's ``clip_grad`` setting without changing it.
-
-    Args:
-        clip_grad (Mapping, optional): ``type`` ('norm' or 'value') and the
-            arguments of ``torch.nn.utils.clip_grad_norm_`` or
-            ``clip_grad_value_``.
-    """
-    if clip_grad is None:
-        return None
-    if not isinstance(clip_grad, Mapping):
-        raise TypeError(
-            f'clip_grad: must be a dict or None, got {clip_grad!r}.'
-        )
-    settings = dict(clip_grad)
-    kind = settings.pop('type', 'norm')
-    if kind not in _ALLOWED:
-        raise ValueError(
-            f"clip_grad: `type` must be 'norm' or 'value', got {kind!r}."
-        )
-    unknown = sorted(settings.keys() - _ALLOWED[kind])
-    if unknown:
-        raise ValueError(
-            f'clip_grad: unknown setting {unknown[0]!r} for type {kind!r}; '
-            f'allowed are {sorted(_ALLOWED[kind])}.'
-        )
-    if _REQUIRED[kind] not in settings:
-        raise ValueError(
-            f'clip_grad: type {kind!r} needs `{_REQUIRED[kind]}`, got '
-            f'{dict(clip_grad)}.'
-        )
-    if settings.get('error_if_nonfinite'):
-        raise ValueError(
-            'clip_grad: `error_if_nonfinite=True` contradicts a safe '
-            'wrapper, which skips a step with a non-finite norm.'
-        )
-    if kind == 'value':
-        return ValueClip(_limit('clip_value', settings['clip_value']))
-    return NormClip(
-        _limit('max_norm', settings['max_norm']),
-        _norm_type(settings.get('norm_type', 2.0)),
-    )
-
-
-def _limit(name: str, value: object) -> float:
-    number = _number(name, value)
-    if not (math.isfinite(number) and number > 0):
-        raise ValueError(
-            f'clip_grad: `{name}` must be positive and finite, got {value}.'
-        )
-    return number
-
-
-def _norm_type(value: object) -> float:
-    number = _number('norm_type', value)
-    if not number > 0:
-        raise ValueError(
-            f'clip_grad: `norm_type` must be positive or inf, got {value}.'
-        )
-    return number
-
-
-def _number(name: str, value: object) -> float:
-    # torch takes norm_type='inf' too.
-    if value == 'inf':
-        return math.inf
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise TypeError(
-            f'clip_grad: `{name}` must be a number, got {value!r}.'
-        )
-    return float(value)

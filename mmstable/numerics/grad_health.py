@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Sequence
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -93,6 +94,14 @@ def _flat_view(value: Tensor) -> Tensor | None:
 def total_norm(norms: Tensor, norm_type: float = 2.0) -> Tensor:
     """The norm of all gradients together, from one norm for each."""
     return torch.linalg.vector_norm(norms, norm_type)
+
+
+def combined_norm(norms: Sequence[float], norm_type: float = 2.0) -> float:
+    """The same on the host."""
+    if len(norms) == 1:
+        return norms[0]
+    tensor = torch.tensor(norms, dtype=torch.float64)
+    return cast(float, total_norm(tensor, norm_type).tolist())
 
 
 def nonfinite_flag(value: Tensor) -> Tensor:

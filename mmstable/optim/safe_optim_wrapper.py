@@ -18,7 +18,7 @@ from torch.nn import Module
 from torch.optim import Optimizer
 
 from mmstable.events import Outcome, StepReport
-from mmstable.numerics.clipping import parse_clip_grad
+from mmstable.numerics.clip_settings import parse_clip_grad
 from mmstable.numerics.loss_scaler import LossScaler
 from mmstable.numerics.scale_policy import ScalePolicy
 from mmstable.optim.parameter_names import ParameterNames
@@ -62,11 +62,12 @@ class SafeOptimWrapper(OptimWrapper):
                 f'{type(self).__name__}: `accumulative_counts` must be a '
                 f'positive int, got {accumulative_counts!r}.'
             )
-        self._update = Update(optimizer, parse_clip_grad(clip_grad))
+        clip = parse_clip_grad(clip_grad)
         OptimWrapper.__init__(
             self, optimizer, accumulative_counts, copy.copy(clip_grad)
         )
         self._names = ParameterNames(optimizer)
+        self._update = Update(optimizer, self._names, clip)
         self._announced = False
         self._last_step: StepReport | None = None
         self._counts = {Outcome.APPLIED: 0, Outcome.SKIPPED: 0}

@@ -11,6 +11,7 @@ from torch.optim import Optimizer
 from mmstable import dist
 from mmstable.events import Culprit, Fault, Outcome, StepReport
 from mmstable.numerics import grad_health
+from mmstable.numerics.grad_health import combined_norm
 from mmstable.numerics.loss_scaler import LossScaler
 from mmstable.optim.parameter_names import ParameterNames
 from mmstable.optim.step_attempt import StepAttempt, live_gradients
@@ -100,17 +101,17 @@ class SafeStep:
         iteration: int,
         kwargs: dict[str, Any],
     ) -> StepAttempt:
-        order = self._update.norm_type
-        norms = grad_health.gradient_norms(grads, order)
-        total = grad_health.total_norm(norms, order)
+        plan = self._update.plan_for(params)
+        norms = grad_health.gradient_norms(grads, plan.norm_type)
+        part_norms = plan.part_norms(norms)
         if self.sharded:
-            total = dist.norm_over_ranks(total, order)
+            part_norms = dist.norm_over_ranks(part_norms, plan.norm_type)
         return StepAttempt(
             params=params,
             grads=grads,
             norms=norms,
-            total=total,
-            norm_type=order,
+            plan=plan,
+            part_norms=part_norms,
             window=window,
             loss_scale=self._scaler.get_scale(),
             iteration=iteration,
@@ -118,34 +119,37 @@ class SafeStep:
         )
 
     def _finish(self, attempt: StepAttempt, ran_ahead: bool) -> None:
-        norm = attempt.read_norm()
-        if not math.isfinite(norm):
+        norms = attempt.read_norms()
+        if not all(map(math.isfinite, norms)):
             culprits = attempt.find_culprits()
             if self._anywhere(bool(culprits)):
                 self._skip(attempt, culprits)
                 return
-            norm = self._wide_norm(attempt)
-            self._update.apply_wide(attempt, norm)
+            norms = self._wide_norms(attempt)
+            self._update.apply_wide(attempt, norms)
         elif not ran_ahead:
-            self._update.apply(attempt, norm)
+            self._update.apply(attempt, norms)
+        clips = self._update.records(attempt, norms)
+        self._update.observe(attempt, norms)
         self._scaler.note_clean_step()
         self._report(
             attempt.iteration,
             Outcome.APPLIED,
             attempt.loss_scale,
-            grad_norm=norm,
-            clip_coef=self._update.clip_coefficient(norm),
+            grad_norm=combined_norm(norms, attempt.plan.norm_type),
+            clip_coef=min((clip.coef for clip in clips), default=None),
+            clips=clips,
             dropped_micro_batches=attempt.window.dropped,
         )
 
     def _anywhere(self, flag: bool) -> bool:
         return dist.any_rank(flag) if self.sharded else flag
 
-    def _wide_norm(self, attempt: StepAttempt) -> float:
-        norm = attempt.wide_norm()
+    def _wide_norms(self, attempt: StepAttempt) -> list[float]:
+        norms = attempt.wide_part_norms()
         if self.sharded:
-            norm = dist.norm_over_ranks(norm, attempt.norm_type)
-        return norm.item() / attempt.magnification
+            norms = dist.norm_over_ranks(norms, attempt.plan.norm_type)
+        return [norm / attempt.magnification for norm in norms.tolist()]
 
     def _skip(
         self, attempt: StepAttempt, culprits: list[tuple[Tensor, str]]

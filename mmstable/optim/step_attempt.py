@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, cast
 
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from mmstable.numerics import grad_health
+from mmstable.optim.clip_plan import ClipPlan, Part
 from mmstable.optim.window import Window
 
 
@@ -24,8 +26,9 @@ class StepAttempt:
         grads (list[Tensor]): Their gradients. They are kept until the step
             is judged, so that a huge norm can be told from a NaN.
         norms (Tensor): One norm for each gradient, still scaled.
-        total (Tensor): The norm of all of them together, still scaled.
-        norm_type (float): Order of the norms.
+        plan (ClipPlan): Which of them are clipped together.
+        part_norms (Tensor): One norm for each part of the plan, still
+            scaled.
         window (Window): The losses that the gradients come from.
         loss_scale (float): The scale of those losses.
         iteration (int): Training iterations done, this one included.
@@ -35,16 +38,27 @@ class StepAttempt:
     params: list[Tensor]
     grads: list[Tensor]
     norms: Tensor
-    total: Tensor
-    norm_type: float
+    plan: ClipPlan
+    part_norms: Tensor
     window: Window
     loss_scale: float
     iteration: int
     step_kwargs: dict[str, Any] = field(default_factory=dict)
 
+    @cached_property
+    def total(self) -> Tensor:
+        """The norm of all gradients together, still scaled."""
+        if len(self.part_norms) == 1:
+            return self.part_norms[0]
+        return grad_health.total_norm(self.part_norms, self.plan.norm_type)
+
     def param_ids(self) -> tuple[int, ...]:
         """What tells this set of parameters from another."""
         return tuple(map(id, self.params))
+
+    def param_ids_of(self, part: Part) -> set[int]:
+        """The same for the parameters of one part."""
+        return {id(self.params[index]) for index in part.indices}
 
     @property
     def magnification(self) -> float:
@@ -54,16 +68,25 @@ class StepAttempt:
     @property
     def is_on_host(self) -> bool:
         """Whether the verdict can be read without waiting for a device."""
-        return self.total.device.type == 'cpu'
+        return self.part_norms.device.type == 'cpu'
 
-    def read_norm(self) -> float:
-        """The norm of the unscaled gradients; waits for the device."""
+    def read_norms(self) -> list[float]:
+        """Norms of the unscaled parts; waits for the device."""
         # Not `item()`: on a CPU `tolist()` is a plain read of memory.
-        return cast(float, self.total.tolist()) / self.magnification
+        norms = cast('list[float]', self.part_norms.tolist())
+        return [norm / self.magnification for norm in norms]
 
-    def wide_norm(self) -> Tensor:
-        """The scaled norm in double precision, read from all gradients."""
-        return grad_health.wide_total_norm(self.grads, self.norm_type)
+    def wide_part_norms(self) -> Tensor:
+        """Scaled norms of the parts in double precision, on the host."""
+        return torch.stack(
+            [
+                grad_health.wide_total_norm(
+                    [self.grads[index] for index in part.indices],
+                    self.plan.norm_type,
+                )
+                for part in self.plan.parts
+            ]
+        )
 
     def find_culprits(self) -> list[tuple[Tensor, str]]:
         """The parameters whose gradient holds 'NaN' or 'Inf'."""
@@ -111,10 +134,3 @@ def scale_gradients(grads: list[Tensor], factor: float) -> None:
         torch._foreach_mul_(
             [grad_health.stored_values(grad) for grad in grads], factor
         )
-
-
-def clamp_gradients(grads: list[Tensor], limit: float) -> None:
-    """Cut gradient values in place to [-limit, limit]."""
-    values = [grad_health.stored_values(grad) for grad in grads]
-    torch._foreach_clamp_min_(values, -limit)
-    torch._foreach_clamp_max_(values, limit)

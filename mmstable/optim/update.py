@@ -2,52 +2,69 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from mmstable.events import ClipRecord
 from mmstable.numerics import grad_health
-from mmstable.numerics.clipping import Clip, NormClip, ValueClip
+from mmstable.numerics.clip_settings import Clip
+from mmstable.numerics.clipping import NormClip, coefficient, excess
+from mmstable.optim.clip_plan import ClipPlan, Part, make_plan
 from mmstable.optim.fused_step import (
     reads_verdict_on_device,
     restricted_to,
     split_by_state,
     step_with_verdict,
 )
-from mmstable.optim.step_attempt import (
-    StepAttempt,
-    clamp_gradients,
-    scale_gradients,
-)
+from mmstable.optim.parameter_names import ParameterNames
+from mmstable.optim.step_attempt import StepAttempt, scale_gradients
 
 
 class Update:
     """Updates of one optimizer, with unscaling and clipping folded in.
 
-    A fused optimizer divides its gradients by itself, by one tensor that
-    holds scale and clipping together. For others the gradients are multiplied
-    once.
+    A fused optimizer divides its gradients by itself, by a tensor that holds
+    scale and clipping together; where parts are clipped apart it steps part
+    by part. For others the gradients are multiplied once.
 
     Args:
         optimizer (Optimizer): The optimizer.
+        names (ParameterNames): Names of its parameters.
         clip (Clip, optional): How to clip.
     """
 
-    def __init__(self, optimizer: Optimizer, clip: Clip | None) -> None:
-        self.clip = clip
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        names: ParameterNames,
+        clip: Clip | None,
+    ) -> None:
         self._optimizer = optimizer
+        self._names = names
+        self._clip = clip
+        self._plan: tuple[tuple[int, ...], ClipPlan] | None = None
         self._last_params: tuple[int, ...] = ()
 
     @property
-    def norm_type(self) -> float:
-        """Order of the norm that clipping goes by."""
-        return self.clip.norm_type if isinstance(self.clip, NormClip) else 2.0
+    def clip(self) -> Clip | None:
+        """How gradients are clipped."""
+        return self._clip
 
-    def clip_coefficient(self, norm: float) -> float | None:
-        """What gradients of this norm are multiplied by, if at all."""
-        if isinstance(self.clip, NormClip):
-            return self.clip.coefficient(norm)
-        return None
+    @clip.setter
+    def clip(self, clip: Clip) -> None:
+        self._clip = clip
+        self._plan = None
+
+    def plan_for(self, params: list[Tensor]) -> ClipPlan:
+        """Which of these parameters are clipped together."""
+        ids = tuple(map(id, params))
+        if self._plan is None or self._plan[0] != ids:
+            names = [self._names[param] for param in params]
+            self._plan = ids, make_plan(self._clip, names)
+        return self._plan[1]
 
     def forget(self) -> None:
         """Drop what is known of the optimizer: its state is replaced."""
@@ -62,63 +79,92 @@ class Update:
     def run_ahead(self, attempt: StepAttempt) -> None:
         """Update, unless the device finds the gradients bad."""
         found_inf = grad_health.nonfinite_flag(attempt.total)
-        self._step_folded(attempt, found_inf)
+        whole = len(attempt.plan.parts) == 1
+        for part, norm in zip(attempt.plan.parts, attempt.part_norms):
+            ids = None if whole else attempt.param_ids_of(part)
+            self._step_folded(attempt, part, norm, ids, found_inf)
 
-    def apply(self, attempt: StepAttempt, norm: float) -> None:
+    def apply(self, attempt: StepAttempt, norms: list[float]) -> None:
         """Update with gradients that are known to be good.
 
         Args:
             attempt (StepAttempt): The gradients.
-            norm (float): Their norm, unscaled.
+            norms (list[float]): Unscaled norms of its parts.
         """
         if self._can_fold():
-            self._step_in_parts(attempt)
+            for part, norm in zip(attempt.plan.parts, attempt.part_norms):
+                for ids in self._steppable_together(attempt, part):
+                    self._step_folded(attempt, part, norm, ids, None)
         else:
-            self._scale_on_host(attempt, norm)
+            self._scale_on_host(attempt, norms)
             self._optimizer.step(**attempt.step_kwargs)
         self._last_params = attempt.param_ids()
 
-    def apply_wide(self, attempt: StepAttempt, norm: float) -> None:
-        """The same for a norm that no float32 tensor can hold."""
-        self._scale_on_host(attempt, norm)
+    def apply_wide(self, attempt: StepAttempt, norms: list[float]) -> None:
+        """The same for norms that no float32 tensor can hold."""
         with attempt.gradients_in_place():
+            self._scale_on_host(attempt, norms)
             self._optimizer.step(**attempt.step_kwargs)
 
-    def _can_fold(self) -> bool:
-        return not isinstance(
-            self.clip, ValueClip
-        ) and reads_verdict_on_device(self._optimizer)
-
-    def _step_in_parts(self, attempt: StepAttempt) -> None:
-        # torch's fused SGD cannot step parameters that have momentum
-        # together with some that were frozen until now.
-        for part in split_by_state(self._optimizer, attempt.params):
-            with restricted_to(self._optimizer, part):
-                self._step_folded(attempt, found_inf=None)
-
-    def _step_folded(
-        self, attempt: StepAttempt, found_inf: Tensor | None
-    ) -> None:
-        step_with_verdict(
-            self._optimizer,
-            self._divisor(attempt),
-            found_inf,
-            **attempt.step_kwargs,
+    def records(
+        self, attempt: StepAttempt, norms: list[float]
+    ) -> tuple[ClipRecord, ...]:
+        """How far each limited part of an applied step was clipped."""
+        return tuple(
+            ClipRecord(part.group.name, norm, coefficient(norm, part.limit()))
+            for part, norm in zip(attempt.plan.parts, norms)
+            if part.group is not None
         )
 
-    def _divisor(self, attempt: StepAttempt) -> Tensor | None:
-        factor = attempt.magnification
-        if isinstance(self.clip, NormClip):
-            excess = self.clip.excess(attempt.total / factor)
-            return excess.mul_(factor).float()
-        if factor == 1.0:
-            return None
-        return torch.full_like(attempt.total, factor, dtype=torch.float32)
+    def observe(self, attempt: StepAttempt, norms: list[float]) -> None:
+        """Let adaptive limits learn from an applied step."""
+        for part, norm in zip(attempt.plan.parts, norms):
+            if part.group is not None:
+                part.group.limit.observe(norm)
 
-    def _scale_on_host(self, attempt: StepAttempt, norm: float) -> None:
-        factor = attempt.magnification
-        if isinstance(self.clip, ValueClip):
-            clamp_gradients(attempt.grads, self.clip.clip_value * factor)
-        coefficient = self.clip_coefficient(norm)
-        shrinkage = 1.0 if coefficient is None else coefficient
-        scale_gradients(attempt.grads, shrinkage / factor)
+    def _can_fold(self) -> bool:
+        by_norm = self._clip is None or isinstance(self._clip, NormClip)
+        return by_norm and reads_verdict_on_device(self._optimizer)
+
+    def _steppable_together(
+        self, attempt: StepAttempt, part: Part
+    ) -> Iterator[set[int]]:
+        # torch's fused SGD cannot step parameters that have momentum
+        # together with some that were frozen until now.
+        params = [attempt.params[index] for index in part.indices]
+        yield from split_by_state(self._optimizer, params)
+
+    def _step_folded(
+        self,
+        attempt: StepAttempt,
+        part: Part,
+        norm: Tensor,
+        ids: set[int] | None,
+        found_inf: Tensor | None,
+    ) -> None:
+        divisor = _divisor(norm, part.limit(), attempt.magnification)
+        with restricted_to(self._optimizer, ids):
+            step_with_verdict(
+                self._optimizer, divisor, found_inf, **attempt.step_kwargs
+            )
+
+    def _scale_on_host(self, attempt: StepAttempt, norms: list[float]) -> None:
+        if self._clip is not None and not isinstance(self._clip, NormClip):
+            names = [self._names[param] for param in attempt.params]
+            self._clip.shrink_(
+                names, attempt.params, attempt.grads, attempt.magnification
+            )
+        for part, norm in zip(attempt.plan.parts, norms):
+            factor = coefficient(norm, part.limit()) / attempt.magnification
+            scale_gradients([attempt.grads[i] for i in part.indices], factor)
+
+
+def _divisor(
+    norm: Tensor, limit: float | None, magnification: float
+) -> Tensor | None:
+    if limit is not None:
+        shrink = excess(norm / magnification, limit)
+        return shrink.mul_(magnification).float()
+    if magnification == 1.0:
+        return None
+    return torch.full_like(norm, magnification, dtype=torch.float32)

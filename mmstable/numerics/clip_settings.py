@@ -1,0 +1,219 @@
+"""From the settings of a config to a clip, or to a clear error."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Union
+
+from mmstable.numerics.adaptive_limit import PercentileLimit, ZScoreLimit
+from mmstable.numerics.clipping import (
+    ClipGroup,
+    FixedLimit,
+    Limit,
+    NormClip,
+    ValueClip,
+)
+from mmstable.numerics.unit_clip import UnitClip
+
+Clip = Union[NormClip, ValueClip, UnitClip]
+
+# Settings of every method, and the ones it cannot do without.
+_METHODS = {
+    'norm': ({'max_norm'}, {'max_norm'}),
+    'percentile': ({'percentile', 'window', 'warmup', 'max_norm'}, set()),
+    'zscore': ({'zscore', 'window', 'warmup', 'max_norm'}, set()),
+    'value': ({'clip_value'}, {'clip_value'}),
+    'agc': ({'clip_factor', 'eps', 'exclude'}, set()),
+}
+_BY_NORM = ('norm', 'percentile', 'zscore')
+
+
+def parse_clip_grad(clip_grad: Mapping[str, Any] | None) -> Clip | None:
+    """Understand mmengine's ``clip_grad`` setting without changing it.
+
+    Args:
+        clip_grad (Mapping, optional): ``type`` ('norm' or 'value') and the
+            arguments of ``torch.nn.utils.clip_grad_norm_`` or
+            ``clip_grad_value_``.
+    """
+    if clip_grad is None:
+        return None
+    if not isinstance(clip_grad, Mapping):
+        raise TypeError(
+            f'clip_grad: must be a dict or None, got {clip_grad!r}.'
+        )
+    settings = dict(clip_grad)
+    method = settings.pop('type', 'norm')
+    if method not in ('norm', 'value'):
+        raise ValueError(
+            f"clip_grad: `type` must be 'norm' or 'value', got {method!r}."
+        )
+    # torch's choice of kernel; there is only one here.
+    settings.pop('foreach', None)
+    if settings.pop('error_if_nonfinite', False):
+        raise ValueError(
+            'clip_grad: `error_if_nonfinite=True` contradicts a safe '
+            'wrapper, which skips a step with a non-finite norm.'
+        )
+    return parse_clip('clip_grad', method=method, **settings)
+
+
+def parse_clip(
+    where: str,
+    method: str = 'norm',
+    norm_type: Any = 2,
+    configs: Sequence[Mapping[str, Any]] | None = None,
+    **settings: Any,
+) -> Clip:
+    """Make a clip of any kind.
+
+    Args:
+        where (str): What to call the place of the settings in an error.
+        method (str): 'norm', 'percentile', 'zscore', 'value' or 'agc'.
+            Defaults to 'norm'.
+        norm_type (float or str): Order of the norms. Defaults to 2.
+        configs (Sequence[Mapping], optional): Groups with a ``module_name``
+            and limits of their own. Defaults to None.
+        **settings: Of the method; with ``configs``, for all other
+            parameters.
+    """
+    _check_keys(where, method, settings, needed=configs is None or settings)
+    if method not in _BY_NORM:
+        if configs is not None:
+            raise ValueError(
+                f'{where}: `configs` needs a method that goes by norms '
+                f'{_BY_NORM}, got {method!r}.'
+            )
+        return _elementwise(where, method, settings)
+    groups = [
+        _group(f'{where}: configs[{index}]', entry)
+        for index, entry in enumerate(configs or ())
+    ]
+    if settings or not groups:
+        groups.append(ClipGroup(_limit(where, method, settings)))
+    return NormClip(tuple(groups), _norm_type(where, norm_type))
+
+
+def _group(where: str, entry: Any) -> ClipGroup:
+    if not isinstance(entry, Mapping):
+        raise TypeError(f'{where}: must be a dict, got {entry!r}.')
+    settings = dict(entry)
+    modules = names(where, 'module_name', settings.pop('module_name', None))
+    if not modules:
+        raise ValueError(f'{where}: `module_name` names no module.')
+    method = settings.pop('method', 'norm')
+    if method not in _BY_NORM:
+        raise ValueError(
+            f'{where}: `method` must be one of {_BY_NORM}, got {method!r}.'
+        )
+    _check_keys(where, method, settings)
+    return ClipGroup(_limit(where, method, settings), modules)
+
+
+def _limit(where: str, method: str, settings: Mapping[str, Any]) -> Limit:
+    numbers = {
+        key: _count(where, key, value)
+        if key in ('window', 'warmup')
+        else _positive(where, key, value)
+        for key, value in settings.items()
+        if value is not None
+    }
+    if numbers.get('warmup', 1) > numbers.get('window', math.inf):
+        raise ValueError(
+            f'{where}: `warmup` {numbers["warmup"]} is larger than `window` '
+            f'{numbers["window"]}.'
+        )
+    if numbers.get('percentile', 1) > 100:
+        raise ValueError(
+            f'{where}: `percentile` must be at most 100, got '
+            f'{numbers["percentile"]}.'
+        )
+    kinds: dict[str, Any] = {
+        'norm': FixedLimit,
+        'percentile': PercentileLimit,
+        'zscore': ZScoreLimit,
+    }
+    return kinds[method](**numbers)
+
+
+def _elementwise(where: str, method: str, settings: dict[str, Any]) -> Clip:
+    if method == 'value':
+        return ValueClip(
+            _positive(where, 'clip_value', settings['clip_value'])
+        )
+    exclude = names(where, 'exclude', settings.pop('exclude', ()))
+    numbers = {k: _positive(where, k, v) for k, v in settings.items()}
+    return UnitClip(exclude=exclude, **numbers)
+
+
+def _check_keys(
+    where: str, method: str, settings: Iterable[str], needed: Any = True
+) -> None:
+    if method not in _METHODS:
+        raise ValueError(
+            f'{where}: `method` must be one of {sorted(_METHODS)}, got '
+            f'{method!r}.'
+        )
+    allowed, required = _METHODS[method]
+    for key in settings:
+        if key not in allowed:
+            near = difflib.get_close_matches(key, allowed, n=1)
+            hint = f' Did you mean {near[0]!r}?' if near else ''
+            raise ValueError(
+                f'{where}: unknown setting {key!r} for {method!r}; allowed '
+                f'are {sorted(allowed)}.{hint}'
+            )
+    missing = sorted(required - set(settings)) if needed else []
+    if missing:
+        raise ValueError(f'{where}: {method!r} needs `{missing[0]}`.')
+
+
+def names(where: str, key: str, value: Any) -> tuple[str, ...]:
+    """One name or several, as a tuple."""
+    if isinstance(value, str):
+        value = [value]
+    if not isinstance(value, (list, tuple)) or not all(
+        isinstance(name, str) and name for name in value
+    ):
+        raise TypeError(
+            f'{where}: `{key}` must be a name or a list of names, got '
+            f'{value!r}.'
+        )
+    return tuple(value)
+
+
+def _positive(where: str, key: str, value: Any) -> float:
+    number = _number(where, key, value)
+    if not (math.isfinite(number) and number > 0):
+        raise ValueError(
+            f'{where}: `{key}` must be positive and finite, got {value}.'
+        )
+    return number
+
+
+def _count(where: str, key: str, value: Any) -> int:
+    number = _number(where, key, value)
+    if number != int(number) or number < 2:
+        raise ValueError(
+            f'{where}: `{key}` must be a whole number of at least 2, got '
+            f'{value}.'
+        )
+    return int(number)
+
+
+def _norm_type(where: str, value: Any) -> float:
+    # torch takes the word, too.
+    number = math.inf if value == 'inf' else _number(where, 'norm_type', value)
+    if not number > 0:
+        raise ValueError(
+            f'{where}: `norm_type` must be positive or inf, got {value}.'
+        )
+    return number
+
+
+def _number(where: str, key: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TypeError(f'{where}: `{key}` must be a number, got {value!r}.')
+    return float(value)

@@ -1,0 +1,30 @@
+"""Which parameters belong to the modules of a config?"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+
+
+def is_inside(name: str, modules: Iterable[str]) -> bool:
+    """Whether a parameter is one of these, or in one of these modules."""
+    return any(
+        name == module or name.startswith(f'{module}.') for module in modules
+    )
+
+
+def module_names(parameter_names: Iterable[str]) -> list[str]:
+    """All modules that parameters of these names are in."""
+    found: dict[str, None] = {}
+    for name in parameter_names:
+        parts = name.split('.')
+        for depth in range(1, len(parts) + 1):
+            found['.'.join(parts[:depth])] = None
+    return list(found)
+
+
+def no_such_module(module: str, parameter_names: Sequence[str]) -> str:
+    """What to say of a name that matches nothing, with near ones."""
+    near = difflib.get_close_matches(module, module_names(parameter_names))
+    hint = f' Close to it: {", ".join(map(repr, near))}.' if near else ''
+    return f'{module!r} matches no parameter of the optimizer.{hint}'

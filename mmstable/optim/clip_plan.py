@@ -1,0 +1,114 @@
+"""Which of the gradients at hand are clipped together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from mmstable.numerics import grad_health
+from mmstable.numerics.clipping import ClipGroup, NormClip
+from mmstable.numerics.module_names import is_inside, no_such_module
+
+
+@dataclass(frozen=True)
+class Part:
+    """Gradients that share one factor.
+
+    Args:
+        group (ClipGroup, optional): Who limits their norm; None if nobody.
+        indices (list[int]): Their places in the list of gradients.
+    """
+
+    group: ClipGroup | None
+    indices: list[int]
+
+    def limit(self) -> float | None:
+        """The largest norm they may have now; None for any."""
+        return None if self.group is None else self.group.limit.current()
+
+
+class ClipPlan:
+    """The parts of one list of gradients.
+
+    Args:
+        parts (list[Part]): The parts; together they are all gradients.
+        norm_type (float): Order of the norms.
+    """
+
+    def __init__(self, parts: list[Part], norm_type: float = 2.0) -> None:
+        self.parts = parts
+        self.norm_type = norm_type
+        self._index_tensors: list[Tensor] = []
+
+    def part_norms(self, norms: Tensor) -> Tensor:
+        """One norm for each part, from one for each gradient."""
+        if len(self.parts) == 1:
+            return grad_health.total_norm(norms, self.norm_type).reshape(1)
+        if not self._index_tensors:
+            self._index_tensors = [
+                torch.tensor(part.indices, device=norms.device)
+                for part in self.parts
+            ]
+        return torch.stack(
+            [
+                grad_health.total_norm(norms[index], self.norm_type)
+                for index in self._index_tensors
+            ]
+        )
+
+
+def make_plan(clip: object, names: Sequence[str]) -> ClipPlan:
+    """Sort gradients into the groups of a clip.
+
+    Args:
+        clip (Clip, optional): How to clip.
+        names (Sequence[str]): Names of the parameters of the gradients.
+    """
+    everything = list(range(len(names)))
+    if not isinstance(clip, NormClip):
+        return ClipPlan([Part(None, everything)])
+    parts, taken = [], set()
+    for group in clip.groups:
+        if group.modules:
+            indices = [
+                index
+                for index, name in enumerate(names)
+                if is_inside(name, group.modules)
+            ]
+            parts.append(Part(group, indices))
+            taken.update(indices)
+    rest = [index for index in everything if index not in taken]
+    default = [group for group in clip.groups if not group.modules]
+    parts.append(Part(default[0] if default else None, rest))
+    return ClipPlan([p for p in parts if p.indices], clip.norm_type)
+
+
+def check_modules(where: str, clip: object, names: Sequence[str]) -> None:
+    """Refuse groups that match nothing, or the same parameter twice.
+
+    Args:
+        where (str): What to call the place of the settings in an error.
+        clip (Clip, optional): How to clip.
+        names (Sequence[str]): All parameters of the optimizer.
+    """
+    if not isinstance(clip, NormClip):
+        return
+    owner: dict[str, str] = {}
+    for index, group in enumerate(clip.groups):
+        for module in group.modules:
+            matches = [name for name in names if is_inside(name, [module])]
+            if not matches:
+                raise ValueError(
+                    f'{where}: configs[{index}]: module_name '
+                    f'{no_such_module(module, names)}'
+                )
+            for name in matches:
+                if name in owner:
+                    raise ValueError(
+                        f'{where}: configs[{index}]: {module!r} overlaps '
+                        f'with {owner[name]!r}: both hold {name!r}.'
+                    )
+                owner[name] = module
