@@ -20,6 +20,12 @@ class UsageError(MMStableError):
     exit_code = 2
 
 
+class ConfigError(MMStableError):
+    """Settings that contradict each other, seen when the run is built."""
+
+    exit_code = 2
+
+
 class CheckpointError(MMStableError):
     """A checkpoint is missing, damaged or not to be trusted."""
 

@@ -55,7 +55,8 @@ class ClipRecord(NamedTuple):
     """How far parameters that are clipped together were clipped.
 
     Args:
-        group (str): Their modules, or 'all'.
+        group (str): Their modules; 'all', or 'rest' for those that no limit
+            applies to.
         norm (float): Norm of their unscaled gradients before clipping.
         coef (float): What those were multiplied by; 1.0 if left alone.
     """
@@ -73,7 +74,9 @@ class StepReport:
         iteration (int): Training iterations done so far, this one included,
             as in mmengine's log lines.
         outcome (Outcome): What became of the step.
-        fault (Fault, optional): Why it was skipped. Defaults to None.
+        fault (Fault, optional): What was wrong: with the whole step if it
+            was skipped, with some of its micro-batches if it was applied.
+            Defaults to None.
         loss_scale (float): Scale of the loss in this step. Defaults to 1.0.
         next_loss_scale (float): Scale from the next step on. Defaults to 1.0.
         grad_norm (float, optional): Norm of the unscaled gradients before
@@ -82,6 +85,8 @@ class StepReport:
             by, the smallest if there are several groups; None without
             clipping by norm. Defaults to None.
         clips (tuple[ClipRecord]): The same for each group. Defaults to ().
+        clipped_norm (float, optional): Norm of the unscaled gradients after
+            clipping; None without clipping. Defaults to None.
         culprits (tuple[Culprit]): The parameters whose gradients were not
             finite. Defaults to ().
         dropped_micro_batches (int): Iterations of an accumulation window
@@ -97,6 +102,7 @@ class StepReport:
     grad_norm: float | None = None
     clip_coef: float | None = None
     clips: tuple[ClipRecord, ...] = ()
+    clipped_norm: float | None = None
     culprits: tuple[Culprit, ...] = ()
     dropped_micro_batches: int = 0
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from mmengine.config import Config
-from mmengine.dataset import DefaultSampler
+from mmengine.dataset import InfiniteSampler
 from mmengine.hooks import Hook
 from mmengine.model import BaseModel
 from mmengine.runner import Runner
@@ -139,7 +139,7 @@ def toy_runner(
         train_dataloader=DataLoader(
             data,
             batch_size=2,
-            sampler=DefaultSampler(data, shuffle=shuffle, seed=0),
+            sampler=InfiniteSampler(data, shuffle=shuffle, seed=0),
         ),
         train_cfg=dict(
             by_epoch=False, max_iters=max_iters, val_interval=10**6

@@ -25,6 +25,11 @@ class Part:
     group: ClipGroup | None
     indices: list[int]
 
+    @property
+    def name(self) -> str:
+        """What to call it in a log."""
+        return 'rest' if self.group is None else self.group.name
+
     def limit(self) -> float | None:
         """The largest norm they may have now; None for any."""
         return None if self.group is None else self.group.limit.current()

@@ -37,7 +37,7 @@ def FusedSGD(params: Iterable[Any], **kwargs: Any) -> Optimizer:  # noqa: N802
 
 
 def _build(
-    cls: type[Optimizer], params: Iterable[Any], kwargs: dict[str, Any]
+    cls: type[Any], params: Iterable[Any], kwargs: dict[str, Any]
 ) -> Optimizer:
     # Both a generator and its groups' generators can be read only once.
     groups = [_listed(entry) for entry in params]
@@ -73,7 +73,7 @@ def _tensors(groups: list[Any]) -> list[Tensor]:
     return found
 
 
-def _why_not_fused(cls: type[Optimizer], tensors: list[Tensor]) -> str | None:
+def _why_not_fused(cls: type[Any], tensors: list[Tensor]) -> str | None:
     """What stands against fusing; None if nothing does."""
     if 'fused' not in inspect.signature(cls).parameters:
         return f'torch {torch.__version__} has no fused version of it'

@@ -38,6 +38,14 @@ class ParameterNames:
     def __getitem__(self, param: Tensor) -> str:
         return self._names.get(id(param)) or self._place(param)
 
+    def all(self) -> list[str]:
+        """Names of all parameters of the optimizer."""
+        return [
+            self[param]
+            for group in self._optimizer.param_groups
+            for param in group['params']
+        ]
+
     def _place(self, param: Tensor) -> str:
         for i, group in enumerate(self._optimizer.param_groups):
             for j, candidate in enumerate(group['params']):

@@ -18,7 +18,7 @@ from torch.nn import Module
 from torch.optim import Optimizer
 
 from mmstable.events import Outcome, StepReport
-from mmstable.numerics.clip_settings import parse_clip_grad
+from mmstable.numerics.clip_settings import Clip, parse_clip_grad
 from mmstable.numerics.loss_scaler import LossScaler
 from mmstable.numerics.scale_policy import ScalePolicy
 from mmstable.optim.parameter_names import ParameterNames
@@ -97,6 +97,15 @@ class SafeOptimWrapper(OptimWrapper):
         self._safe_step.settle()
         return self._counts[Outcome.SKIPPED]
 
+    @property
+    def clip(self) -> Clip | None:
+        """How gradients are clipped; None if they are not."""
+        return self._update.clip
+
+    @clip.setter
+    def clip(self, clip: Clip) -> None:
+        self._update.clip = clip
+
     def initialize_count_status(
         self, model: Module, init_counts: int, max_counts: int
     ) -> None:
@@ -171,8 +180,8 @@ class SafeOptimWrapper(OptimWrapper):
         return f'fp32 training protected{self._details([])}'
 
     def _details(self, details: list[str]) -> str:
-        if self._update.clip is not None:
-            details = [*details, f'clip {self._update.clip}']
+        if self.clip is not None:
+            details = [*details, f'clip {self.clip}']
         return f' ({", ".join(details)})' if details else ''
 
     def _publish(self, report: StepReport) -> None:

@@ -11,7 +11,6 @@ from torch.optim import Optimizer
 from mmstable import dist
 from mmstable.events import Culprit, Fault, Outcome, StepReport
 from mmstable.numerics import grad_health
-from mmstable.numerics.grad_health import combined_norm
 from mmstable.numerics.loss_scaler import LossScaler
 from mmstable.optim.parameter_names import ParameterNames
 from mmstable.optim.step_attempt import StepAttempt, live_gradients
@@ -129,17 +128,17 @@ class SafeStep:
             self._update.apply_wide(attempt, norms)
         elif not ran_ahead:
             self._update.apply(attempt, norms)
-        clips = self._update.records(attempt, norms)
+        facts = self._update.describe(attempt, norms)
         self._update.observe(attempt, norms)
         self._scaler.note_clean_step()
+        dropped = attempt.window.dropped
         self._report(
             attempt.iteration,
             Outcome.APPLIED,
             attempt.loss_scale,
-            grad_norm=combined_norm(norms, attempt.plan.norm_type),
-            clip_coef=min((clip.coef for clip in clips), default=None),
-            clips=clips,
-            dropped_micro_batches=attempt.window.dropped,
+            fault=Fault.NAN_LOSS if dropped else None,
+            dropped_micro_batches=dropped,
+            **facts,
         )
 
     def _anywhere(self, flag: bool) -> bool:

@@ -33,6 +33,8 @@ class StepAttempt:
         loss_scale (float): The scale of those losses.
         iteration (int): Training iterations done, this one included.
         step_kwargs (dict): For ``optimizer.step``. Defaults to {}.
+        clipped_norm (float, optional): Unscaled norm after clipping value
+            by value. Defaults to None.
     """
 
     params: list[Tensor]
@@ -44,6 +46,7 @@ class StepAttempt:
     loss_scale: float
     iteration: int
     step_kwargs: dict[str, Any] = field(default_factory=dict)
+    clipped_norm: float | None = None
 
     @cached_property
     def total(self) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,7 +12,14 @@ from torch.optim import Optimizer
 from mmstable.events import ClipRecord
 from mmstable.numerics import grad_health
 from mmstable.numerics.clip_settings import Clip
-from mmstable.numerics.clipping import NormClip, coefficient, excess
+from mmstable.numerics.clipping import (
+    NormClip,
+    ValueClip,
+    coefficient,
+    excess,
+)
+from mmstable.numerics.grad_health import combined_norm
+from mmstable.numerics.unit_clip import UnitClip
 from mmstable.optim.clip_plan import ClipPlan, Part, make_plan
 from mmstable.optim.fused_step import (
     reads_verdict_on_device,
@@ -96,25 +104,50 @@ class Update:
                 for ids in self._steppable_together(attempt, part):
                     self._step_folded(attempt, part, norm, ids, None)
         else:
-            self._scale_on_host(attempt, norms)
+            self.clip_gradients(attempt, norms, attempt.magnification)
             self._optimizer.step(**attempt.step_kwargs)
         self._last_params = attempt.param_ids()
 
     def apply_wide(self, attempt: StepAttempt, norms: list[float]) -> None:
         """The same for norms that no float32 tensor can hold."""
         with attempt.gradients_in_place():
-            self._scale_on_host(attempt, norms)
+            self.clip_gradients(attempt, norms, attempt.magnification)
             self._optimizer.step(**attempt.step_kwargs)
 
-    def records(
+    def clip_gradients(
+        self, attempt: StepAttempt, norms: list[float], divisor: float = 1.0
+    ) -> None:
+        """Clip good gradients in place, and divide them.
+
+        Args:
+            attempt (StepAttempt): The gradients.
+            norms (list[float]): Unscaled norms of its parts.
+            divisor (float): What to divide by. Defaults to 1.0.
+        """
+        if self._is_elementwise():
+            self._shrink_elements(attempt)
+        for part, norm in zip(attempt.plan.parts, norms):
+            factor = coefficient(norm, part.limit()) / divisor
+            scale_gradients([attempt.grads[i] for i in part.indices], factor)
+
+    def describe(
         self, attempt: StepAttempt, norms: list[float]
-    ) -> tuple[ClipRecord, ...]:
-        """How far each limited part of an applied step was clipped."""
-        return tuple(
-            ClipRecord(part.group.name, norm, coefficient(norm, part.limit()))
-            for part, norm in zip(attempt.plan.parts, norms)
-            if part.group is not None
-        )
+    ) -> dict[str, Any]:
+        """What a report says about the norms of an applied step."""
+        order = attempt.plan.norm_type
+        facts: dict[str, Any] = dict(grad_norm=combined_norm(norms, order))
+        if isinstance(self._clip, NormClip):
+            clips = tuple(
+                ClipRecord(part.name, norm, coefficient(norm, part.limit()))
+                for part, norm in zip(attempt.plan.parts, norms)
+            )
+            after = [clip.norm * clip.coef for clip in clips]
+            facts['clips'] = clips
+            facts['clip_coef'] = min(clip.coef for clip in clips)
+            facts['clipped_norm'] = combined_norm(after, order)
+        elif self._clip is not None:
+            facts['clipped_norm'] = attempt.clipped_norm
+        return facts
 
     def observe(self, attempt: StepAttempt, norms: list[float]) -> None:
         """Let adaptive limits learn from an applied step."""
@@ -123,8 +156,9 @@ class Update:
                 part.group.limit.observe(norm)
 
     def _can_fold(self) -> bool:
-        by_norm = self._clip is None or isinstance(self._clip, NormClip)
-        return by_norm and reads_verdict_on_device(self._optimizer)
+        return not self._is_elementwise() and reads_verdict_on_device(
+            self._optimizer
+        )
 
     def _steppable_together(
         self, attempt: StepAttempt, part: Part
@@ -148,15 +182,18 @@ class Update:
                 self._optimizer, divisor, found_inf, **attempt.step_kwargs
             )
 
-    def _scale_on_host(self, attempt: StepAttempt, norms: list[float]) -> None:
-        if self._clip is not None and not isinstance(self._clip, NormClip):
-            names = [self._names[param] for param in attempt.params]
-            self._clip.shrink_(
-                names, attempt.params, attempt.grads, attempt.magnification
-            )
-        for part, norm in zip(attempt.plan.parts, norms):
-            factor = coefficient(norm, part.limit()) / attempt.magnification
-            scale_gradients([attempt.grads[i] for i in part.indices], factor)
+    def _is_elementwise(self) -> bool:
+        return isinstance(self._clip, (ValueClip, UnitClip))
+
+    def _shrink_elements(self, attempt: StepAttempt) -> None:
+        assert isinstance(self._clip, (ValueClip, UnitClip))
+        names = [self._names[param] for param in attempt.params]
+        self._clip.shrink_(
+            names, attempt.params, attempt.grads, attempt.magnification
+        )
+        norms = grad_health.gradient_norms(attempt.grads)
+        total = grad_health.total_norm(norms).item()
+        attempt.clipped_norm = total / attempt.magnification
 
 
 def _divisor(

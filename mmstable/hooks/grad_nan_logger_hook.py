@@ -1,0 +1,230 @@
+"""The hook that tells, line by line, of steps that went wrong."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from mmengine.runner import Runner
+
+from mmstable.events import Fault, StepReport
+from mmstable.hooks.step_hook import StepHook
+from mmstable.numerics.bad_rate import BadRate
+from mmstable.optim.new_steps import name_wrappers
+from mmstable.optim.stock_steps import StockSteps
+from mmstable.registry import HOOKS, register_globally
+from mmstable.report.line_budget import LineBudget
+from mmstable.report.wording import make_wording
+
+
+@register_globally(HOOKS)
+class GradNanLoggerHook(StepHook):
+    """Name the parameters whose gradient is NaN or Inf, and say if it matters.
+
+    Every bad step gets a line that can be searched for ``loss_scale`` and
+    ``NaN``. Overflows while the loss scale finds its level, and single ones
+    later, are normal (INFO). Too many bad steps are a WARNING with advice for
+    their kind. With mmengine's own wrappers it can only observe.
+
+    Args:
+        lang (str): 'en' or 'zh_cn'. Defaults to 'en'.
+        max_names (int): Most parameters to name in a line. The event file
+            has all of them. Defaults to 3.
+        window (int): Steps that the rate of bad ones is taken over.
+            Defaults to 200.
+        max_bad_rate (float): The rate that is too high. Defaults to 0.05.
+        max_in_a_row (int): So many bad steps in a row are too many.
+            Defaults to 5.
+        calibration_steps (int): Overflows before so many steps were applied
+            belong to the start. Defaults to 20.
+        max_lines (int): Most lines in 100 iterations; how many more there
+            were is said afterwards. Defaults to 10.
+    """
+
+    def __init__(
+        self,
+        lang: str = 'en',
+        max_names: int = 3,
+        window: int = 200,
+        max_bad_rate: float = 0.05,
+        max_in_a_row: int = 5,
+        calibration_steps: int = 20,
+        max_lines: int = 10,
+    ) -> None:
+        super().__init__()
+        for name, value, least in (
+            ('max_names', max_names, 1),
+            ('window', window, 20),
+            ('max_in_a_row', max_in_a_row, 1),
+            ('calibration_steps', calibration_steps, 0),
+            ('max_lines', max_lines, 1),
+        ):
+            if not isinstance(value, int) or value < least:
+                raise ValueError(
+                    f'GradNanLoggerHook: `{name}` must be an int of at least '
+                    f'{least}, got {value!r}.'
+                )
+        if not 0 < max_bad_rate < 1:
+            raise ValueError(
+                'GradNanLoggerHook: `max_bad_rate` must be between 0 and 1, '
+                f'got {max_bad_rate!r}.'
+            )
+        self._wording = make_wording(lang, max_names)
+        self._window = window
+        self._limits = (window, max_bad_rate, max_in_a_row)
+        self._calibration_steps = calibration_steps
+        self._budget = LineBudget(max_lines, per=100)
+        self._stats: dict[str, _Statistics] = {}
+        self._observed: set[str] = set()
+
+    def before_train(self, runner: Runner) -> None:
+        """Say what is on, and what is not."""
+        super().before_train(runner)
+        for name, wrapper in name_wrappers(runner.optim_wrapper).items():
+            if _is_scaled(runner, name):
+                scale = wrapper.loss_scaler.get_scale()
+                line = self._wording.enabled('fp16', scale)
+                if line is not None:
+                    runner.logger.info(line)
+
+    def step_sources(self, runner: Runner) -> dict[str, Any]:
+        """All wrappers; those of mmengine are watched from outside."""
+        sources = {}
+        for name, wrapper in name_wrappers(runner.optim_wrapper).items():
+            if hasattr(wrapper, 'last_step'):
+                sources[name] = wrapper
+            else:
+                sources[name] = StockSteps(wrapper, runner.model)
+                self._observed.add(name)
+                runner.logger.warning(
+                    self._wording.observes_only(type(wrapper).__name__)
+                )
+        for name in sources:
+            self._stats.setdefault(name, _Statistics(*self._limits))
+        return sources
+
+    def after_step(
+        self, runner: Runner, name: str, report: StepReport
+    ) -> None:
+        """Count the step, and tell of it if it is bad."""
+        stats = self._stats[name]
+        bad = report.fault is not None
+        calibrating = (
+            report.fault is Fault.OVERFLOW
+            and stats.applied < self._calibration_steps
+        )
+        stats.add(report, alarming=bad and not calibrating)
+        self._publish(runner, name, report)
+        if bad:
+            self._tell(runner, name, report)
+            self._warn_if_too_many(runner, stats, report, calibrating)
+
+    def after_train(self, runner: Runner) -> None:
+        """Say what was left out."""
+        self._tell_left_out(runner)
+
+    def _publish(
+        self, runner: Runner, name: str, report: StepReport
+    ) -> None:
+        hub, stats = runner.message_hub, self._stats[name]
+        tag = 'train/stable/' + ('' if self._is_alone() else f'{name}/')
+        hub.update_scalar(f'{tag}skip_rate', stats.overall.rate)
+        if name in self._observed:
+            # The safe wrappers publish these by themselves.
+            hub.update_scalar(f'{tag}skipped', stats.skipped)
+            if _is_scaled(runner, name):
+                hub.update_scalar(f'{tag}loss_scale', report.next_loss_scale)
+
+    def _is_alone(self) -> bool:
+        return len(self._stats) == 1
+
+    def _tell(self, runner: Runner, name: str, report: StepReport) -> None:
+        if not self._budget.allows(report.iteration):
+            return
+        self._tell_left_out(runner)
+        where = f'Iter {report.iteration}'
+        if not self._is_alone():
+            where += f' [{name}]'
+        scaled = _is_scaled(runner, name)
+        runner.logger.log(
+            logging.INFO
+            if report.fault is Fault.OVERFLOW
+            else logging.WARNING,
+            self._wording.bad_step(where, report, scaled),
+        )
+
+    def _tell_left_out(self, runner: Runner) -> None:
+        facts = self._budget.take_left_out()
+        if facts is not None:
+            runner.logger.info(self._wording.left_out(*facts))
+
+    def _warn_if_too_many(
+        self,
+        runner: Runner,
+        stats: _Statistics,
+        report: StepReport,
+        calibrating: bool,
+    ) -> None:
+        if calibrating or not stats.alarming.is_too_high:
+            return
+        if report.iteration < stats.quiet_until:
+            return
+        stats.quiet_until = report.iteration + self._window
+        bad, seen = stats.alarming.counts()
+        runner.logger.warning(
+            self._wording.too_many(bad, seen, stats.alarming.in_a_row, report)
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a resumed run has to know."""
+        return {
+            name: stats.state_dict() for name, stats in self._stats.items()
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over what :meth:`state_dict` gave."""
+        for name, saved in state.items():
+            self._stats[name] = _Statistics(*self._limits)
+            self._stats[name].load_state_dict(saved)
+
+
+def _is_scaled(runner: Runner, name: str) -> bool:
+    wrapper = name_wrappers(runner.optim_wrapper)[name]
+    scaler = getattr(wrapper, 'loss_scaler', None)
+    return scaler is not None and scaler.is_enabled()
+
+
+class _Statistics:
+    """What is known of the steps of one wrapper."""
+
+    def __init__(
+        self, window: int, max_bad_rate: float, max_in_a_row: int
+    ) -> None:
+        # All bad steps, and those that are not part of finding a scale.
+        self.overall = BadRate(window, max_bad_rate, max_in_a_row)
+        self.alarming = BadRate(window, max_bad_rate, max_in_a_row)
+        self.applied = 0
+        self.skipped = 0
+        self.quiet_until = 0
+
+    def add(self, report: StepReport, alarming: bool) -> None:
+        self.applied += report.applied
+        self.skipped += report.skipped
+        self.overall.add(report.fault is not None)
+        self.alarming.add(alarming)
+
+    def state_dict(self) -> dict[str, Any]:
+        return dict(
+            overall=self.overall.state_dict(),
+            alarming=self.alarming.state_dict(),
+            applied=self.applied,
+            skipped=self.skipped,
+            quiet_until=self.quiet_until,
+        )
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.overall.load_state_dict(state['overall'])
+        self.alarming.load_state_dict(state['alarming'])
+        self.applied = state['applied']
+        self.skipped = state['skipped']
+        self.quiet_until = state['quiet_until']

@@ -1,0 +1,81 @@
+"""What hooks that obey optimizer steps have in common."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mmengine.hooks import Hook
+from mmengine.runner import Runner
+
+from mmstable.events import StepReport
+from mmstable.optim.new_steps import NewSteps, name_wrappers
+
+
+class StepHook(Hook):
+    """A hook that hears of every optimizer step once, and can resume.
+
+    What :meth:`state_dict` gives is saved in every checkpoint, below
+    ``checkpoint['mmstable']``, where mmengine does not look.
+    """
+
+    # After RuntimeInfoHook (VERY_HIGH) has read the loss, so that reading
+    # the verdict of the step waits for nothing; before all that log or obey.
+    priority = 'HIGH'
+
+    def __init__(self) -> None:
+        self._steps = NewSteps({})
+
+    def before_train(self, runner: Runner) -> None:
+        """Find out whose steps to follow."""
+        self._steps = NewSteps(self.step_sources(runner))
+
+    def after_train_iter(
+        self,
+        runner: Runner,
+        batch_idx: int,
+        data_batch: dict | tuple | list | None = None,
+        outputs: dict | None = None,
+    ) -> None:
+        """Pass on what is new."""
+        for name, report in self._steps:
+            self.after_step(runner, name, report)
+
+    def before_save_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
+        """Save the state of this hook."""
+        state = self.state_dict()
+        if state:
+            ours = checkpoint.setdefault('mmstable', {})
+            ours[type(self).__name__] = state
+
+    def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
+        """Load the state of this hook, if the checkpoint has one."""
+        state = checkpoint.get('mmstable', {}).get(type(self).__name__)
+        if state is not None:
+            self.load_state_dict(state)
+
+    def step_sources(self, runner: Runner) -> dict[str, Any]:
+        """The wrappers that report their steps, by name."""
+        return {
+            name: wrapper
+            for name, wrapper in name_wrappers(runner.optim_wrapper).items()
+            if hasattr(wrapper, 'last_step')
+        }
+
+    def after_step(
+        self, runner: Runner, name: str, report: StepReport
+    ) -> None:
+        """Hear of a step.
+
+        Args:
+            runner (Runner): The runner.
+            name (str): The optimizer wrapper's name; 'optim_wrapper' if
+                there is only one.
+            report (StepReport): What became of the step.
+        """
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a resumed run has to know, in plain Python types."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over what :meth:`state_dict` gave."""
