@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 from torch import Tensor, is_tensor
@@ -19,10 +20,15 @@ def reads_verdict_on_device(optimizer: Optimizer) -> bool:
     """
     if not getattr(optimizer, '_step_supports_amp_scaling', False):
         return False
-    # An older contract, in which the scaler itself is handed over.
-    if 'grad_scaler' in inspect.signature(optimizer.step).parameters:
+    if _takes_a_scaler(type(optimizer)):
         return False
     return all(group.get('fused', True) for group in optimizer.param_groups)
+
+
+@cache
+def _takes_a_scaler(cls: Any) -> bool:
+    # An older contract, in which the scaler itself is handed over.
+    return 'grad_scaler' in inspect.signature(cls.step).parameters
 
 
 def step_with_verdict(

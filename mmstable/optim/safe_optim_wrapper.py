@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 from mmengine.dist import get_world_size
-from mmengine.logging import print_log
+from mmengine.logging import MessageHub, print_log
 from mmengine.optim import OptimWrapper
 from torch import Tensor
 from torch.nn import Module
@@ -113,6 +113,9 @@ class SafeOptimWrapper(OptimWrapper):
         OptimWrapper.initialize_count_status(
             self, model, init_counts, max_counts
         )
+        # A wrapper that was built before its runner has the hub of no run,
+        # or of another one.
+        self.message_hub = MessageHub.get_current_instance()
         self._meet(model)
 
     @contextmanager

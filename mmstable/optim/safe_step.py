@@ -21,8 +21,9 @@ from mmstable.optim.window import Window
 class SafeStep:
     """Steps of one optimizer that a bad gradient cannot harm.
 
-    A fused optimizer is told its verdict on the device and runs ahead of the
-    host; :meth:`settle` reads that verdict later, when it costs nothing.
+    On an accelerator a fused optimizer is told its verdict on the device and
+    runs ahead of the host; :meth:`settle` reads that verdict later, when it
+    costs nothing.
 
     Args:
         optimizer (Optimizer): The optimizer.
@@ -72,13 +73,11 @@ class SafeStep:
             self._report_nothing(iteration, window)
             return
         attempt = self._measure(params, grads, window, iteration, kwargs)
-        if not self._update.can_run_ahead(attempt):
+        if attempt.is_on_host or not self._update.can_run_ahead(attempt):
             self._finish(attempt, ran_ahead=False)
-            return
-        self._update.run_ahead(attempt)
-        self._ahead = attempt
-        if attempt.is_on_host:
-            self.settle()
+        else:
+            self._update.run_ahead(attempt)
+            self._ahead = attempt
 
     def settle(self) -> None:
         """Read the verdict of a step that ran ahead of the host."""

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from mmstable.numerics import grad_health
-from mmstable.optim.clip_plan import ClipPlan, Part
+from mmstable.optim.clip_plan import ClipPlan
 from mmstable.optim.window import Window
 
 
@@ -55,13 +55,10 @@ class StepAttempt:
             return self.part_norms[0]
         return grad_health.total_norm(self.part_norms, self.plan.norm_type)
 
+    @cached_property
     def param_ids(self) -> tuple[int, ...]:
-        """What tells this set of parameters from another."""
+        """What tells this list of parameters from another."""
         return tuple(map(id, self.params))
-
-    def param_ids_of(self, part: Part) -> set[int]:
-        """The same for the parameters of one part."""
-        return {id(self.params[index]) for index in part.indices}
 
     @property
     def magnification(self) -> float:

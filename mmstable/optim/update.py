@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -82,15 +81,11 @@ class Update:
         """Whether the optimizer can be started before the verdict is read."""
         # A fused optimizer that skips the first step of a parameter leaves
         # its momentum uninitialised; the host has to withhold that one.
-        return self._last_params == attempt.param_ids() and self._can_fold()
+        return self._last_params == attempt.param_ids and self._can_fold()
 
     def run_ahead(self, attempt: StepAttempt) -> None:
         """Update, unless the device finds the gradients bad."""
-        found_inf = grad_health.nonfinite_flag(attempt.total)
-        whole = len(attempt.plan.parts) == 1
-        for part, norm in zip(attempt.plan.parts, attempt.part_norms):
-            ids = None if whole else attempt.param_ids_of(part)
-            self._step_folded(attempt, part, norm, ids, found_inf)
+        self._step_parts(attempt, grad_health.nonfinite_flag(attempt.total))
 
     def apply(self, attempt: StepAttempt, norms: list[float]) -> None:
         """Update with gradients that are known to be good.
@@ -100,13 +95,11 @@ class Update:
             norms (list[float]): Unscaled norms of its parts.
         """
         if self._can_fold():
-            for part, norm in zip(attempt.plan.parts, attempt.part_norms):
-                for ids in self._steppable_together(attempt, part):
-                    self._step_folded(attempt, part, norm, ids, None)
+            self._step_parts(attempt, found_inf=None)
         else:
             self.clip_gradients(attempt, norms, attempt.magnification)
             self._optimizer.step(**attempt.step_kwargs)
-        self._last_params = attempt.param_ids()
+        self._last_params = attempt.param_ids
 
     def apply_wide(self, attempt: StepAttempt, norms: list[float]) -> None:
         """The same for norms that no float32 tensor can hold."""
@@ -160,27 +153,31 @@ class Update:
             self._optimizer
         )
 
+    def _step_parts(
+        self, attempt: StepAttempt, found_inf: Tensor | None
+    ) -> None:
+        for part, norm in zip(attempt.plan.parts, attempt.part_norms):
+            divisor = _divisor(norm, part.limit(), attempt.magnification)
+            for ids in self._steppable_together(attempt, part):
+                with restricted_to(self._optimizer, ids):
+                    step_with_verdict(
+                        self._optimizer,
+                        divisor,
+                        found_inf,
+                        **attempt.step_kwargs,
+                    )
+
     def _steppable_together(
         self, attempt: StepAttempt, part: Part
-    ) -> Iterator[set[int]]:
-        # torch's fused SGD cannot step parameters that have momentum
-        # together with some that were frozen until now.
-        params = [attempt.params[index] for index in part.indices]
-        yield from split_by_state(self._optimizer, params)
-
-    def _step_folded(
-        self,
-        attempt: StepAttempt,
-        part: Part,
-        norm: Tensor,
-        ids: set[int] | None,
-        found_inf: Tensor | None,
-    ) -> None:
-        divisor = _divisor(norm, part.limit(), attempt.magnification)
-        with restricted_to(self._optimizer, ids):
-            step_with_verdict(
-                self._optimizer, divisor, found_inf, **attempt.step_kwargs
-            )
+    ) -> list[set[int]] | list[None]:
+        if self._last_params != attempt.param_ids:
+            # torch's fused SGD cannot step parameters that have momentum
+            # together with some that were frozen until now.
+            params = [attempt.params[index] for index in part.indices]
+            return split_by_state(self._optimizer, params)
+        if len(attempt.plan.parts) == 1:
+            return [None]
+        return [{id(attempt.params[index]) for index in part.indices}]
 
     def _is_elementwise(self) -> bool:
         return isinstance(self._clip, (ValueClip, UnitClip))

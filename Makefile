@@ -1,0 +1,36 @@
+# `make train` and `make test` do everything on a machine with Python 3.
+PYTHON ?= python3
+VENV := .venv
+RUN := $(VENV)/bin/python
+READY := $(VENV)/.ready
+WORKERS ?= 2
+
+.PHONY: train test lint format soak bench
+.DELETE_ON_ERROR:
+
+train: $(READY)
+	$(RUN) tools/train.py configs/quickstart/digit-scenes_fcn_fp16.py \
+		--work-dir work_dirs/quickstart
+
+test: $(READY)
+	$(RUN) -m pytest -n $(WORKERS)
+
+lint: $(READY)
+	$(RUN) -m ruff check .
+	$(RUN) -m ruff format --check .
+	$(RUN) -m mypy
+	$(RUN) -m codespell_lib
+
+format: $(READY)
+	$(RUN) -m ruff check --fix .
+	$(RUN) -m ruff format .
+
+soak: $(READY)
+	$(RUN) -m pytest -m soak
+
+bench: $(READY)
+	for file in benchmarks/*.py; do $(RUN) "$$file" || exit 1; done
+
+$(READY): setup.py requirements/install.sh $(wildcard requirements/*.txt)
+	requirements/install.sh $(PYTHON) $(VENV)
+	@touch $@

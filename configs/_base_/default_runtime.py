@@ -1,0 +1,29 @@
+# What every run shares, whatever its precision and schedule. The hooks and
+# the log format depend on iterations or epochs, so the schedules have them.
+
+# Set this to 'mmseg', 'mmdet', ... to name classes of that package without
+# a prefix. Names of mmstable have their prefix and work in every scope.
+default_scope = 'mmengine'
+
+env_cfg = dict(
+    # Algorithm search pays off only when all inputs have the same size.
+    cudnn_benchmark=False,
+    # 'fork' starts workers fast; one OpenCV thread per worker keeps them
+    # from fighting over the cores.
+    mp_cfg=dict(mp_start_method='fork', opencv_num_threads=0),
+    dist_cfg=dict(backend='nccl'),
+)
+
+custom_hooks = [
+    # Names the parameters of every bad step; lang='zh_cn' for Chinese.
+    dict(type='mmstable.GradNanLoggerHook'),
+    # Remembers what happened in <log dir>/stability/events.jsonl.
+    dict(type='mmstable.EventLogHook'),
+]
+
+vis_backends = [dict(type='LocalVisBackend')]
+visualizer = dict(type='Visualizer', vis_backends=vis_backends)
+
+log_level = 'INFO'
+load_from = None
+resume = False

@@ -1,0 +1,3 @@
+_base_ = './epoch_based_fp16.py'
+
+train_cfg = dict(max_epochs=24)

@@ -1,0 +1,1 @@
+"""The command line: ``mmstable train`` and the doors in ``tools/``."""

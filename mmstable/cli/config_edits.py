@@ -1,0 +1,123 @@
+"""What the options of ``mmstable train`` change in a config."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from mmengine.config import Config, ConfigDict
+
+from mmstable.cli.suggest import did_you_mean, near_files
+from mmstable.errors import UsageError
+
+# What `--amp` replaces. Other types carry logic of their own.
+_PLAIN_WRAPPERS = (
+    'OptimWrapper',
+    'AmpOptimWrapper',
+    'SafeOptimWrapper',
+    'SafeAmpOptimWrapper',
+)
+_SAFE_AMP = 'mmstable.SafeAmpOptimWrapper'
+
+
+def merge_options(cfg: Config, options: dict[str, Any]) -> None:
+    """Apply ``--cfg-options``."""
+    for key in options:
+        top = key.partition('.')[0]
+        # A new top-level name is most likely a slip of the keyboard.
+        if top not in cfg and '.' in key:
+            raise UsageError(
+                f"--cfg-options: the config has no '{top}', needed by "
+                f"'{key}'.{did_you_mean(top, cfg.keys())}"
+            )
+    try:
+        cfg.merge_from_dict(options)
+    except (KeyError, TypeError, IndexError, AssertionError) as error:
+        raise UsageError(f'--cfg-options: {error}') from error
+
+
+def set_work_dir(cfg: Config, work_dir: str | None, config: str) -> None:
+    """Say where logs and checkpoints go; the config's own choice is kept."""
+    if work_dir is not None:
+        cfg.work_dir = work_dir
+    elif cfg.get('work_dir') is None:
+        name = os.path.splitext(os.path.basename(config))[0]
+        cfg.work_dir = os.path.join('work_dirs', name)
+
+
+def set_checkpoint(
+    cfg: Config,
+    resume: str | None = None,
+    resume_from: str | None = None,
+    load_from: str | None = None,
+) -> None:
+    """Resume, or start from given weights.
+
+    Args:
+        cfg (Config): The config to change.
+        resume (str, optional): 'auto' or a checkpoint. Defaults to None.
+        resume_from (str, optional): A checkpoint. Defaults to None.
+        load_from (str, optional): Weights to start with. Defaults to None.
+    """
+    if resume == 'auto':
+        cfg.resume, cfg.load_from = True, None
+        return
+    checkpoint = resume or resume_from
+    if checkpoint is not None:
+        cfg.resume, cfg.load_from = True, checkpoint
+    elif load_from is not None:
+        cfg.resume, cfg.load_from = False, load_from
+    if cfg.get('load_from') is not None:
+        _check_checkpoint(cfg.load_from)
+
+
+def _check_checkpoint(path: str) -> None:
+    # 'https://', 's3://', 'open-mmlab://', 'torchvision://': mmengine loads.
+    if '://' in path or os.path.isfile(path):
+        return
+    raise UsageError(f"no checkpoint '{path}'.{near_files(path)}")
+
+
+def enable_amp(cfg: Config) -> None:
+    """Turn the config's optimizer wrapper into the safe mixed one."""
+    wrapper = cfg.get('optim_wrapper')
+    if wrapper is None:
+        raise UsageError('--amp: the config has no `optim_wrapper`.')
+    if 'constructor' in wrapper and 'optimizer' not in wrapper:
+        for value in wrapper.values():
+            if isinstance(value, dict) and 'optimizer' in value:
+                _make_safe_amp(value)
+    else:
+        _make_safe_amp(wrapper)
+
+
+def _make_safe_amp(wrapper: ConfigDict) -> None:
+    kind = wrapper.get('type', 'OptimWrapper')
+    name = kind if isinstance(kind, str) else kind.__name__
+    if name.rpartition('.')[2] not in _PLAIN_WRAPPERS:
+        raise UsageError(
+            '--amp: `optim_wrapper.type` must be one of '
+            f"{', '.join(_PLAIN_WRAPPERS)}, got '{name}'."
+        )
+    wrapper.type = _SAFE_AMP
+
+
+def set_seed(cfg: Config, seed: int | None, deterministic: bool) -> None:
+    """Set the seed and the determinism of the run."""
+    if seed is None and not deterministic:
+        return
+    randomness = dict(cfg.get('randomness') or {})
+    if seed is not None:
+        randomness['seed'] = seed
+    if deterministic:
+        randomness['deterministic'] = True
+    cfg.randomness = randomness
+
+
+def disable_validation(cfg: Config) -> None:
+    """Remove what validation needs, and what depends on its results."""
+    cfg.val_cfg = cfg.val_dataloader = cfg.val_evaluator = None
+    checkpoint = (cfg.get('default_hooks') or {}).get('checkpoint')
+    if checkpoint:
+        # It would wait for a metric that never comes.
+        checkpoint.pop('save_best', None)

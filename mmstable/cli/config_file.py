@@ -1,0 +1,91 @@
+"""Read a config file, or say in one line why it cannot be read."""
+
+from __future__ import annotations
+
+import os
+import traceback
+from typing import Any
+
+from mmengine.config import Config
+
+from mmstable.cli.pkg_resources_fallback import pkg_resources_available
+from mmstable.cli.suggest import near_files
+from mmstable.errors import UsageError
+
+
+def check_config_path(path: str) -> None:
+    """Refuse a path that is no config file."""
+    if not os.path.isfile(path):
+        raise UsageError(f"no config file '{path}'.{near_files(path)}")
+    if os.path.splitext(path)[1] not in ('.py', '.json', '.yaml', '.yml'):
+        raise UsageError(
+            f"a config is a .py, .json, .yaml or .yml file, got '{path}'."
+        )
+
+
+def load_config(path: str) -> Config:
+    """Read a config with all its bases.
+
+    Args:
+        path (str): The config file.
+    """
+    check_config_path(path)
+    # Everything below runs the user's file: any exception may come from it.
+    try:
+        with pkg_resources_available():
+            cfg = Config.fromfile(path)
+    except Exception as error:
+        raise UsageError(_explain(path, error)) from error
+    _drop_own_scope(cfg._cfg_dict)
+    return cfg
+
+
+def _explain(path: str, error: Exception) -> str:
+    culprit = os.path.normpath(_file_being_read(error) or path)
+    if isinstance(error, FileNotFoundError) and not os.path.exists(culprit):
+        return f"'{path}' needs '{culprit}', which does not exist." + (
+            near_files(culprit)
+        )
+    if isinstance(error, SyntaxError):
+        return f'{culprit}:{error.lineno}: {error.msg}'
+    text = ' '.join(str(error).split())
+    where = _line_of_config(culprit, error)
+    return f'{where}: {type(error).__name__}: {text}'.rstrip(': ')
+
+
+def _file_being_read(error: Exception) -> str | None:
+    """The config that mmengine was at, which may be a base of a base.
+
+    It parses a temporary copy, so the error itself does not know the name.
+    """
+    found = None
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        module = frame.f_globals.get('__name__', '')
+        name = frame.f_locals.get('filename')
+        if module.startswith('mmengine.') and isinstance(name, str):
+            found = name
+    return found
+
+
+def _line_of_config(path: str, error: Exception) -> str:
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        if frame.filename == path and frame.name == '<module>':
+            return f'{path}:{frame.lineno}'
+    return path
+
+
+def _drop_own_scope(node: Any) -> None:
+    """Forget that bases came from ``mmstable::``.
+
+    mmengine marks them with that scope, and would then look there first for
+    what is built inside, such as the user's dataset inside the train loop.
+    The bases name mmstable's classes in full, so nothing needs the mark.
+    """
+    if isinstance(node, dict):
+        if node.get('_scope_') == 'mmstable':
+            node.pop('_scope_')
+        for value in node.values():
+            _drop_own_scope(value)
+    elif isinstance(node, (list, tuple)):
+        for value in node:
+            _drop_own_scope(value)

@@ -1,0 +1,89 @@
+"""``mmstable train``: from a config file to a trained model."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+
+import torch
+from mmengine.config import Config
+from mmengine.registry import RUNNERS
+from mmengine.runner import Runner
+
+from mmstable.cli import config_edits as edits
+from mmstable.cli.config_file import check_config_path, load_config
+from mmstable.cli.config_mistakes import explain_mistake
+from mmstable.cli.cpu_ranks import prepare_cpu_ranks
+from mmstable.cli.train_args import parse_args
+from mmstable.errors import MMStableError, UsageError
+
+# What a shell reports for a program that Ctrl-C has ended.
+_EXIT_INTERRUPTED = 130
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Train, and return the exit code.
+
+    Args:
+        argv (Sequence[str], optional): The arguments; those of the process
+            if None. Defaults to None.
+    """
+    try:
+        args = parse_args(argv)
+        check_config_path(args.config)
+        _choose_gpus(args.gpu_ids, args.launcher)
+        _train(edit_config(load_config(args.config), args))
+    except MMStableError as error:
+        _say(f'error: {error}')
+        return error.exit_code
+    except KeyboardInterrupt:
+        _say('interrupted')
+        return _EXIT_INTERRUPTED
+    return 0
+
+
+def edit_config(cfg: Config, args: argparse.Namespace) -> Config:
+    """Apply the command line to ``cfg``, which is returned."""
+    if args.cfg_options:
+        edits.merge_options(cfg, args.cfg_options)
+    edits.set_work_dir(cfg, args.work_dir, args.config)
+    edits.set_checkpoint(cfg, args.resume, args.resume_from, args.load_from)
+    edits.set_seed(cfg, args.seed, args.deterministic)
+    if args.amp:
+        edits.enable_amp(cfg)
+    if args.no_validate:
+        edits.disable_validation(cfg)
+    cfg.launcher = args.launcher
+    return cfg
+
+
+def _train(cfg: Config) -> None:
+    try:
+        prepare_cpu_ranks(cfg)
+        if cfg.get('runner_type') is None:
+            runner = Runner.from_cfg(cfg)
+        else:
+            runner = RUNNERS.build(cfg)
+        runner.train()
+    except Exception as error:
+        mistake = explain_mistake(error)
+        if mistake is None:
+            raise
+        raise UsageError(mistake) from error
+
+
+def _choose_gpus(gpu_ids: list[int] | None, launcher: str) -> None:
+    if gpu_ids is None:
+        return
+    # Read by CUDA when it starts, so this comes before anything uses it.
+    os.environ['CUDA_VISIBLE_DEVICES'] = ','.join(map(str, gpu_ids))
+    if not torch.cuda.is_available():
+        _say(f'--gpu-ids {gpu_ids}: no such GPU here, the option is ignored')
+    elif launcher == 'none' and len(gpu_ids) > 1:
+        _say('only the first of --gpu-ids is used without --launcher')
+
+
+def _say(text: str) -> None:
+    print(f'mmstable train: {text}', file=sys.stderr, flush=True)

@@ -1,0 +1,144 @@
+"""The command line of ``mmstable train``."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from mmengine.config import DictAction
+
+from mmstable.errors import UsageError
+
+
+class _Parser(argparse.ArgumentParser):
+    """Raises instead of printing its usage: one clear line is enough."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f'{message} (see --help)')
+
+
+class _CfgOptions(DictAction):
+    """mmengine's action; says which ``KEY=VALUE`` it cannot read."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,
+    ) -> None:
+        for value in values:
+            if not value.partition('=')[0].strip() or '=' not in value:
+                parser.error(f"--cfg-options takes KEY=VALUE, got '{value}'")
+        try:
+            super().__call__(parser, namespace, values, option_string)
+        except AssertionError as error:
+            parser.error(f'--cfg-options: {error}')
+
+
+def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    """Read the command line.
+
+    Args:
+        argv (Sequence[str], optional): The arguments; those of the process
+            if None. Defaults to None.
+    """
+    parser = _Parser(
+        prog='mmstable train',
+        description='Train a model from a config of any OpenMMLab package.',
+        # An abbreviation that works today breaks when an option is added.
+        allow_abbrev=False,
+    )
+    parser.add_argument('config', help='config file')
+    _add_run_options(parser)
+    _add_checkpoint_options(parser)
+    _add_machine_options(parser)
+    args = parser.parse_args(argv)
+    # mmengine and its launchers read the variable, not the option.
+    if args.local_rank is not None:
+        os.environ.setdefault('LOCAL_RANK', str(args.local_rank))
+    return args
+
+
+def _add_run_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        '--work-dir',
+        help='folder for logs and checkpoints; '
+        'work_dirs/<name of the config> if neither this nor the config says',
+    )
+    parser.add_argument(
+        '--amp',
+        action='store_true',
+        help='train in mixed precision with mmstable.SafeAmpOptimWrapper',
+    )
+    parser.add_argument(
+        '--cfg-options',
+        nargs='+',
+        action=_CfgOptions,
+        metavar='KEY=VALUE',
+        help='change values of the config, e.g. train_cfg.max_iters=100',
+    )
+    parser.add_argument('--seed', type=int, help='seed of all generators')
+    parser.add_argument(
+        '--deterministic',
+        action='store_true',
+        help='let torch use deterministic algorithms only',
+    )
+    parser.add_argument(
+        '--no-validate',
+        action='store_true',
+        help='do not validate during training',
+    )
+
+
+def _add_checkpoint_options(parser: argparse.ArgumentParser) -> None:
+    start = parser.add_mutually_exclusive_group()
+    start.add_argument(
+        '--resume',
+        nargs='?',
+        const='auto',
+        metavar='auto|PATH',
+        help='go on from a checkpoint; the newest of the work dir by default',
+    )
+    start.add_argument(
+        '--resume-from', metavar='PATH', help='go on from this checkpoint'
+    )
+    start.add_argument(
+        '--load-from',
+        metavar='PATH',
+        help='start a new run with the weights of this checkpoint',
+    )
+
+
+def _add_machine_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        '--launcher',
+        choices=['none', 'pytorch', 'slurm', 'mpi'],
+        default='none',
+        help='what started the processes of a distributed run',
+    )
+    gpus = parser.add_mutually_exclusive_group()
+    gpus.add_argument(
+        '--gpu-ids', type=_gpu_id, nargs='+', metavar='ID', help='GPUs to use'
+    )
+    gpus.add_argument(
+        '--gpu-id',
+        type=_gpu_id,
+        nargs=1,
+        dest='gpu_ids',
+        metavar='ID',
+        help='the one GPU to use',
+    )
+    parser.add_argument(
+        '--local_rank', '--local-rank', type=int, help=argparse.SUPPRESS
+    )
+
+
+def _gpu_id(text: str) -> int:
+    if not text.isdigit():
+        raise argparse.ArgumentTypeError(
+            f"a GPU id is a number from 0 on, got '{text}'"
+        )
+    return int(text)

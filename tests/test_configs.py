@@ -1,0 +1,126 @@
+"""Every config loads, and every combination of bases builds."""
+
+from __future__ import annotations
+
+from itertools import product
+from pathlib import Path
+
+import pytest
+from mmengine.config import Config
+from mmengine.optim import build_optim_wrapper
+from torch import nn
+
+import mmstable
+
+CONFIGS = Path(__file__).resolve().parents[1] / 'configs'
+BASE = CONFIGS / '_base_'
+RUNTIMES = ['default_runtime_fp16', 'default_runtime_bf16']
+SCHEDULES = sorted(
+    path.stem for path in (BASE / 'schedules').glob('schedule_*.py')
+)
+PRESETS = sorted(path.stem for path in (BASE / 'loss_scale').glob('*.py'))
+SCALES = {
+    'bf16': None,
+    'conservative': 128.0,
+    'dynamic': 65536.0,
+    'fp16_1024': 1024.0,
+    'fp16_2048': 2048.0,
+    'fp16_4096': 4096.0,
+    'fp16_512': 512.0,
+}
+
+
+def write_leaf(
+    folder: Path, runtime: str, schedule: str, preset: str, more: str = ''
+) -> Config:
+    leaf = folder / 'leaf.py'
+    leaf.write_text(
+        f"""_base_ = [
+    '{BASE}/{runtime}.py',
+    '{BASE}/schedules/{schedule}.py',
+    '{BASE}/loss_scale/{preset}.py',
+]
+optim_wrapper = dict(dtype=_base_.amp_dtype, loss_scale=_base_.loss_scale)
+{more}
+"""
+    )
+    return Config.fromfile(leaf)
+
+
+@pytest.mark.parametrize(
+    'path',
+    sorted(CONFIGS.rglob('*.py')),
+    ids=lambda path: path.relative_to(CONFIGS).as_posix(),
+)
+def test_every_config_loads(path: Path) -> None:
+    assert len(Config.fromfile(path)) > 0
+
+
+def test_presets_are_all_covered() -> None:
+    assert set(SCALES) == set(PRESETS)
+
+
+@pytest.mark.parametrize(
+    ('runtime', 'preset'), list(product(RUNTIMES, PRESETS))
+)
+def test_every_combination_builds(
+    tmp_path: Path, runtime: str, preset: str
+) -> None:
+    for schedule in SCHEDULES:
+        cfg = write_leaf(tmp_path, runtime, schedule, preset)
+        wrapper = build_optim_wrapper(nn.Linear(2, 2), cfg.optim_wrapper)
+        assert type(wrapper) is mmstable.SafeAmpOptimWrapper
+        assert wrapper.clip_grad_kwargs['max_norm'] == 35
+
+
+@pytest.mark.parametrize('preset', PRESETS)
+def test_preset_gives_its_scale(tmp_path: Path, preset: str) -> None:
+    runtime = RUNTIMES[preset == 'bf16']
+    cfg = write_leaf(tmp_path, runtime, 'schedule_20k_fp16', preset)
+    wrapper = build_optim_wrapper(nn.Linear(2, 2), cfg.optim_wrapper)
+    assert wrapper.loss_scaler.get_scale() == (SCALES[preset] or 1.0)
+
+
+@pytest.mark.parametrize(
+    ('line', 'key', 'expected'),
+    [
+        ('clip_grad=dict(max_norm=1.0)', 'clip_grad.max_norm', 1.0),
+        ('loss_scale=512', 'loss_scale', 512),
+        ('loss_scale=dict(frozen=True)', 'loss_scale.init_scale', 1024.0),
+    ],
+)
+def test_a_leaf_changes_one_value_in_one_line(
+    tmp_path: Path, line: str, key: str, expected: float
+) -> None:
+    write_leaf(tmp_path, RUNTIMES[0], 'schedule_200k_fp16', 'fp16_1024')
+    child = tmp_path / 'child.py'
+    child.write_text(f"_base_ = './leaf.py'\noptim_wrapper = dict({line})\n")
+    cfg = Config.fromfile(child)
+    value = cfg.optim_wrapper
+    for part in key.split('.'):
+        value = value[part]
+    assert value == expected
+    assert cfg.optim_wrapper.clip_grad.norm_type == 2
+    assert build_optim_wrapper(nn.Linear(2, 2), cfg.optim_wrapper)
+
+
+@pytest.mark.parametrize(
+    ('schedule', 'key', 'length'),
+    [
+        ('schedule_20k_fp16', 'max_iters', 20_000),
+        ('schedule_40k_fp16', 'max_iters', 40_000),
+        ('schedule_80k_fp16', 'max_iters', 80_000),
+        ('schedule_160k_fp16', 'max_iters', 160_000),
+        ('schedule_200k_fp16', 'max_iters', 200_000),
+        ('schedule_12e_fp16', 'max_epochs', 12),
+        ('schedule_24e_fp16', 'max_epochs', 24),
+        ('schedule_36e_fp16', 'max_epochs', 36),
+        ('schedule_100e_fp16', 'max_epochs', 100),
+        ('schedule_300e_fp16', 'max_epochs', 300),
+    ],
+)
+def test_schedule_has_the_length_of_its_name(
+    schedule: str, key: str, length: int
+) -> None:
+    cfg = Config.fromfile(BASE / 'schedules' / f'{schedule}.py')
+    assert cfg.train_cfg[key] == length

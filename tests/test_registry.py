@@ -1,0 +1,132 @@
+"""Which class does a config string mean? Each in a fresh interpreter."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+BUILD = """
+import torch
+from mmengine.optim import build_optim_wrapper
+from mmengine.registry import DefaultScope, init_default_scope
+
+def build(kind):
+    cfg = dict(type=kind, optimizer=dict(type='SGD', lr=0.1))
+    return type(build_optim_wrapper(torch.nn.Linear(1, 1), cfg))
+"""
+FOREIGN = """
+from mmengine.optim import OptimWrapper
+from mmengine.registry import OPTIM_WRAPPERS
+
+@OPTIM_WRAPPERS.register_module()
+class SafeAmpOptimWrapper(OptimWrapper):
+    pass
+"""
+OTHER_SCOPE = """
+from mmengine import registry
+OTHER = registry.Registry(
+    'optim_wrapper', parent=registry.OPTIM_WRAPPERS, scope='other',
+    locations=['other'])
+"""
+
+
+def run(folder: Path, code: str) -> str:
+    done = subprocess.run(
+        [sys.executable, '-c', BUILD + code],
+        cwd=folder,
+        env={**os.environ, 'PYTHONPATH': f'{folder}:{ROOT}'},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=100,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout + done.stderr
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    other = tmp_path / 'other'
+    other.mkdir()
+    (other / '__init__.py').touch()
+    (other / 'registry.py').write_text(OTHER_SCOPE)
+    (tmp_path / 'bare.py').write_text(
+        "custom_imports = dict(imports=['mmstable'])\n"
+    )
+    return tmp_path
+
+
+def test_scoped_name_needs_no_import(folder: Path) -> None:
+    code = """
+import sys
+for scope in ('mmengine', 'other'):
+    init_default_scope(scope)
+    for name in ('SafeOptimWrapper', 'SafeAmpOptimWrapper'):
+        found = build(f'mmstable.{name}')
+        print(found.__module__.split('.')[0], found.__name__)
+"""
+    output = run(folder, code)
+    assert output.count('mmstable SafeOptimWrapper') == 2
+    assert output.count('mmstable SafeAmpOptimWrapper') == 2
+
+
+def test_bare_name_works_in_every_scope(folder: Path) -> None:
+    code = """
+from mmengine.config import Config
+Config.fromfile('bare.py')
+for scope in ('mmengine', 'other'):
+    init_default_scope(scope)
+    print(build('SafeOptimWrapper'), build('SafeAmpOptimWrapper'))
+"""
+    output = run(folder, code)
+    assert output.count('mmstable.optim.safe_optim_wrapper') == 2
+    assert output.count('mmstable.optim.safe_amp_optim_wrapper') == 2
+    assert 'already registered' not in output
+
+
+def test_foreign_class_of_that_name_is_left_alone(folder: Path) -> None:
+    code = """
+from mmengine.config import Config
+Config.fromfile('bare.py')
+init_default_scope('mmengine')
+print('bare', build('SafeAmpOptimWrapper').__module__)
+print('scoped', build('mmstable.SafeAmpOptimWrapper').__module__)
+"""
+    output = run(folder, FOREIGN + code)
+    assert 'bare __main__' in output
+    assert 'scoped mmstable.optim.safe_amp_optim_wrapper' in output
+    assert (
+        "'SafeAmpOptimWrapper' is already registered in mmengine by __main__, "
+        "and stays so. Write type='mmstable.SafeAmpOptimWrapper'"
+    ) in output
+
+
+def test_public_names() -> None:
+    import mmstable
+
+    assert {
+        'Culprit',
+        'Fault',
+        'Outcome',
+        'SafeAmpOptimWrapper',
+        'SafeOptimWrapper',
+        'StepReport',
+        'config_path',
+    } <= set(mmstable.__all__)
+    assert all(hasattr(mmstable, name) for name in mmstable.__all__)
+
+
+def test_config_path_suggests_near_names() -> None:
+    import mmstable
+
+    with pytest.raises(
+        FileNotFoundError,
+        match="no config '_base_/loss_scale/fp16_1023.py'. Did you mean "
+        '_base_/loss_scale/fp16_1024.py',
+    ):
+        mmstable.config_path('_base_/loss_scale/fp16_1023.py')
