@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 NAN, INF = float('nan'), float('inf')
+_RUNS = itertools.count()
 
 
 class ToyNet(nn.Module):
@@ -155,7 +157,8 @@ def toy_runner(
             logger=dict(type='LoggerHook', interval=1),
         ),
         randomness=dict(seed=0),
-        experiment_name=Path(work_dir).name,
+        # mmengine keeps loggers and hubs by this name for ever.
+        experiment_name=f'toy_{next(_RUNS)}',
     )
     settings.update(kwargs)
     return Runner(**settings, cfg=Config(dict()))

@@ -1,0 +1,87 @@
+"""What the README and the docs show is run."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mmstable.cli.config_file import load_config
+from mmstable.registry import HOOKS, OPTIM_WRAPPERS
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = sorted(
+    path.relative_to(ROOT)
+    for path in [*ROOT.glob('*.md'), *ROOT.glob('docs/**/*.md')]
+)
+BASE = """
+model = dict(type='Model')
+optim_wrapper = dict(
+    type='OptimWrapper', optimizer=dict(type='SGD', lr=0.1))
+"""
+
+
+def blocks(page, language='python'):
+    text = (ROOT / page).read_text(encoding='utf-8')
+    return re.findall(rf'```{language}\n(.*?)```', text, re.S)
+
+
+def is_config(block):
+    return block.startswith('# my_') or '_base_ = ' in block
+
+
+CONFIGS = [(p, b) for p in PAGES for b in blocks(p) if is_config(b)]
+SCRIPTS = [(p, b) for p in PAGES for b in blocks(p) if not is_config(b)]
+
+
+def page_of(value):
+    return str(value) if isinstance(value, Path) else ''
+
+
+@pytest.mark.parametrize(('page', 'block'), CONFIGS, ids=page_of)
+def test_configs_load_and_name_what_exists(tmp_path, page, block):
+    (tmp_path / 'my_config.py').write_text(BASE)
+    path = tmp_path / 'shown.py'
+    path.write_text(block, encoding='utf-8')
+    cfg = load_config(str(path))
+    wrapper = cfg.optim_wrapper.type
+    if wrapper.startswith('mmstable.'):
+        assert OPTIM_WRAPPERS.get(wrapper.partition('.')[2]) is not None
+    for hook in cfg.get('custom_hooks', []):
+        settings = dict(hook)
+        assert HOOKS.get(settings.pop('type').partition('.')[2])(**settings)
+
+
+@pytest.mark.parametrize(('page', 'block'), SCRIPTS, ids=page_of)
+def test_scripts_print_what_they_say(tmp_path, page, block):
+    done = subprocess.run(
+        [sys.executable, '-c', block],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=100,
+    )
+    assert done.returncode == 0, done.stderr
+    for line in re.findall(r'^# (.+)$', block, re.M):
+        assert line in done.stdout
+
+
+@pytest.mark.parametrize('page', PAGES, ids=page_of)
+def test_links_lead_somewhere(page):
+    text = (ROOT / page).read_text(encoding='utf-8')
+    for target in re.findall(r'\]\(([^)#]+)\)', text):
+        if not target.startswith('http'):
+            assert (ROOT / page).parent.joinpath(target).exists(), target
+
+
+def test_every_page_has_its_twin():
+    english = {p.name for p in ROOT.glob('docs/en/*.md')}
+    chinese = {p.name for p in ROOT.glob('docs/zh_cn/*.md')}
+    assert english == chinese
+
+
+def test_what_the_readme_promises_early():
+    lines = (ROOT / 'README.md').read_text().splitlines()
+    assert any('pip install mmstable' in line for line in lines[:25])
