@@ -123,9 +123,7 @@ class GradNanLoggerHook(StepHook):
         """Say what was left out."""
         self._tell_left_out(runner)
 
-    def _publish(
-        self, runner: Runner, name: str, report: StepReport
-    ) -> None:
+    def _publish(self, runner: Runner, name: str, report: StepReport) -> None:
         hub, stats = runner.message_hub, self._stats[name]
         tag = 'train/stable/' + ('' if self._is_alone() else f'{name}/')
         hub.update_scalar(f'{tag}skip_rate', stats.overall.rate)

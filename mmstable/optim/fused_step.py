@@ -5,11 +5,12 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
 from typing import Any
 
 from torch import Tensor, is_tensor
 from torch.optim import Optimizer
+
+_TAKES_A_SCALER: dict[type[Optimizer], bool] = {}
 
 
 def reads_verdict_on_device(optimizer: Optimizer) -> bool:
@@ -25,10 +26,13 @@ def reads_verdict_on_device(optimizer: Optimizer) -> bool:
     return all(group.get('fused', True) for group in optimizer.param_groups)
 
 
-@cache
-def _takes_a_scaler(cls: Any) -> bool:
-    # An older contract, in which the scaler itself is handed over.
-    return 'grad_scaler' in inspect.signature(cls.step).parameters
+def _takes_a_scaler(cls: type[Optimizer]) -> bool:
+    # An older contract, in which the scaler itself is handed over. Looking
+    # at a signature takes longer than all the rest of a small step.
+    if cls not in _TAKES_A_SCALER:
+        parameters = inspect.signature(cls.step).parameters
+        _TAKES_A_SCALER[cls] = 'grad_scaler' in parameters
+    return _TAKES_A_SCALER[cls]
 
 
 def step_with_verdict(

@@ -129,7 +129,7 @@ def test_a_dropped_micro_batch(tmp_path, capsys):
 
 def test_finding_a_scale_at_the_start_is_no_reason_to_worry(tmp_path, capsys):
     sabotage = Sabotage(
-        grads={i: ('net.head.weight', INF) for i in range(1, 9)}
+        grads=dict.fromkeys(range(1, 9), ('net.head.weight', INF))
     )
     runner, lines = train(tmp_path, capsys, sabotage, max_iters=30)
     assert len(about(lines, 'Iter')) == 8
@@ -139,7 +139,7 @@ def test_finding_a_scale_at_the_start_is_no_reason_to_worry(tmp_path, capsys):
 
 def test_too_many_overflows_come_with_advice_once(tmp_path, capsys):
     bad = [25, 26, 27, 28, 29, 30]
-    sabotage = Sabotage(grads={i: ('net.head.weight', INF) for i in bad})
+    sabotage = Sabotage(grads=dict.fromkeys(bad, ('net.head.weight', INF)))
     _, lines = train(tmp_path, capsys, sabotage, max_iters=31)
     (warning,) = about(lines, 'WARNING - Iter')
     assert re.match(
@@ -200,9 +200,7 @@ def test_mmengines_wrapper_is_observed(tmp_path, capsys):
         tmp_path,
         capsys,
         Sabotage(grads={3: ('net.norm.bias', NAN)}),
-        wrapper=dict(
-            type='OptimWrapper', optimizer=dict(type='SGD', lr=0.01)
-        ),
+        wrapper=dict(type='OptimWrapper', optimizer=dict(type='SGD', lr=0.01)),
         max_iters=3,
     )
     assert len(about(lines, 'can only observe OptimWrapper')) == 1
@@ -259,7 +257,9 @@ def test_scalars_reach_tensorboard(tmp_path, capsys):
 
     assert values('stable/skipped') == [0, 1, 1, 1]
     assert values('stable/loss_scale') == [1024.0] * 4
-    assert values('stable/skip_rate') == pytest.approx([0, 1 / 2, 1 / 3, 1 / 4])
+    assert values('stable/skip_rate') == pytest.approx(
+        [0, 1 / 2, 1 / 3, 1 / 4]
+    )
     assert all(map(math.isfinite, values('grad_norm')))
 
 
@@ -302,10 +302,16 @@ def test_several_wrappers_are_told_apart(tmp_path, capsys):
 @pytest.mark.parametrize(
     ('settings', 'message'),
     [
-        (dict(lang='zh'), r"`lang` must be one of \['en', 'zh_cn'\], got 'zh'"),
+        (
+            dict(lang='zh'),
+            r"`lang` must be one of \['en', 'zh_cn'\], got 'zh'",
+        ),
         (dict(max_names=0), '`max_names` must be an int of at least 1, got 0'),
         (dict(window=3), '`window` must be an int of at least 20, got 3'),
-        (dict(max_bad_rate=5), '`max_bad_rate` must be between 0 and 1, got 5'),
+        (
+            dict(max_bad_rate=5),
+            '`max_bad_rate` must be between 0 and 1, got 5',
+        ),
         (dict(max_lines='x'), "`max_lines` must be an int .* got 'x'"),
     ],
 )
