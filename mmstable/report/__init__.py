@@ -1,0 +1,30 @@
+"""What happened?  The event file, and how it is read back."""
+
+from mmstable.report.reader import EventFileError, read_events
+from mmstable.report.records import (
+    Event,
+    Heartbeat,
+    RunEnd,
+    RunStart,
+    ScaleChange,
+    StepFault,
+    UnknownEvent,
+    WrapperSample,
+    WrapperSetup,
+    WrapperTotals,
+)
+
+__all__ = [
+    'Event',
+    'EventFileError',
+    'Heartbeat',
+    'RunEnd',
+    'RunStart',
+    'ScaleChange',
+    'StepFault',
+    'UnknownEvent',
+    'WrapperSample',
+    'WrapperSetup',
+    'WrapperTotals',
+    'read_events',
+]
