@@ -1,0 +1,126 @@
+"""The benchmarks run and say what they should; how fast is not asked."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+REPO = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(REPO / 'benchmarks'))
+
+from dispatch_counts import count  # noqa: E402
+from interleaved import Contender, race  # noqa: E402
+from results import Row, format_table  # noqa: E402
+from vit_parameters import GradedParameters, vit_shapes  # noqa: E402
+
+
+def test_race_runs_everyone_once_a_round_after_its_preparation():
+    calls: list[str] = []
+    contenders = [
+        Contender(
+            name,
+            lambda name=name: calls.append(f'run {name}'),
+            lambda name=name: calls.append(f'prepare {name}'),
+        )
+        for name in 'ab'
+    ]
+
+    result = race(contenders, rounds=3, warmup=1)
+
+    assert {name: len(s) for name, s in result.seconds.items()} == {
+        'a': 3,
+        'b': 3,
+        'a (again)': 3,
+    }
+    assert calls.count('run a') == 8
+    assert [c.replace('run', 'prepare') for c in calls[1::2]] == calls[::2]
+
+
+def test_race_draws_a_new_order_every_round():
+    calls: list[str] = []
+    race(
+        [Contender(n, lambda n=n: calls.append(n)) for n in 'abc'],
+        rounds=8,
+        warmup=0,
+    )
+    orders = {tuple(calls[i : i + 4]) for i in range(0, len(calls), 4)}
+    assert len(orders) > 1
+
+
+@pytest.mark.parametrize(
+    ('value', 'limit', 'verdict'),
+    [(0.7, 0.75, 'yes'), (0.8, 0.75, 'NO'), (0.8, None, '')],
+)
+def test_table_shows_whether_a_limit_holds(value, limit, verdict):
+    header, line = format_table([Row('case', 'what', value, limit)]).split(
+        '\n'
+    )
+    place = header.index('holds')
+    assert line[place : place + 5].strip() == verdict
+
+
+def test_counts_host_reads_and_new_tensors_of_a_size():
+    values = torch.ones(100)
+
+    def action() -> None:
+        values.mul_(2)
+        values.sum().item()
+        (values + 1).view(10, 10)
+
+    counted = count(action, large=100)
+    assert (counted.host_reads, counted.large_allocations) == (1, 1)
+    assert count(action, large=101).large_allocations == 0
+
+
+@pytest.mark.parametrize(
+    ('width', 'millions'), [(384, 22.05), (768, 86.57)], ids=['S', 'B']
+)
+def test_shapes_are_those_of_a_vit(width, millions):
+    shapes = vit_shapes(width)
+    numel = sum(torch.Size(shape).numel() for shape in shapes)
+    assert len(shapes) == 152
+    assert numel / 1e6 == pytest.approx(millions, abs=0.005)
+
+
+def test_refill_brings_gradients_back():
+    data = GradedParameters([(3, 4), (5,)])
+    before = [grad.clone() for grad in data.grads]
+    torch._foreach_mul_(data.grads, 0.5)
+    data.refill()
+    assert all(map(torch.equal, data.grads, before))
+
+
+def test_step_overhead_prints_its_table_and_writes_json(tmp_path):
+    path = tmp_path / 'figures.json'
+    done = subprocess.run(
+        [
+            sys.executable,
+            str(REPO / 'benchmarks' / 'step_overhead.py'),
+            '--quick',
+            '--threads=1',
+            f'--json={path}',
+        ],
+        env={**os.environ, 'PYTHONPATH': str(REPO)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    figures = json.loads(path.read_text(encoding='utf-8'))
+    assert figures['machine']['threads'] == 1
+    rows = {(row['case'], row['what']): row for row in figures['rows']}
+    for case, what in rows:
+        assert case in done.stdout
+        assert what in done.stdout
+    assert rows['ViT-Ti, fused AdamW', 'safe / stock']['limit'] == 0.75
+    assert rows['training iteration, fp16', 'safe / stock']['limit'] == 1.0
+    # These are no times: they hold on any machine.
+    for what in ('host reads', 'gradient-sized allocations'):
+        assert rows['ViT-Ti, fused AdamW', f'safe: {what}']['holds']
