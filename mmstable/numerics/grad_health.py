@@ -13,6 +13,8 @@ from torch import Tensor
 from mmstable.events import Fault
 
 _HALF = (torch.float16, torch.bfloat16)
+# Values in a gradient from which on its own dot product pays off.
+_WORTH_A_CALL = 2**14
 
 
 def stored_values(grad: Tensor) -> Tensor:
@@ -70,15 +72,26 @@ def _norms_of_one_kind(values: list[Tensor], norm_type: float) -> Tensor:
 
 
 def _euclidean_norms_on_cpu(values: list[Tensor]) -> Tensor:
-    # A dot product runs at the speed of memory; CPU norm kernels do not.
-    squares = values[0].new_empty(len(values))
-    for value, square in zip(values, squares.unbind()):
-        flat = _flat_view(value)
-        if flat is None:
-            square.copy_(torch.linalg.vector_norm(value)).square_()
-        else:
-            torch.dot(flat, flat, out=square)
-    return squares.sqrt_()
+    # A dot product runs at the speed of memory, CPU norm kernels do not; but
+    # one call for many small gradients beats a call for each.
+    large = [i for i, v in enumerate(values) if v.numel() >= _WORTH_A_CALL]
+    small = [i for i, v in enumerate(values) if v.numel() < _WORTH_A_CALL]
+    norms = values[0].new_empty(len(values))
+    if large:
+        squares = [_sum_of_squares(values[i]) for i in large]
+        norms[large] = torch.stack(squares).sqrt_()
+    if small:
+        norms[small] = torch.stack(
+            torch._foreach_norm([values[i] for i in small])
+        )
+    return norms
+
+
+def _sum_of_squares(value: Tensor) -> Tensor:
+    flat = _flat_view(value)
+    if flat is None:
+        return torch.linalg.vector_norm(value).square()
+    return torch.dot(flat, flat)
 
 
 def _flat_view(value: Tensor) -> Tensor | None:

@@ -95,7 +95,7 @@ class Update:
             norms (list[float]): Unscaled norms of its parts.
         """
         if self._can_fold():
-            self._step_parts(attempt, found_inf=None)
+            self._step_parts(attempt, None, norms)
         else:
             self.clip_gradients(attempt, norms, attempt.magnification)
             self._optimizer.step(**attempt.step_kwargs)
@@ -154,10 +154,20 @@ class Update:
         )
 
     def _step_parts(
-        self, attempt: StepAttempt, found_inf: Tensor | None
+        self,
+        attempt: StepAttempt,
+        found_inf: Tensor | None,
+        norms: list[float] | None = None,
     ) -> None:
-        for part, norm in zip(attempt.plan.parts, attempt.part_norms):
-            divisor = _divisor(norm, part.limit(), attempt.magnification)
+        for index, part in enumerate(attempt.plan.parts):
+            limit = part.limit()
+            # A divisor makes the optimizer write its gradients, too: without
+            # one if the host knows that it is 1.
+            if norms is not None and coefficient(norms[index], limit) == 1.0:
+                limit = None
+            divisor = _divisor(
+                attempt.part_norms[index], limit, attempt.magnification
+            )
             for ids in self._steppable_together(attempt, part):
                 with restricted_to(self._optimizer, ids):
                     step_with_verdict(
