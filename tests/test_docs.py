@@ -1,6 +1,7 @@
 """What the README and the docs show is run."""
 
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 
 from mmstable.cli.config_file import load_config
 from mmstable.registry import HOOKS, OPTIM_WRAPPERS
+from tests.toys import Sabotage, toy_runner
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted(
@@ -53,8 +55,21 @@ def test_configs_load_and_name_what_exists(tmp_path, page, block):
         assert HOOKS.get(settings.pop('type').partition('.')[2])(**settings)
 
 
+@pytest.fixture(scope='module')
+def event_file(tmp_path_factory):
+    """What a run with a bad step leaves behind."""
+    folder = tmp_path_factory.mktemp('run')
+    hooks = [Sabotage(loss=[2]), dict(type='mmstable.EventLogHook')]
+    runner = toy_runner(folder, max_iters=3, hooks=hooks)
+    runner.train()
+    return Path(runner.log_dir, 'stability', 'events.jsonl')
+
+
 @pytest.mark.parametrize(('page', 'block'), SCRIPTS, ids=page_of)
-def test_scripts_print_what_they_say(tmp_path, page, block):
+def test_scripts_print_what_they_say(tmp_path, event_file, page, block):
+    for path in re.findall(r'[\w/]+/events.jsonl', block):
+        (tmp_path / path).parent.mkdir(parents=True)
+        shutil.copy(event_file, tmp_path / path)
     done = subprocess.run(
         [sys.executable, '-c', block],
         cwd=tmp_path,
