@@ -49,13 +49,6 @@ class StepAttempt:
     clipped_norm: float | None = None
 
     @cached_property
-    def total(self) -> Tensor:
-        """The norm of all gradients together, still scaled."""
-        if len(self.part_norms) == 1:
-            return self.part_norms[0]
-        return grad_health.total_norm(self.part_norms, self.plan.norm_type)
-
-    @cached_property
     def param_ids(self) -> tuple[int, ...]:
         """What tells this list of parameters from another."""
         return tuple(map(id, self.params))

@@ -85,7 +85,9 @@ class Update:
 
     def run_ahead(self, attempt: StepAttempt) -> None:
         """Update, unless the device finds the gradients bad."""
-        self._step_parts(attempt, grad_health.nonfinite_flag(attempt.total))
+        # Their sum, not their norm: squares could overflow once more.
+        found_inf = grad_health.nonfinite_flag(attempt.part_norms.sum())
+        self._step_parts(attempt, found_inf)
 
     def apply(self, attempt: StepAttempt, norms: list[float]) -> None:
         """Update with gradients that are known to be good.

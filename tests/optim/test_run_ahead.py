@@ -8,6 +8,7 @@ import torch
 from mmengine.logging import MessageHub
 
 from mmstable import SafeAmpOptimWrapper, SafeOptimWrapper
+from mmstable.numerics.clip_settings import parse_clip
 from mmstable.optim.step_attempt import StepAttempt
 from tests.toys import INF, NAN, assert_same, spoiled, toy_batch, toy_net
 
@@ -136,3 +137,18 @@ def test_loading_a_state_drops_an_unread_step():
     wrapper.load_state_dict(state)
     assert not is_unread(wrapper)
     assert wrapper.loss_scaler.get_scale() == 256.0
+
+
+def test_parts_whose_norms_overflow_together_are_applied():
+    params = [torch.nn.Parameter(torch.zeros(1)) for _ in range(2)]
+    model = torch.nn.ParameterDict(dict(zip('ab', params)))
+    wrapper = SafeOptimWrapper(torch.optim.SGD(params, lr=1e-19, fused=True))
+    wrapper.clip = parse_clip(
+        'test',
+        configs=[dict(module_name=name, max_norm=1e30) for name in 'ab'],
+    )
+    wrapper.initialize_count_status(model, 0, 10)
+    for scale in (1.0, 1.5e19):
+        wrapper.update_params(sum(p.sum() for p in params) * scale)
+    assert wrapper.last_step.applied
+    assert [p.item() for p in params] == pytest.approx([-1.5, -1.5])
