@@ -30,3 +30,17 @@ class CheckpointError(MMStableError):
     """A checkpoint is missing, damaged or not to be trusted."""
 
     exit_code = 3
+
+
+class StoppedBySignal(MMStableError):
+    """The run was asked to stop, and can be resumed.
+
+    Args:
+        name (str): The signal's name.
+        number (int): The signal's number.
+    """
+
+    def __init__(self, name: str, number: int) -> None:
+        super().__init__(f'stopped by {name}')
+        # As a shell reports a process that a signal has ended.
+        self.exit_code = 128 + number

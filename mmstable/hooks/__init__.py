@@ -1,7 +1,17 @@
 """What happens to this run?  One hook, one file."""
 
+from mmstable.hooks.emergency_checkpoint_hook import EmergencyCheckpointHook
 from mmstable.hooks.event_log_hook import EventLogHook
 from mmstable.hooks.grad_clip_hook import GradClipHook
 from mmstable.hooks.grad_nan_logger_hook import GradNanLoggerHook
+from mmstable.hooks.resume_report_hook import ResumeReportHook
+from mmstable.hooks.safe_checkpoint_hook import SafeCheckpointHook
 
-__all__ = ['EventLogHook', 'GradClipHook', 'GradNanLoggerHook']
+__all__ = [
+    'EmergencyCheckpointHook',
+    'EventLogHook',
+    'GradClipHook',
+    'GradNanLoggerHook',
+    'ResumeReportHook',
+    'SafeCheckpointHook',
+]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import traceback
 from pathlib import Path
 
 from mmengine.hooks import Hook
 from mmengine.runner import Runner
 
+from mmstable.errors import StoppedBySignal
 from mmstable.optim.new_steps import name_wrappers
 from mmstable.registry import HOOKS, register_globally
 from mmstable.report.event_log import EventLog
@@ -84,4 +86,19 @@ class EventLogHook(Hook):
             return
         finished = runner.iter >= runner.max_iters
         self._recorder.end(runner.iter, 'finished' if finished else 'stopped')
+        self._recorder = None
+
+    def on_exception(self, runner: Runner, exception: BaseException) -> None:
+        """Record what ended the run; mmstable's loops tell of it."""
+        if self._recorder is None:
+            return
+        lines = traceback.format_exception(
+            type(exception), exception, exception.__traceback__
+        )
+        stopped = isinstance(exception, StoppedBySignal)
+        self._recorder.end(
+            runner.iter,
+            'stopped' if stopped else 'exception',
+            ''.join(lines),
+        )
         self._recorder = None

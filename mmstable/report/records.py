@@ -219,9 +219,11 @@ class RunEnd(Event):
     """The last line of a run that left its training loop.
 
     Args:
-        reason (str): 'finished', or 'stopped' before the last iteration.
+        reason (str): 'finished'; 'stopped' before the last iteration; or
+            'exception'.
         wrappers (Mapping): Totals by wrapper, of those that report them.
         lost_events (int): Records that could not be written.
+        traceback (str, optional): Of the exception. Defaults to None.
     """
 
     event: ClassVar[str] = 'run_end'
@@ -229,6 +231,7 @@ class RunEnd(Event):
     reason: str
     wrappers: Mapping[str, WrapperTotals]
     lost_events: int
+    traceback: str | None = None
 
 
 @dataclass(frozen=True)

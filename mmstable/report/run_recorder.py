@@ -105,7 +105,9 @@ class RunRecorder:
             )
         )
 
-    def end(self, iteration: int, reason: str) -> None:
+    def end(
+        self, iteration: int, reason: str, traceback: str | None = None
+    ) -> None:
         """Record the end of the run."""
         if self._rank == 0:
             self._log.write(
@@ -118,6 +120,7 @@ class RunRecorder:
                         for name, watch in self._watches.items()
                     },
                     lost_events=self._log.lost,
+                    traceback=traceback,
                 )
             )
         self._log.close()

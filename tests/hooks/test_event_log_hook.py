@@ -406,3 +406,21 @@ def test_the_hook_changes_nothing(tmp_path):
 def test_a_wrong_interval(interval, error, message):
     with pytest.raises(error, match=f'EventLogHook: {message}'):
         EventLogHook(interval=interval)
+
+
+def test_an_exception_is_the_end_with_its_traceback(tmp_path):
+    class Fail(Hook):
+        def after_train_iter(self, runner, *args, **kwargs):
+            if runner.iter == 2:
+                raise RuntimeError('no more')
+
+    runner = toy_runner(
+        tmp_path,
+        hooks=[Fail(), dict(type='mmstable.EventLogHook')],
+        train_cfg=dict(type='mmstable.SafeIterBasedTrainLoop', max_iters=5),
+    )
+    with pytest.raises(RuntimeError, match='no more'):
+        runner.train()
+    (end,) = events_of(runner, RunEnd)
+    assert end.reason == 'exception'
+    assert "raise RuntimeError('no more')" in end.traceback

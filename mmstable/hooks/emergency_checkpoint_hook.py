@@ -1,0 +1,159 @@
+"""The hook that saves a run which is told to stop, or fails."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from typing import Any
+
+from mmengine.dist import get_world_size, is_main_process
+from mmengine.hooks import Hook
+from mmengine.runner import Runner
+
+from mmstable import dist
+from mmstable.checkpoint.stop_signal import StopSignal
+from mmstable.errors import StoppedBySignal
+from mmstable.hooks.safe_checkpoint_hook import SafeCheckpointHook
+from mmstable.optim.new_steps import name_wrappers
+from mmstable.registry import HOOKS, register_globally
+
+_SIGNALS = ('SIGTERM', 'SIGUSR1', 'SIGINT')
+
+
+@register_globally(HOOKS)
+class EmergencyCheckpointHook(Hook):
+    """Save what there is before a run ends ahead of time.
+
+    On a signal the iteration that is on, of training or of validation, is
+    finished first, and all ranks agree. Then ``emergency_iter_N.pth`` is
+    saved, the command to go on is printed, and the run ends with exit code
+    128 + the signal's number. A second signal ends it at once.
+
+    On an exception the state after the last complete step is saved. This
+    needs one of mmstable's loops, which tell hooks of exceptions. In both
+    cases it needs :class:`SafeCheckpointHook`, which does the saving: a
+    state with NaN in it is not saved.
+
+    Args:
+        signals (Sequence[str]): What to listen to. Defaults to
+            ('SIGTERM', 'SIGUSR1', 'SIGINT').
+        interval (int): With several ranks, iterations between two checks
+            whether one of them got a signal. Defaults to 10.
+    """
+
+    # After the checkpoint of this iteration, if there is one (VERY_LOW).
+    priority = 'LOWEST'
+
+    def __init__(
+        self, signals: Sequence[str] = _SIGNALS, interval: int = 10
+    ) -> None:
+        unknown = [name for name in signals if name not in _SIGNALS]
+        if unknown or isinstance(signals, str):
+            raise ValueError(
+                'EmergencyCheckpointHook: `signals` must be some of '
+                f'{_SIGNALS}, got {signals!r}.'
+            )
+        if not isinstance(interval, int) or interval < 1:
+            raise ValueError(
+                'EmergencyCheckpointHook: `interval` must be a positive int, '
+                f'got {interval!r}.'
+            )
+        self._signal = StopSignal(signals)
+        self._interval = interval
+        self._is_training = False
+
+    def before_train(self, runner: Runner) -> None:
+        """Listen to signals from now on."""
+        self._is_training = True
+        if not self._signal.install():
+            runner.logger.warning(
+                'EmergencyCheckpointHook: training runs outside the main '
+                'thread, which is the only one that hears signals.'
+            )
+
+    def after_train_iter(
+        self,
+        runner: Runner,
+        batch_idx: int,
+        data_batch: dict | tuple | list | None = None,
+        outputs: dict | None = None,
+    ) -> None:
+        """Stop if asked to, and no accumulation window is open."""
+        wrappers = name_wrappers(runner.optim_wrapper).values()
+        if all(wrapper.should_update() for wrapper in wrappers):
+            self._stop_if_asked(runner, runner.iter + 1)
+
+    def after_val_iter(
+        self,
+        runner: Runner,
+        batch_idx: int,
+        data_batch: dict | tuple | list | None = None,
+        outputs: Any = None,
+    ) -> None:
+        """Stop if asked to; half of all signals arrive here."""
+        if self._is_training:
+            self._stop_if_asked(runner, batch_idx + 1)
+
+    def after_train(self, runner: Runner) -> None:
+        """Leave the signals to others."""
+        self._is_training = False
+        self._signal.uninstall()
+
+    def on_exception(self, runner: Runner, exception: BaseException) -> None:
+        """Save the last complete state, unless that was done already."""
+        self._is_training = False
+        self._signal.uninstall()
+        if isinstance(exception, StoppedBySignal):
+            return
+        if get_world_size() > 1:
+            runner.logger.error(
+                f'{type(exception).__name__} on this rank: no emergency '
+                'checkpoint, because the other ranks may be waiting.'
+            )
+            return
+        path = self._save(runner)
+        if path is not None:
+            runner.logger.error(
+                f'mmstable: training failed with {type(exception).__name__}. '
+                f'The state before it is saved in {path}. '
+                f'{_how_to_go_on(runner, path)}'
+            )
+
+    def _stop_if_asked(self, runner: Runner, count: int) -> None:
+        if get_world_size() > 1 and count % self._interval:
+            return
+        if not dist.any_rank(self._signal.received is not None):
+            return
+        received = self._signal.received
+        name = 'a signal to another rank'
+        if received is not None:
+            name = received.name
+        path = self._save(runner)
+        saved = f'saved {path}' if path else 'no state that could be saved'
+        if is_main_process():
+            runner.logger.warning(
+                f'mmstable: stopped by {name}: {saved}. '
+                f'{_how_to_go_on(runner, path)}'
+            )
+        raise StoppedBySignal(name, received or 15)
+
+    def _save(self, runner: Runner) -> str | None:
+        for hook in runner.hooks:
+            if isinstance(hook, SafeCheckpointHook):
+                return hook.save_emergency(runner)
+        runner.logger.warning(
+            'EmergencyCheckpointHook: nothing is saved without '
+            'SafeCheckpointHook (default_hooks.checkpoint).'
+        )
+        return None
+
+
+def _how_to_go_on(runner: Runner, path: str | None) -> str:
+    if path is None:
+        return ''
+    # The command line that started this run, if it was ours.
+    command = runner.cfg.get('resume_command')
+    if command is None:
+        command = f'mmstable train {runner.cfg.filename} --work-dir '
+        command += shlex.quote(runner.work_dir)
+    return f'Go on with: {command} --resume-from {shlex.quote(path)}'

@@ -1,0 +1,328 @@
+"""The hook that saves checkpoints which can be relied on."""
+
+from __future__ import annotations
+
+from collections import deque
+from pathlib import Path
+from typing import Any
+
+from mmengine.dist import broadcast_object_list, is_main_process
+from mmengine.hooks import CheckpointHook
+from mmengine.model import is_model_wrapper
+from mmengine.runner import Runner
+
+from mmstable.checkpoint.atomic_file import replace_text
+from mmstable.checkpoint.audit import count_infinite
+from mmstable.checkpoint.old_formats import prepare_to_resume
+from mmstable.checkpoint.place import EMERGENCY, CheckpointPlace
+from mmstable.checkpoint.run_state import RunStateResumer, collect_run_state
+from mmstable.checkpoint.save_first import RunnerStandIn, save_first
+from mmstable.checkpoint.saver import CheckpointSaver, Poisoned
+from mmstable.errors import ConfigError
+from mmstable.optim.new_steps import name_wrappers
+from mmstable.registry import HOOKS, register_globally
+
+
+@register_globally(HOOKS)
+class SafeCheckpointHook(CheckpointHook):
+    """A ``CheckpointHook`` whose newest good checkpoint cannot get lost.
+
+    A state with NaN or Inf in it is not saved, but reported as poisoned, and
+    hooks hear of it by ``after_poisoned(runner, culprits)``. A checkpoint is
+    written under a temporary name, checked, and gets its name when it is
+    complete; only then older ones are removed. If that fails, as on a full
+    disk, training goes on with the older ones. A checkpoint that falls into
+    a window of gradient accumulation is saved at its end.
+
+    Next to every checkpoint there is a small file with its SHA-256. Inside
+    it, below ``checkpoint['mmstable']``, are the random generators of all
+    ranks and the position in the data; mmengine does not mind.
+
+    On other than local disks mmengine writes in its own way.
+
+    Args:
+        *args: Arguments of mmengine's ``CheckpointHook``.
+        **kwargs: The same, by name.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._saver = CheckpointSaver({})
+        self._resumer = RunStateResumer()
+        self._place: CheckpointPlace
+        self._is_ready = False
+        # The number of a checkpoint that waits for the end of a window.
+        self._waiting: int | None = None
+        self._last_good: str | None = None
+        self._last_iteration: int | None = None
+
+    @property
+    def restored(self) -> dict[str, str]:
+        """What became of 'RNG' and 'data position' of the checkpoint."""
+        return self._resumer.restored
+
+    def before_run(self, runner: Runner) -> None:
+        """Look at the model before anything is loaded into it."""
+        if not isinstance(runner, Runner):
+            raise ConfigError(
+                'SafeCheckpointHook saves with mmengine.runner.Runner only, '
+                f'got {type(runner).__name__}. Use CheckpointHook with it.'
+            )
+        model = runner.model
+        if is_model_wrapper(model):
+            model = model.module
+        self._saver = CheckpointSaver(count_infinite(model))
+        self._resumer.hand_over(runner)
+
+    def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
+        """Make the checkpoint fit, and give the loop its part of it."""
+        for note in prepare_to_resume(checkpoint):
+            runner.logger.info(f'mmstable: checkpoint: {note}.')
+        ours = checkpoint.get('mmstable', {})
+        state = ours.get(type(self).__name__, {})
+        self._resumer.keep(checkpoint, state)
+        self._resumer.hand_over(runner)
+
+    def before_train(self, runner: Runner) -> None:
+        """Find out where to save."""
+        super().before_train(runner)
+        # Without a limit: an old one goes when a new one is there.
+        self.keep_ckpt_ids = deque(getattr(self, 'keep_ckpt_ids', ()))
+        self._place = CheckpointPlace(self)
+        if is_main_process():
+            self._place.clear_up()
+        if not self._place.is_local:
+            runner.logger.warning(
+                f'SafeCheckpointHook: {self.out_dir} is not on a local disk. '
+                'Checkpoints are audited, but written as mmengine does: one '
+                'that is cut off has the name of a complete one.'
+            )
+        self._is_ready = True
+
+    def before_train_iter(
+        self,
+        runner: Runner,
+        batch_idx: int,
+        data_batch: dict | tuple | list | None = None,
+    ) -> None:
+        """Set the generators of a run that was just resumed."""
+        self._resumer.before_train_iter(runner)
+
+    def after_train_iter(
+        self,
+        runner: Runner,
+        batch_idx: int,
+        data_batch: dict | tuple | list | None = None,
+        outputs: dict | None = None,
+    ) -> None:
+        """Save if it is time and no window is open."""
+        due = not self.by_epoch and (
+            self.every_n_train_iters(runner, self.interval, self.save_begin)
+            or (self.save_last and self.is_last_train_iter(runner))
+        )
+        if due:
+            self._waiting = runner.iter + 1
+        if self._waiting is None or _window_is_open(runner):
+            return
+        step = self._waiting if self.by_epoch else runner.iter + 1
+        self._waiting = None
+        runner.logger.info(
+            f'Saving checkpoint at {runner.iter + 1} iterations'
+        )
+        self._save_checkpoint_with_step(
+            runner, step, dict(epoch=runner.epoch, iter=runner.iter + 1)
+        )
+
+    def after_train_epoch(self, runner: Runner) -> None:
+        """Save if it is time and no window is open."""
+        if not self._has_to_wait(runner):
+            super().after_train_epoch(runner)
+        elif self.by_epoch and self.every_n_epochs(
+            runner, self.interval, self.save_begin
+        ):
+            self._waiting = runner.epoch + 1
+
+    def after_train(self, runner: Runner) -> None:
+        """Save what still waits, and publish."""
+        if self._waiting is not None:
+            # Stopped early, inside the window.
+            step = self._waiting if self.by_epoch else runner.iter
+            self._waiting = None
+            self._save_checkpoint_with_step(
+                runner, step, dict(epoch=runner.epoch, iter=runner.iter)
+            )
+        super().after_train(runner)
+
+    def save_emergency(self, runner: Runner) -> str | None:
+        """Save now, outside all intervals. A collective call.
+
+        To be called between two iterations, or after one in which the
+        weights were not touched.
+
+        Returns:
+            str or None: The checkpoint, which may be one of this iteration
+            that is there already; None if nothing could be saved.
+        """
+        loop = runner.train_loop
+        if hasattr(loop, 'resume_meta'):
+            meta = loop.resume_meta()
+        else:
+            # While the model trains, this is after an iteration that the
+            # loop does not count yet.
+            done = runner.iter + runner.model.training
+            meta = dict(epoch=runner.epoch, iter=done)
+        if not self._is_ready or meta['iter'] == 0:
+            return None
+        if meta['iter'] == self._last_iteration:
+            return self.last_ckpt
+        name = EMERGENCY.format(meta['iter'])
+        previous, kept = self.last_ckpt, list(self.keep_ckpt_ids)
+        self._announce(runner, self._place.path(name), kept)
+        if not self._save_all(runner, name, meta):
+            self._announce(runner, previous, kept)
+            return None
+        self._point_to_last(runner)
+        return self.last_ckpt
+
+    def _save_checkpoint_with_step(
+        self, runner: Any, step: int, meta: dict
+    ) -> None:
+        if isinstance(runner, RunnerStandIn):
+            # Once more, with the best score in it.
+            runner = runner.runner
+            if self._has_to_wait(runner):
+                self._waiting = step
+                return
+        name, previous = self.filename_tmpl.format(step), self.last_ckpt
+        kept, outdated = self._plan(step)
+        self._announce(runner, self._place.path(name), kept)
+        if not self._save_all(runner, name, meta):
+            self._announce(runner, previous, list(self.keep_ckpt_ids))
+        elif self._point_to_last(runner):
+            self.keep_ckpt_ids = deque(kept)
+            self._prune(outdated)
+        else:
+            self.keep_ckpt_ids = deque(outdated + kept)
+
+    def _save_all(self, runner: Runner, name: str, meta: dict) -> bool:
+        saved = self._save(
+            runner,
+            name,
+            state=collect_run_state(runner),
+            save_optimizer=self.save_optimizer,
+            save_param_scheduler=self.save_param_scheduler,
+            meta=meta,
+            by_epoch=self.by_epoch,
+            **self.args,
+        )
+        if saved:
+            self._last_good = self._place.path(name)
+            self._last_iteration = meta['iter']
+        return saved
+
+    def _save_best_checkpoint(self, runner: Runner, metrics: dict) -> None:
+        with save_first(self, runner, self._save, self._remove) as stand_in:
+            super()._save_best_checkpoint(stand_in, metrics)
+
+    def _has_to_wait(self, runner: Runner) -> bool:
+        # A loop that starts epochs anew cannot go on inside the next one.
+        can_wait = not self.by_epoch or hasattr(
+            runner.train_loop, 'state_dict'
+        )
+        return can_wait and _window_is_open(runner)
+
+    def _announce(
+        self, runner: Runner, path: str | None, kept: list[int]
+    ) -> None:
+        """Say what is last; this is part of what is saved."""
+        self.last_ckpt = path
+        runner.message_hub.update_info('last_ckpt', path)
+        if self.max_keep_ckpts > 0:
+            runner.message_hub.update_info('keep_ckpt_ids', kept)
+
+    def _save(
+        self,
+        runner: Runner,
+        name: str,
+        state: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> bool:
+        """Save on the main process; all ranks learn whether it worked."""
+        failure: list[Any] = [None]
+        if is_main_process():
+            failure = [self._try_to_save(runner, name, state or {}, kwargs)]
+        broadcast_object_list(failure)
+        if failure[0] is None:
+            return True
+        self._report(runner, name, failure[0])
+        return False
+
+    def _try_to_save(
+        self, runner: Runner, name: str, state: dict, kwargs: dict
+    ) -> Exception | None:
+        infinite = dict(self._saver.infinite)
+        extra = {type(self).__name__: {'infinite_buffers': infinite, **state}}
+        try:
+            self._place.save(self._saver, runner, name, extra, **kwargs)
+        except (Poisoned, OSError) as error:
+            return error
+        return None
+
+    def _report(self, runner: Runner, name: str, failure: Exception) -> None:
+        advice = ''
+        if self._last_good is not None:
+            advice = f' The last good checkpoint is {self._last_good}.'
+        if isinstance(failure, Poisoned):
+            if is_main_process():
+                runner.logger.error(
+                    f'mmstable: poisoned: {name} is not saved, because the '
+                    f'state of the run is {failure}.{advice}'
+                )
+            runner.call_hook(
+                'after_poisoned', culprits=tuple(failure.culprits)
+            )
+        elif is_main_process():
+            runner.logger.warning(
+                f'mmstable: {name} is not saved: {failure}. Training goes '
+                f'on.{advice}'
+            )
+
+    def _plan(self, step: int) -> tuple[list[int], list[int]]:
+        """Which checkpoints to keep with this one, and which not."""
+        if self.max_keep_ckpts <= 0:
+            return [], []
+        steps = [one for one in self.keep_ckpt_ids if one != step]
+        steps.append(step)
+        return steps[-self.max_keep_ckpts :], steps[: -self.max_keep_ckpts]
+
+    def _point_to_last(self, runner: Runner) -> bool:
+        """Write the file that mmengine resumes by; False if that fails."""
+        if not is_main_process():
+            return True
+        try:
+            replace_text(
+                Path(runner.work_dir, 'last_checkpoint'), str(self.last_ckpt)
+            )
+        except OSError as error:
+            runner.logger.warning(
+                f'mmstable: last_checkpoint does not name {self.last_ckpt}: '
+                f'{error}. Nothing is removed.'
+            )
+            return False
+        return True
+
+    def _prune(self, outdated: list[int]) -> None:
+        for step in outdated:
+            self._remove(self._place.path(self.filename_tmpl.format(step)))
+        if self.max_keep_ckpts > 0 and is_main_process():
+            self._place.remove_emergencies()
+
+    def _remove(self, path: str) -> None:
+        if is_main_process():
+            self._place.remove(path)
+
+
+def _window_is_open(runner: Runner) -> bool:
+    """Whether gradients wait for more of their kind."""
+    wrappers = name_wrappers(runner.optim_wrapper).values()
+    return not all(wrapper.should_update() for wrapper in wrappers)

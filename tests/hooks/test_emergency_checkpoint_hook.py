@@ -1,0 +1,289 @@
+"""Signals and exceptions: saved, said, and gone on from."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from mmengine.hooks import Hook
+
+from mmstable.checkpoint.stop_signal import StopSignal
+from mmstable.cli.resume_command import resume_command
+from mmstable.errors import StoppedBySignal
+from mmstable.hooks import EmergencyCheckpointHook
+from tests.toys import NAN, assert_same, toy_runner, weights
+
+ROOT = Path(__file__).resolve().parents[2]
+HOOK = dict(type='mmstable.EmergencyCheckpointHook')
+ITERATIONS = dict(type='mmstable.SafeIterBasedTrainLoop', max_iters=8)
+
+
+class Do(Hook):
+    """Do something after an iteration."""
+
+    def __init__(self, iteration, action):
+        self._iteration, self._action = iteration, action
+
+    def after_train_iter(self, runner, *args, **kwargs):
+        if runner.iter + 1 == self._iteration:
+            self._action(runner)
+
+
+def runner_with(tmp_path, *hooks, **kwargs):
+    kwargs.setdefault('train_cfg', ITERATIONS)
+    return toy_runner(
+        tmp_path,
+        hooks=[*hooks, HOOK],
+        default_hooks=dict(
+            checkpoint=dict(
+                type='mmstable.SafeCheckpointHook',
+                interval=100,
+                by_epoch=False,
+            )
+        ),
+        **kwargs,
+    )
+
+
+def send(number):
+    return lambda runner: os.kill(os.getpid(), number)
+
+
+def handlers():
+    numbers = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
+    return [signal.getsignal(number) for number in numbers]
+
+
+@pytest.mark.parametrize('name', ['SIGTERM', 'SIGUSR1', 'SIGINT'])
+def test_a_signal_saves_and_the_run_goes_on_exactly(tmp_path, name):
+    before = handlers()
+    whole = runner_with(tmp_path / 'whole')
+    whole.train()
+    number = signal.Signals[name]
+    part = runner_with(tmp_path / 'part', Do(3, send(number)))
+    with pytest.raises(StoppedBySignal, match=name) as info:
+        part.train()
+    assert info.value.exit_code == 128 + number
+    assert handlers() == before
+    path = tmp_path / 'part' / 'emergency_iter_3.pth'
+    assert path.is_file()
+    rest = runner_with(tmp_path / 'rest', load_from=str(path), resume=True)
+    rest.train()
+    assert_same(weights(rest.model), weights(whole.model))
+    assert_same(
+        rest.optim_wrapper.state_dict(), whole.optim_wrapper.state_dict()
+    )
+
+
+def test_an_open_window_is_finished_first(tmp_path):
+    wrapper = dict(
+        type='mmstable.SafeOptimWrapper',
+        accumulative_counts=3,
+        optimizer=dict(type='SGD', lr=0.1),
+    )
+    runner = runner_with(
+        tmp_path, Do(4, send(signal.SIGTERM)), optim_wrapper=wrapper
+    )
+    with pytest.raises(StoppedBySignal, match='SIGTERM'):
+        runner.train()
+    assert (tmp_path / 'emergency_iter_6.pth').is_file()
+
+
+def test_an_exception_saves_the_state_before_it(tmp_path, capsys):
+    def fail(runner):
+        raise RuntimeError('out of luck')
+
+    before = handlers()
+    runner = runner_with(tmp_path, Do(5, fail))
+    with pytest.raises(RuntimeError, match='out of luck'):
+        runner.train()
+    assert handlers() == before
+    (path,) = tmp_path.glob('emergency_iter_*.pth')
+    out = capsys.readouterr().out
+    assert 'training failed with RuntimeError' in out
+    assert f'--resume-from {path}' in out
+
+
+def test_a_poisoned_state_is_not_saved(tmp_path):
+    def poison(runner):
+        with torch.no_grad():
+            runner.model.net.head.weight[0, 0] = NAN
+        raise RuntimeError('poisoned')
+
+    with pytest.raises(RuntimeError, match='poisoned'):
+        runner_with(tmp_path, Do(5, poison)).train()
+    assert list(tmp_path.glob('emergency_iter_*.pth')) == []
+
+
+def test_the_previous_handler_is_called(tmp_path):
+    heard = []
+    previous = signal.signal(signal.SIGUSR1, lambda *a: heard.append(a[0]))
+    try:
+        with pytest.raises(StoppedBySignal, match='SIGUSR1'):
+            runner_with(tmp_path, Do(2, send(signal.SIGUSR1))).train()
+    finally:
+        signal.signal(signal.SIGUSR1, previous)
+    assert heard == [signal.SIGUSR1]
+
+
+def test_a_forked_worker_dies_of_the_signal():
+    stop = StopSignal(['SIGTERM'])
+    stop.install()
+    try:
+        ready, begun = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            os.write(begun, b'.')
+            time.sleep(30)
+            os._exit(0)
+        os.read(ready, 1)
+        os.kill(pid, signal.SIGTERM)
+        assert os.waitpid(pid, 0)[1] == signal.SIGTERM
+        assert stop.received is None
+    finally:
+        stop.uninstall()
+
+
+def test_without_what_it_needs_it_says_so(tmp_path, capsys):
+    runner = toy_runner(tmp_path, hooks=[Do(2, send(signal.SIGTERM)), HOOK])
+    with pytest.raises(StoppedBySignal, match='SIGTERM'):
+        runner.train()
+    assert 'nothing is saved without' in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ('settings', 'message'),
+    [
+        (dict(signals=['SIGKILL']), r"some of .* got \['SIGKILL'\]"),
+        (dict(signals='SIGTERM'), "some of .* got 'SIGTERM'"),
+        (dict(interval=0), '`interval` must be a positive int, got 0'),
+    ],
+)
+def test_bad_settings(settings, message):
+    with pytest.raises(ValueError, match=message):
+        EmergencyCheckpointHook(**settings)
+
+
+@pytest.mark.parametrize(
+    ('argv', 'expected'),
+    [
+        (['c.py'], 'python t.py c.py --work-dir w'),
+        (['c.py', '--resume'], 'python t.py c.py --work-dir w'),
+        (['c.py', '--resume', 'auto', '--amp'], 'python t.py c.py --amp'),
+        (['--resume-from=x', 'c.py'], 'python t.py c.py'),
+        (['c.py', '--load-from', 'x', '--seed', '1'], 'c.py --seed 1'),
+        (['c.py', '--work-dir', 'a b'], "python t.py c.py --work-dir 'a b'"),
+    ],
+)
+def test_the_command_to_go_on(argv, expected):
+    assert expected in resume_command(['python', 't.py'], argv, 'w')
+
+
+SLOW = """
+_base_ = ['{root}/configs/_base_/default_runtime.py']
+custom_imports = dict(imports=['slow_module'])
+model = dict(type='SlowModel')
+loader = dict(batch_size=2, num_workers=2, dataset=dict(type='SlowData'),
+              collate_fn=dict(type='default_collate'))
+train_dataloader = dict(
+    **loader, sampler=dict(type='InfiniteSampler', shuffle=True))
+val_dataloader = dict(
+    **loader, sampler=dict(type='DefaultSampler', shuffle=False))
+val_evaluator = dict(type='SlowMetric')
+train_cfg = dict(type='mmstable.SafeIterBasedTrainLoop', max_iters=40,
+                 val_interval=2)
+val_cfg = dict(type='ValLoop')
+optim_wrapper = dict(type='mmstable.SafeOptimWrapper',
+                     optimizer=dict(type='SGD', lr=0.1))
+default_hooks = dict(checkpoint=dict(
+    type='mmstable.SafeCheckpointHook', by_epoch=False, interval=10))
+"""
+SLOW_MODULE = """
+import time
+import torch
+from mmengine.evaluator import BaseMetric
+from mmengine.model import BaseModel
+from mmengine.registry import DATASETS, METRICS, MODELS
+
+
+@DATASETS.register_module()
+class SlowData(torch.utils.data.Dataset):
+    metainfo = dict()
+
+    def __len__(self):
+        return 20
+
+    def __getitem__(self, index):
+        return dict(inputs=torch.full((4,), index / 20))
+
+
+@METRICS.register_module()
+class SlowMetric(BaseMetric):
+    def process(self, data_batch, data_samples):
+        self.results.append(0)
+
+    def compute_metrics(self, results):
+        return dict(x=0.0)
+
+
+@MODELS.register_module()
+class SlowModel(BaseModel):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 1)
+
+    def forward(self, inputs, mode='tensor'):
+        out = self.layer(inputs)
+        if mode == 'loss':
+            return dict(loss=out.square().mean())
+        print('validating', flush=True)
+        time.sleep(0.3)
+        return [out]
+"""
+
+
+@pytest.mark.parametrize('number', [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_during_validation(tmp_path, number):
+    (tmp_path / 'slow_module.py').write_text(SLOW_MODULE)
+    (tmp_path / 'slow.py').write_text(SLOW.format(root=ROOT))
+    process = subprocess.Popen(
+        [sys.executable, str(ROOT / 'tools/train.py'), 'slow.py']
+        + ['--work-dir', 'run'],
+        cwd=tmp_path,
+        env={**os.environ, 'PYTHONPATH': str(tmp_path)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    out = []
+    for line in process.stdout:
+        out.append(line)
+        if line.startswith('validating'):
+            process.send_signal(number)
+            break
+    out.append(process.communicate(timeout=60)[0])
+    text = ''.join(out)
+    assert process.returncode == 128 + number, text
+    (path,) = (tmp_path / 'run').glob('emergency_iter_2.pth')
+    command = re.search(r'Go on with: (.*)', text).group(1)
+    assert command.endswith(f'--work-dir run --resume-from {path}')
+    assert 'Traceback' not in text
+    # And that is a command which works.
+    args = command.split()[2:] + ['--cfg-options', 'train_cfg.max_iters=3']
+    done = subprocess.run(
+        [sys.executable, str(ROOT / 'tools/train.py'), *args],
+        cwd=tmp_path,
+        env={**os.environ, 'PYTHONPATH': str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr

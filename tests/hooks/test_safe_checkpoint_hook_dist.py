@@ -1,0 +1,112 @@
+"""Checkpoints of a run with two processes."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+import torch
+from mmengine.hooks import Hook
+from mmengine.model import MMDistributedDataParallel
+from torch import multiprocessing
+
+from tests.toys import NAN, ToyModel, assert_same, toy_runner, weights
+
+pytestmark = pytest.mark.dist
+
+
+class Noisy(ToyModel):
+    """Every rank draws its own numbers."""
+
+    def forward(self, inputs, targets, mode='tensor'):
+        return super().forward(inputs + torch.rand(()), targets, mode)
+
+
+class Poison(Hook):
+    """Spoils the weights of the first rank only, after its last step."""
+
+    heard = False
+
+    def after_train_iter(self, runner, *args, **kwargs):
+        if runner.iter == 3 and runner.rank == 0:
+            with torch.no_grad():
+                runner.model.module.net.head.bias[0] = NAN
+
+    def after_poisoned(self, runner, culprits):
+        self.heard = culprits[0].name
+
+
+def train(work_dir, *hooks, **kwargs):
+    runner = toy_runner(
+        work_dir,
+        max_iters=4,
+        hooks=hooks,
+        launcher='pytorch',
+        # mmengine itself would ask for a GPU.
+        model=MMDistributedDataParallel(Noisy()),
+        train_cfg=dict(type='mmstable.SafeIterBasedTrainLoop', max_iters=4),
+        randomness=dict(seed=0, diff_rank_seed=True),
+        default_hooks=dict(
+            checkpoint=dict(
+                type='mmstable.SafeCheckpointHook', interval=2, by_epoch=False
+            )
+        ),
+        **kwargs,
+    )
+    runner.train()
+    return runner
+
+
+def run_rank(rank: int, work_dir: str, port: int) -> None:
+    os.environ.update(
+        RANK=str(rank),
+        LOCAL_RANK=str(rank),
+        WORLD_SIZE='2',
+        MASTER_ADDR='127.0.0.1',
+        MASTER_PORT=str(port),
+    )
+    torch.distributed.init_process_group('gloo', timeout=timedelta(seconds=50))
+    folder = Path(work_dir)
+    whole = train(folder / 'whole')
+    end = torch.get_rng_state()
+    start = str(folder / 'whole/iter_2.pth')
+    rest = train(folder / 'rest', load_from=start, resume=True)
+    assert_same(weights(rest.model), weights(whole.model))
+    assert torch.equal(torch.get_rng_state(), end)
+
+    saved = torch.load(start)['mmstable']['SafeCheckpointHook']['rng']
+    assert sorted(saved) == [0, 1]
+    assert not torch.equal(saved[0]['torch'], saved[1]['torch'])
+
+    poison = Poison()
+    train(folder / 'poisoned', poison)
+    assert poison.heard == 'state_dict.net.head.bias'
+    assert not (folder / 'poisoned/iter_4.pth').exists()
+    (folder / f'done_{rank}').touch()
+    torch.distributed.destroy_process_group()
+
+
+def test_each_rank_goes_on_with_its_own_numbers(tmp_path):
+    with socket.socket() as probe:
+        probe.bind(('127.0.0.1', 0))
+        port = probe.getsockname()[1]
+    context = multiprocessing.start_processes(
+        run_rank,
+        args=(str(tmp_path), port),
+        nprocs=2,
+        join=False,
+        start_method='spawn',
+    )
+    deadline = time.monotonic() + 60
+    try:
+        while not context.join(timeout=1):
+            assert time.monotonic() < deadline, 'the ranks hang'
+    finally:
+        for process in context.processes:
+            process.kill()
+    assert (tmp_path / 'done_0').exists()
+    assert (tmp_path / 'done_1').exists()
