@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from mmengine.config.utils import MODULE2PACKAGE
 
-from mmstable import hooks, optim
+from mmstable import hooks, loops, optim
 from mmstable.checkpoint.safe_globals import allow_mmengine_checkpoints
 from mmstable.config_paths import config_path
 from mmstable.events import Culprit, Fault, Outcome, StepReport
@@ -32,5 +32,6 @@ __all__ = [
     '__version__',
     'config_path',
     'hooks',
+    'loops',
     'optim',
 ]

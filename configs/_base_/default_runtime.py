@@ -19,6 +19,8 @@ custom_hooks = [
     dict(type='mmstable.GradNanLoggerHook'),
     # Remembers what happened in <log dir>/stability/events.jsonl.
     dict(type='mmstable.EventLogHook'),
+    # Saves on Ctrl-C, SIGTERM, SIGUSR1 and exceptions before the run ends.
+    dict(type='mmstable.EmergencyCheckpointHook'),
 ]
 
 vis_backends = [dict(type='LocalVisBackend')]

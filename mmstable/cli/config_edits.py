@@ -55,14 +55,15 @@ def set_checkpoint(
 
     Args:
         cfg (Config): The config to change.
-        resume (str, optional): 'auto' or a checkpoint. Defaults to None.
-        resume_from (str, optional): A checkpoint. Defaults to None.
+        resume (str, optional): 'auto', a checkpoint or a folder of them.
+            Defaults to None.
+        resume_from (str, optional): The same. Defaults to None.
         load_from (str, optional): Weights to start with. Defaults to None.
     """
-    if resume == 'auto':
+    checkpoint = resume or resume_from
+    if checkpoint == 'auto':
         cfg.resume, cfg.load_from = True, None
         return
-    checkpoint = resume or resume_from
     if checkpoint is not None:
         cfg.resume, cfg.load_from = True, checkpoint
     elif load_from is not None:
@@ -73,7 +74,7 @@ def set_checkpoint(
 
 def _check_checkpoint(path: str) -> None:
     # 'https://', 's3://', 'open-mmlab://', 'torchvision://': mmengine loads.
-    if '://' in path or os.path.isfile(path):
+    if '://' in path or os.path.exists(path):
         return
     raise UsageError(f"no checkpoint '{path}'.{near_files(path)}")
 

@@ -16,6 +16,8 @@ from mmstable.cli import config_edits as edits
 from mmstable.cli.config_file import check_config_path, load_config
 from mmstable.cli.config_mistakes import explain_mistake
 from mmstable.cli.cpu_ranks import prepare_cpu_ranks
+from mmstable.cli.resume import settle_checkpoint
+from mmstable.cli.resume_command import resume_command
 from mmstable.cli.train_args import parse_args
 from mmstable.errors import MMStableError, UsageError
 
@@ -34,7 +36,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         args = parse_args(argv)
         check_config_path(args.config)
         _choose_gpus(args.gpu_ids, args.launcher)
-        _train(edit_config(load_config(args.config), args))
+        cfg = edit_config(load_config(args.config), args)
+        # For the hook that tells how to go on.
+        cfg.resume_command = resume_command(
+            _program(), sys.argv[1:] if argv is None else argv, cfg.work_dir
+        )
+        settle_checkpoint(cfg, args, _say_once)
+        _train(cfg)
     except MMStableError as error:
         _say(f'error: {error}')
         return error.exit_code
@@ -49,7 +57,12 @@ def edit_config(cfg: Config, args: argparse.Namespace) -> Config:
     if args.cfg_options:
         edits.merge_options(cfg, args.cfg_options)
     edits.set_work_dir(cfg, args.work_dir, args.config)
-    edits.set_checkpoint(cfg, args.resume, args.resume_from, args.load_from)
+    resume = args.resume
+    if args.before_iter is not None and not (
+        args.resume_from or args.load_from
+    ):
+        resume = resume or 'auto'
+    edits.set_checkpoint(cfg, resume, args.resume_from, args.load_from)
     edits.set_seed(cfg, args.seed, args.deterministic)
     if args.amp:
         edits.enable_amp(cfg)
@@ -74,6 +87,13 @@ def _train(cfg: Config) -> None:
         raise UsageError(mistake) from error
 
 
+def _program() -> list[str]:
+    # `mmstable` itself takes the sub-command off before it gets here.
+    if sys.argv[0].endswith('.py'):
+        return ['python', sys.argv[0]]
+    return ['mmstable', 'train']
+
+
 def _choose_gpus(gpu_ids: list[int] | None, launcher: str) -> None:
     if gpu_ids is None:
         return
@@ -83,6 +103,13 @@ def _choose_gpus(gpu_ids: list[int] | None, launcher: str) -> None:
         _say(f'--gpu-ids {gpu_ids}: no such GPU here, the option is ignored')
     elif launcher == 'none' and len(gpu_ids) > 1:
         _say('only the first of --gpu-ids is used without --launcher')
+
+
+def _say_once(text: str) -> None:
+    """Let one of many ranks speak, before they are joined."""
+    rank = os.environ.get('RANK') or os.environ.get('SLURM_PROCID') or '0'
+    if rank == '0':
+        _say(text)
 
 
 def _say(text: str) -> None:

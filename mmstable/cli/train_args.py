@@ -100,15 +100,35 @@ def _add_checkpoint_options(parser: argparse.ArgumentParser) -> None:
         nargs='?',
         const='auto',
         metavar='auto|PATH',
-        help='go on from a checkpoint; the newest of the work dir by default',
+        help='go on from a checkpoint; the newest good one of the work dir '
+        'by default',
     )
     start.add_argument(
-        '--resume-from', metavar='PATH', help='go on from this checkpoint'
+        '--resume-from',
+        metavar='auto|PATH',
+        help='the same; a folder stands for its newest good checkpoint',
     )
     start.add_argument(
         '--load-from',
         metavar='PATH',
         help='start a new run with the weights of this checkpoint',
+    )
+    parser.add_argument(
+        '--before-iter',
+        type=_iteration,
+        metavar='N',
+        help='go on from the newest good checkpoint before iteration N',
+    )
+    parser.add_argument(
+        '--override-lr-schedule',
+        action='store_true',
+        help='follow the schedule of the config, moved to where the run is, '
+        'not the one in the checkpoint',
+    )
+    parser.add_argument(
+        '--trust-checkpoint',
+        action='store_true',
+        help='load the named checkpoint even if that runs code in it',
     )
 
 
@@ -134,6 +154,14 @@ def _add_machine_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         '--local_rank', '--local-rank', type=int, help=argparse.SUPPRESS
     )
+
+
+def _iteration(text: str) -> int:
+    if not text.isdigit() or int(text) == 0:
+        raise argparse.ArgumentTypeError(
+            f"an iteration is a number from 1 on, got '{text}'"
+        )
+    return int(text)
 
 
 def _gpu_id(text: str) -> int:

@@ -35,10 +35,11 @@ def test_digits_are_brighter_than_what_is_around_them() -> None:
 
 
 def test_digits_do_not_overlap() -> None:
-    _, classes = compose_scene(one_scan(), 60, 4, np.random.default_rng(0))
+    _, classes = compose_scene(one_scan(), 28, 20, np.random.default_rng(0))
 
     ink_of_one = 6 + 4
-    assert np.count_nonzero(classes) == 4 * ink_of_one
+    assert np.count_nonzero(classes) > 5 * ink_of_one
+    assert np.count_nonzero(classes) % ink_of_one == 0
 
 
 def test_a_digit_without_a_free_place_is_left_out() -> None:

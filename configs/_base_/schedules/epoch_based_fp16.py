@@ -20,7 +20,7 @@ param_scheduler = [
     ),
 ]
 
-train_cfg = dict(type='EpochBasedTrainLoop', val_interval=1)
+train_cfg = dict(type='mmstable.SafeEpochBasedTrainLoop', val_interval=1)
 val_cfg = dict(type='ValLoop')
 test_cfg = dict(type='TestLoop')
 
@@ -29,7 +29,9 @@ default_hooks = dict(
     logger=dict(type='LoggerHook', interval=50),
     param_scheduler=dict(type='ParamSchedulerHook'),
     # Three, so that an older one is left if the newest is bad.
-    checkpoint=dict(type='CheckpointHook', interval=1, max_keep_ckpts=3),
+    checkpoint=dict(
+        type='mmstable.SafeCheckpointHook', interval=1, max_keep_ckpts=3
+    ),
     sampler_seed=dict(type='DistSamplerSeedHook'),
 )
 

@@ -10,7 +10,7 @@ param_scheduler = [
     dict(type='PolyLR', power=0.9, eta_min=0.0, by_epoch=False, begin=1500),
 ]
 
-train_cfg = dict(type='IterBasedTrainLoop')
+train_cfg = dict(type='mmstable.SafeIterBasedTrainLoop')
 val_cfg = dict(type='ValLoop')
 test_cfg = dict(type='TestLoop')
 
@@ -19,7 +19,7 @@ default_hooks = dict(
     logger=dict(type='LoggerHook', interval=50, log_metric_by_epoch=False),
     param_scheduler=dict(type='ParamSchedulerHook'),
     checkpoint=dict(
-        type='CheckpointHook',
+        type='mmstable.SafeCheckpointHook',
         by_epoch=False,
         # Three, so that an older one is left if the newest is bad.
         max_keep_ckpts=3,

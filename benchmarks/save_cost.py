@@ -1,0 +1,193 @@
+"""What does it cost to save a checkpoint safely?
+
+``SafeCheckpointHook`` (audit, SHA-256, fsync, read back, rename, side file)
+against mmengine's ``CheckpointHook``, on the same model and the same disk.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Callable
+
+import torch
+from interleaved import Contender, race
+from mmengine.config import Config
+from mmengine.hooks import CheckpointHook
+from mmengine.model import BaseModel
+from mmengine.runner import Runner
+from results import (
+    DEFAULT_FOLDER,
+    Row,
+    format_table,
+    machine_facts,
+    write_json,
+)
+from torch import Tensor, nn
+from vit_parameters import WIDTHS, vit_shapes
+
+from mmstable.hooks import SafeCheckpointHook
+
+LIMIT = 1.10
+# Of the size of a checkpoint: buffers come and go, a copy would be 1.
+MEMORY_LIMIT = 0.25
+
+
+class VitSized(BaseModel):
+    """As many parameters as a vision transformer, and hardly any work."""
+
+    def __init__(self, shapes: list[tuple[int, ...]]) -> None:
+        super().__init__()
+        self.weights = nn.ParameterList(
+            nn.Parameter(0.02 * torch.randn(shape)) for shape in shapes
+        )
+
+    def forward(self, inputs: Tensor, mode: str = 'loss') -> dict:
+        """All of them, so that each has a gradient."""
+        return {'loss': sum(weight.mean() for weight in self.weights)}
+
+
+def build_runner(model: str, folder: Path) -> Runner:
+    """A runner after one step of AdamW, with a save hook of each kind."""
+    runner = Runner(
+        model=VitSized(vit_shapes(WIDTHS[model])),
+        work_dir=str(folder),
+        train_dataloader=dict(
+            dataset=[torch.zeros(1)],
+            batch_size=1,
+            sampler=dict(type='InfiniteSampler'),
+        ),
+        train_cfg=dict(by_epoch=False, max_iters=1),
+        optim_wrapper=dict(
+            type='mmstable.SafeOptimWrapper',
+            optimizer=dict(type='AdamW', lr=1e-4, fused=True),
+        ),
+        default_hooks=dict(checkpoint=None, logger=None),
+        custom_hooks=[
+            CheckpointHook(by_epoch=False, save_last=False, out_dir=None),
+            SafeCheckpointHook(by_epoch=False, save_last=False),
+        ],
+        default_scope='mmengine',
+        log_level='ERROR',
+        cfg=Config(),
+        experiment_name=f'save_cost_{model}',
+    )
+    runner.train()
+    return runner
+
+
+def saver(runner: Runner, kind: type[CheckpointHook]) -> Callable[[], None]:
+    (hook,) = [one for one in runner.hooks if type(one) is kind]
+    hook.filename_tmpl = f'{kind.__name__}_{{}}.pth'
+
+    def save() -> None:
+        hook._save_checkpoint_with_step(runner, 1, dict(epoch=0, iter=1))
+
+    return save
+
+
+def peak_growth(action: Callable[[], None]) -> int | None:
+    """Bytes that an action needs for a while; None if Linux is elsewhere."""
+    clear, status = Path('/proc/self/clear_refs'), Path('/proc/self/status')
+    if not clear.exists():
+        return None
+    try:
+        clear.write_text('5')
+    except OSError:
+        return None
+    before = _memory(status, 'VmRSS')
+    action()
+    return _memory(status, 'VmHWM') - before
+
+
+def _memory(status: Path, key: str) -> int:
+    for line in status.read_text().splitlines():
+        if line.startswith(f'{key}:'):
+            return 1024 * int(line.split()[1])
+    raise LookupError(key)
+
+
+def measure(
+    model: str, rounds: int, folder: Path
+) -> tuple[list[Row], dict[str, object]]:
+    runner = build_runner(model, folder)
+    safe = saver(runner, SafeCheckpointHook)
+    stock = saver(runner, CheckpointHook)
+    result = race(
+        [Contender('safe', safe, _settle), Contender('stock', stock, _settle)],
+        rounds,
+        warmup=1,
+    )
+    size = Path(folder, 'SafeCheckpointHook_1.pth').stat().st_size
+    case = f'{model} with AdamW, {size >> 20} MiB'
+    note = f'{result.median("safe"):.3f} s / {result.median("stock"):.3f} s'
+    rows = [
+        Row(
+            case,
+            'time, safe / stock',
+            result.ratio('safe', 'stock'),
+            LIMIT,
+            result.best_ratio('safe', 'stock'),
+            result.noise,
+            note,
+        )
+    ]
+    for name, action, limit in (
+        ('safe', safe, MEMORY_LIMIT),
+        ('stock', stock, None),
+    ):
+        peak = peak_growth(action)
+        if peak is not None:
+            what = f'memory / file size, {name}'
+            rows.append(Row(case, what, peak / size, limit))
+    return rows, {case: result.as_dict()}
+
+
+def _settle() -> None:
+    """Let what others have written reach the disk."""
+    os.sync()
+    time.sleep(0.05)
+
+
+def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument(
+        '--quick', action='store_true', help='tiny sizes: does it run?'
+    )
+    parser.add_argument('--rounds', type=int, default=9)
+    parser.add_argument(
+        '--threads', type=int, default=2, help='threads of torch (default: 2)'
+    )
+    parser.add_argument(
+        '--folder', type=Path, help='where to save (default: a temporary one)'
+    )
+    parser.add_argument(
+        '--json', type=Path, default=DEFAULT_FOLDER / 'save_cost.json'
+    )
+    return parser.parse_args(argv)
+
+
+def main() -> None:
+    args = parse_args()
+    torch.set_num_threads(args.threads)
+    rows: list[Row] = []
+    races: dict[str, object] = {}
+    for model in ['ViT-Ti'] if args.quick else ['ViT-S', 'ViT-B']:
+        rounds = 2 if args.quick else args.rounds
+        with tempfile.TemporaryDirectory(dir=args.folder) as folder:
+            more_rows, more_races = measure(model, rounds, Path(folder))
+        rows += more_rows
+        races.update(more_races)
+    for fact, value in machine_facts().items():
+        print(f'{fact}: {value}')
+    print(f'\n{format_table(rows)}\n')
+    write_json(args.json, rows, races)
+    print(f'written to {args.json}')
+
+
+if __name__ == '__main__':
+    main()

@@ -1,0 +1,129 @@
+"""Write a file so that its name never stands for half of it."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO, Any
+
+_SUFFIX = '.mmstable-tmp'
+# Small enough to be still in the cache when it is written after hashing.
+_PIECE = 1 << 20
+
+
+class HashedStream:
+    """A file that knows the size and the SHA-256 of what went through it.
+
+    Args:
+        file (IO[bytes]): Where the data go.
+    """
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self._hash = hashlib.sha256()
+        self.size = 0
+        # torch hides what happened below it behind an error of its own.
+        self.error: OSError | None = None
+
+    def write(self, data: bytes | memoryview) -> int:
+        """Write all of ``data``."""
+        view = memoryview(data).cast('B')
+        try:
+            for start in range(0, len(view), _PIECE):
+                piece = view[start : start + _PIECE]
+                self._hash.update(piece)
+                self._file.write(piece)
+        except OSError as error:
+            self.error = error
+            raise
+        self.size += len(view)
+        return len(view)
+
+    def flush(self) -> None:
+        """Hand everything to the operating system."""
+        self._file.flush()
+
+    def sha256(self) -> str:
+        """The digest of all that was written."""
+        return self._hash.hexdigest()
+
+
+@contextmanager
+def atomic_file(
+    path: Path, verify: Callable[[Path], None] | None = None
+) -> Iterator[HashedStream]:
+    """Open a file that gets its name when it is complete and on the disk.
+
+    On any error the temporary file is removed and ``path`` is as before.
+
+    Args:
+        path (Path): The name, in a folder that exists.
+        verify (Callable, optional): Looks at the complete file before it
+            gets its name, and raises if it must not. Defaults to None.
+    """
+    with _replacement(path, 'wb') as file:
+        stream = HashedStream(file)
+        try:
+            yield stream
+        except Exception as error:
+            if stream.error is None or stream.error is error:
+                raise
+            raise stream.error from None
+        file.flush()
+        os.fsync(file.fileno())
+        _check_size(Path(file.name), stream.size)
+        if verify is not None:
+            verify(Path(file.name))
+    sync_folder(path.parent)
+
+
+def replace_text(path: Path, text: str) -> None:
+    """Write a small text file, complete or not at all.
+
+    Its name may still be the old file's after a power cut.
+    """
+    with _replacement(path, 'w') as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+@contextmanager
+def _replacement(path: Path, mode: str) -> Iterator[IO[Any]]:
+    temporary = path.with_name(f'.{path.name}{_SUFFIX}')
+    try:
+        with open(temporary, mode) as file:
+            yield file
+        os.replace(temporary, path)
+    except BaseException:
+        with suppress(OSError):
+            temporary.unlink()
+        raise
+
+
+def sync_folder(folder: Path) -> None:
+    """Make names that were given or taken away outlive a power cut."""
+    if os.name == 'nt':
+        # Windows cannot open a folder.
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Remove temporary files that a killed process has left behind."""
+    for path in folder.glob(f'.*{_SUFFIX}'):
+        with suppress(OSError):
+            path.unlink()
+
+
+def _check_size(path: Path, expected: int) -> None:
+    size = path.stat().st_size
+    if size != expected:
+        raise OSError(f'{expected} bytes were written, {size} arrived')

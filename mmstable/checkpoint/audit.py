@@ -1,0 +1,106 @@
+"""Is there a NaN or an Inf in what is to be saved, or was loaded?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import Module
+
+from mmstable.events import Culprit
+from mmstable.numerics.grad_health import find_nonfinite, gradient_norms
+
+_MEASURABLE = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+# The copy that averages a model has the model's names behind this.
+_WRAPPED = 'module.'
+
+
+def find_poison(
+    checkpoint: Mapping[str, Any], infinite: Mapping[str, int] | None = None
+) -> list[Culprit]:
+    """Weights, buffers and optimizer state that are not finite.
+
+    Every tensor is read once and none is copied. Masks hold Inf for a
+    reason: the ones listed in ``infinite`` are fine as long as they have no
+    more of it than listed; without a list, those that hold Inf and one other
+    value only. NaN is always poison.
+
+    Args:
+        checkpoint (Mapping): A checkpoint, from memory or from a file.
+        infinite (Mapping[str, int], optional): Names in the model's state
+            dict, to the number of Inf that belong there; see
+            :func:`count_infinite`. Defaults to None.
+
+    Returns:
+        list[Culprit]: Where it is, as a path into the checkpoint.
+    """
+    entries = list(_audited(checkpoint))
+    if not entries:
+        return []
+    tensors = [tensor for *_, tensor in entries]
+    norms = gradient_norms(tensors).tolist()
+    found = []
+    for index, kind in find_nonfinite(tensors, norms).items():
+        section, name, tensor = entries[index]
+        legitimate = (
+            kind == 'Inf'
+            and section != 'optimizer'
+            and _belongs(name, tensor, infinite)
+        )
+        if not legitimate:
+            found.append(Culprit(f'{section}.{name}', kind))
+    return found
+
+
+def count_infinite(model: Module) -> dict[str, int]:
+    """How many Inf each buffer of a model holds, where there are any.
+
+    Args:
+        model (Module): A model that has not been trained yet, so that what
+            it holds was put there on purpose.
+    """
+    counts = {}
+    for name, buffer in model.named_buffers():
+        if buffer.is_floating_point():
+            count = int(torch.isinf(buffer).sum())
+            if count:
+                counts[name] = count
+    return counts
+
+
+def _belongs(
+    name: str, tensor: Tensor, infinite: Mapping[str, int] | None
+) -> bool:
+    infinities = torch.isinf(tensor)
+    if infinite is None:
+        finite = tensor[~infinities]
+        return finite.numel() > 0 and bool((finite == finite[0]).all())
+    if name.startswith(_WRAPPED):
+        name = name[len(_WRAPPED) :]
+    return int(infinities.sum()) <= infinite.get(name, 0)
+
+
+def _audited(
+    checkpoint: Mapping[str, Any],
+) -> Iterator[tuple[str, str, Tensor]]:
+    for section, content in checkpoint.items():
+        if section == 'optimizer' or section.endswith('state_dict'):
+            for name, tensor in _tensors(content, ''):
+                yield section, name, tensor
+
+
+def _tensors(content: Any, path: str) -> Iterator[tuple[str, Tensor]]:
+    if isinstance(content, Tensor):
+        # Floats of eight bits have no norm.
+        if content.dtype in _MEASURABLE or content.is_complex():
+            yield path, content.detach()
+        elif content.is_floating_point():
+            yield path, content.detach().float()
+    elif isinstance(content, Mapping):
+        for key, value in content.items():
+            yield from _tensors(value, f'{path}.{key}' if path else str(key))
+    elif isinstance(content, (list, tuple)):
+        for index, value in enumerate(content):
+            yield from _tensors(value, f'{path}.{index}')

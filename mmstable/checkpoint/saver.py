@@ -1,0 +1,227 @@
+"""Save a checkpoint: audited, complete or not at all, without a copy."""
+
+from __future__ import annotations
+
+import logging
+import os
+import platform
+import shutil
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO, Callable, cast
+
+import mmengine
+import torch
+from mmengine.hooks import Hook
+from mmengine.logging import print_log
+from mmengine.runner import Runner
+
+from mmstable.checkpoint.atomic_file import HashedStream, atomic_file
+from mmstable.checkpoint.audit import find_poison
+from mmstable.checkpoint.loading import (
+    BadCheckpoint,
+    check_container,
+    load_checkpoint,
+)
+from mmstable.checkpoint.side_file import SideFile, remove_side_file
+from mmstable.events import Culprit
+from mmstable.version import __version__
+
+# What a zip archive and small objects need besides the tensors.
+_RESERVE = 1 << 20
+
+
+class Poisoned(Exception):
+    """The state to be saved is not finite.
+
+    Args:
+        culprits (list[Culprit]): Where.
+    """
+
+    def __init__(self, culprits: list[Culprit]) -> None:
+        # As the argument of the base, so that it survives being pickled.
+        super().__init__(culprits)
+        self.culprits = culprits
+
+    def __str__(self) -> str:
+        names = ', '.join(f'{c.name} ({c.kind})' for c in self.culprits[:3])
+        more = len(self.culprits) - 3
+        return f'not finite: {names}' + (f' and {more} more' * (more > 0))
+
+
+class CheckpointSaver:
+    """Saves what ``runner.save_checkpoint`` would save.
+
+    Args:
+        infinite (Mapping[str, int]): Buffers that hold Inf for a reason;
+            see :func:`mmstable.checkpoint.audit.count_infinite`.
+    """
+
+    def __init__(self, infinite: Mapping[str, int]) -> None:
+        self.infinite = infinite
+        self._loads = False
+
+    def save(
+        self,
+        runner: Runner,
+        path: Path,
+        extra: Mapping[str, Any],
+        **kwargs: Any,
+    ) -> None:
+        """Save to a local disk. To be called on the main process.
+
+        Args:
+            runner (Runner): The runner.
+            path (Path): The checkpoint.
+            extra (Mapping): What to add below ``checkpoint['mmstable']``.
+            **kwargs: For ``runner.save_checkpoint``.
+
+        Raises:
+            Poisoned: If the state is not finite. Nothing is written.
+            OSError: If the disk is full or fails. A file of this name is
+                left as it was.
+        """
+
+        def write(checkpoint: dict[str, Any]) -> None:
+            self._complete(checkpoint, extra)
+            self._write(checkpoint, path)
+            # Nothing is left for mmengine to make a copy of.
+            checkpoint.clear()
+
+        with _last_word(runner, write):
+            runner.save_checkpoint('', os.devnull, **kwargs)
+
+    def save_remotely(
+        self,
+        runner: Runner,
+        folder: str,
+        name: str,
+        extra: Mapping[str, Any],
+        **kwargs: Any,
+    ) -> None:
+        """Audit the state, and let mmengine save it in its own way.
+
+        Args:
+            runner (Runner): The runner.
+            folder (str): Where, for ``runner.save_checkpoint``.
+            name (str): The name of the checkpoint.
+            extra (Mapping): What to add below ``checkpoint['mmstable']``.
+            **kwargs: For ``runner.save_checkpoint``.
+
+        Raises:
+            Poisoned: If the state is not finite. Nothing is written.
+        """
+
+        def complete(checkpoint: dict[str, Any]) -> None:
+            self._complete(checkpoint, extra)
+
+        with _last_word(runner, complete):
+            runner.save_checkpoint(folder, name, **kwargs)
+
+    def _complete(
+        self, checkpoint: dict[str, Any], extra: Mapping[str, Any]
+    ) -> None:
+        poison = find_poison(checkpoint, self.infinite)
+        if poison:
+            raise Poisoned(poison)
+        checkpoint.setdefault('mmstable', {}).update(extra)
+
+    def _write(self, checkpoint: dict[str, Any], path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _check_space(checkpoint, path.parent)
+
+        def verify(temporary: Path) -> None:
+            self._read_back(temporary)
+            # A file without a side file is looked through; one with the side
+            # file of its predecessor would be taken for damaged.
+            remove_side_file(path)
+
+        with atomic_file(path, verify) as stream:
+            torch.save(checkpoint, cast(BinaryIO, stream))
+        side = _describe(checkpoint['meta'], stream)
+        try:
+            side.write(path)
+        except OSError as error:
+            _warn(f'{path.name} is saved, but not its side file: {error}.')
+
+    def _read_back(self, path: Path) -> None:
+        check_container(path)
+        if self._loads:
+            return
+        # All checkpoints of a run are made alike: one is enough to learn
+        # whether the guard lets them pass.
+        self._loads = True
+        try:
+            load_checkpoint(path, mmap=True)
+        except BadCheckpoint as error:
+            # It is what the user's hooks want saved, and all that there is.
+            _warn(f'resuming will need --trust-checkpoint: {error}.')
+
+
+class _LastWord(Hook):
+    """Sees a checkpoint after all other hooks have added their part."""
+
+    def __init__(self, action: Callable[[dict[str, Any]], None]) -> None:
+        self._action = action
+
+    def before_save_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
+        """Act on the complete checkpoint."""
+        self._action(checkpoint)
+
+
+@contextmanager
+def _last_word(
+    runner: Runner, action: Callable[[dict[str, Any]], None]
+) -> Iterator[None]:
+    hook = _LastWord(action)
+    runner.register_hook(hook, priority='LOWEST')
+    try:
+        yield
+    finally:
+        runner.hooks.remove(hook)
+
+
+def _describe(meta: Mapping[str, Any], stream: HashedStream) -> SideFile:
+    return SideFile(
+        size=stream.size,
+        sha256=stream.sha256(),
+        iteration=meta['iter'],
+        epoch=meta['epoch'],
+        finite=True,
+        time=time.time(),
+        versions={
+            'mmstable': __version__,
+            'mmengine': mmengine.__version__,
+            'torch': torch.__version__,
+            'python': platform.python_version(),
+        },
+    )
+
+
+def _warn(text: str) -> None:
+    print_log(f'mmstable: {text}', logger='current', level=logging.WARNING)
+
+
+def _check_space(checkpoint: Mapping[str, Any], folder: Path) -> None:
+    needed = sum(_storage_sizes(checkpoint, {}).values()) + _RESERVE
+    free = shutil.disk_usage(folder).free
+    if free < needed:
+        raise OSError(
+            f'no space: {needed >> 20} MiB needed, {free >> 20} MiB free'
+        )
+
+
+def _storage_sizes(content: Any, sizes: dict[int, int]) -> dict[int, int]:
+    """Bytes of each piece of memory; tensors may share one."""
+    if isinstance(content, torch.Tensor):
+        storage = content.untyped_storage()
+        sizes[storage.data_ptr()] = storage.nbytes()
+    elif isinstance(content, Mapping):
+        for value in content.values():
+            _storage_sizes(value, sizes)
+    elif isinstance(content, (list, tuple)):
+        for value in content:
+            _storage_sizes(value, sizes)
+    return sizes

@@ -1,0 +1,129 @@
+"""Which checkpoint does ``mmstable train`` go on from?"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+from typing import Callable
+
+from mmengine.config import Config
+
+from mmstable.checkpoint.finder import (
+    Search,
+    find_checkpoint,
+    verify_checkpoint,
+)
+from mmstable.checkpoint.loading import (
+    BadCheckpoint,
+    check_container,
+    check_weights,
+    trust_checkpoint,
+)
+from mmstable.errors import CheckpointError, UsageError
+
+
+def settle_checkpoint(
+    cfg: Config, args: argparse.Namespace, say: Callable[[str], None]
+) -> None:
+    """Find and verify what ``cfg`` loads, before anything is built.
+
+    Args:
+        cfg (Config): The config, changed in place.
+        args (argparse.Namespace): The command line.
+        say (Callable): Prints a line for the user.
+    """
+    path = cfg.get('load_from')
+    _check_options(args, bool(cfg.get('resume')), path)
+    if path is not None and '://' in path:
+        # mmengine fetches and loads it.
+        shown: str | None = path
+    elif args.trust_checkpoint and path is not None:
+        shown = path
+        cfg.load_from = _trust(path, say)
+    elif not cfg.get('resume'):
+        if path is not None:
+            check_weights(path)
+        return
+    elif path is None or os.path.isdir(path):
+        shown = _find(Path(path or cfg.work_dir), args.before_iter, say)
+        cfg.load_from, cfg.resume = shown, shown is not None
+    else:
+        shown = path
+        _verify(Path(path))
+    if cfg.get('resume'):
+        _add_report(cfg, shown, args.override_lr_schedule)
+
+
+def _check_options(
+    args: argparse.Namespace, resume: bool, path: str | None
+) -> None:
+    if args.trust_checkpoint and (path is None or '://' in path):
+        raise UsageError(
+            '--trust-checkpoint is for one local file: name it by '
+            '--resume-from or --load-from.'
+        )
+    if args.override_lr_schedule and not resume:
+        raise UsageError('--override-lr-schedule goes with --resume.')
+    is_file = path is not None and not os.path.isdir(path)
+    if args.before_iter is not None and is_file:
+        raise UsageError(
+            f"--before-iter chooses a checkpoint, but '{path}' is named."
+        )
+
+
+def _trust(path: str, say: Callable[[str], None]) -> str:
+    check_container(Path(path))
+    say(
+        f"--trust-checkpoint: '{path}' is loaded without the guard. If there "
+        'is code in it, that code runs now, with all your rights. Other '
+        'files are guarded as always.'
+    )
+    return trust_checkpoint(path)
+
+
+def _find(
+    folder: Path, before_iter: int | None, say: Callable[[str], None]
+) -> str | None:
+    search = find_checkpoint(folder, before_iter)
+    for reason in search.skipped:
+        say(f'skipped {reason}')
+    if search.found is not None:
+        say(f"resuming from '{search.found.path}'")
+        return str(search.found.path)
+    if search.skipped:
+        # A fresh start would write over what is left of the old run.
+        raise CheckpointError(
+            f"no checkpoint in '{folder}' can be resumed, see above. To "
+            'start anew, do so without --resume.'
+        )
+    say(f"no checkpoint in '{folder}' yet: starting from the beginning")
+    return None
+
+
+def _verify(path: Path) -> None:
+    try:
+        verify_checkpoint(path)
+    except BadCheckpoint as error:
+        other = _advise(find_checkpoint(path.resolve().parent))
+        raise CheckpointError(f'{error}.{other}') from error
+
+
+def _advise(search: Search) -> str:
+    if search.found is None:
+        return ' There is no good one in its folder.'
+    return (
+        ' The newest good one there is of iteration '
+        f'{search.found.iteration}: --resume-from {search.found.path}'
+    )
+
+
+def _add_report(
+    cfg: Config, checkpoint: str | None, override_lr_schedule: bool
+) -> None:
+    hook = dict(
+        type='mmstable.ResumeReportHook',
+        checkpoint=checkpoint,
+        override_lr_schedule=override_lr_schedule,
+    )
+    cfg.custom_hooks = [*(cfg.get('custom_hooks') or []), hook]

@@ -1,0 +1,58 @@
+"""Batches for ever, pass after pass, that know where they are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Callable
+
+from mmengine.logging import print_log
+from torch.utils.data import DataLoader
+
+from mmstable.loops.data_place import DataPlace, set_epoch
+
+
+class EndlessBatches:
+    """Iterate a loader again and again.
+
+    Args:
+        dataloader (DataLoader): The loader.
+        open_pass (Callable): Gives the batches of a pass, without as many of
+            the first ones as its argument says.
+        place (DataPlace): Where to start.
+    """
+
+    def __init__(
+        self,
+        dataloader: DataLoader,
+        open_pass: Callable[[int], Iterator[Any]],
+        place: DataPlace,
+    ) -> None:
+        self._dataloader, self._open_pass = dataloader, open_pass
+        self.place = place
+        # The first pass is left as DistSamplerSeedHook has set it.
+        if place.epoch > 0:
+            set_epoch(dataloader, place.epoch)
+        self._batches = open_pass(place.index)
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        try:
+            batch = next(self._batches)
+        except StopIteration:
+            self._start_next_pass()
+            batch = next(self._batches)
+        self.place = DataPlace(self.place.epoch, self.place.index + 1)
+        return batch
+
+    def _start_next_pass(self) -> None:
+        if self.place.epoch == 0:
+            print_log(
+                'The data was used once and starts again, and so on. With '
+                'InfiniteSampler workers would not have to start anew.',
+                logger='current',
+            )
+        self.place = DataPlace(self.place.epoch + 1)
+        set_epoch(self._dataloader, self.place.epoch)
+        self._batches = self._open_pass(0)

@@ -1,0 +1,37 @@
+"""Read past data again, where nothing better is possible."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from mmengine.logging import print_log
+
+_SECONDS_BETWEEN_LINES = 5.0
+
+
+def replay(batches: Iterator[Any], count: int) -> None:
+    """Draw batches and forget them, with a line of progress now and then.
+
+    Args:
+        batches (Iterator): Where to draw from. It may end early.
+        count (int): How many to draw.
+    """
+    start = last = time.monotonic()
+    for done in range(count):
+        now = time.monotonic()
+        if now - last >= _SECONDS_BETWEEN_LINES:
+            last = now
+            left = (now - start) * (count - done) / done if done else 0.0
+            _say(f'Read {done} of {count} past batches, {left:.0f} s left.')
+        try:
+            next(batches)
+        except StopIteration:
+            return
+    seconds = time.monotonic() - start
+    _say(f'Read {count} past batches again in {seconds:.1f} s.')
+
+
+def _say(line: str) -> None:
+    print_log(line, logger='current')

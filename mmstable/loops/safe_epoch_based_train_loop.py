@@ -1,0 +1,116 @@
+"""Epoch-based training that goes on where it was, inside an epoch too."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mmengine.runner import EpochBasedTrainLoop, Runner
+from torch import nn
+from torch.utils.data import DataLoader
+
+from mmstable.loops.data_place import DataPlace
+from mmstable.loops.safe_loop import SafeLoop
+from mmstable.registry import LOOPS, register_globally
+
+
+@register_globally(LOOPS)
+class SafeEpochBasedTrainLoop(SafeLoop, EpochBasedTrainLoop):
+    """``EpochBasedTrainLoop`` that resumes exactly, inside an epoch too.
+
+    A checkpoint saved in the middle of an epoch goes on with the batch after
+    it. Validation leaves the random numbers of training alone. Before an
+    exception leaves, hooks hear of it by ``on_exception``.
+
+    Args:
+        runner (Runner): The runner.
+        dataloader (DataLoader or dict): The training data.
+        replay (bool): Read past batches of the epoch again, to repeat the
+            random numbers of workers as well. Defaults to False.
+        **kwargs: ``max_epochs`` and all else of ``EpochBasedTrainLoop``.
+    """
+
+    def __init__(
+        self,
+        runner: Runner,
+        dataloader: DataLoader | dict,
+        replay: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(runner, dataloader, replay=replay, **kwargs)
+        self._skip_batches = 0
+
+    def resume_meta(self) -> dict[str, int]:
+        """What ``meta`` of a checkpoint saved now has to say."""
+        return {
+            'epoch': self._place.epoch,
+            'iter': self._iter + self._stepped,
+        }
+
+    def run_epoch(self) -> None:
+        """Train one epoch, or what is left of it."""
+        self.runner.call_hook('before_train_epoch')
+        self.runner.model.train()
+        skip, self._skip_batches = self._skip_batches, 0
+        for idx, data_batch in enumerate(self._open_pass(skip), skip):
+            self.run_iter(idx, data_batch)
+        self._place = DataPlace(self._epoch + 1)
+        self.runner.call_hook('after_train_epoch')
+        self._epoch += 1
+
+    def run_iter(self, idx: int, data_batch: Any) -> None:
+        """Train on one batch."""
+        place = {'batch_idx': idx, 'data_batch': data_batch}
+        self.runner.call_hook('before_train_iter', **place)
+        outputs = self.runner.model.train_step(
+            data_batch, optim_wrapper=self.runner.optim_wrapper
+        )
+        self._place = DataPlace(self._epoch, idx + 1)
+        self._stepped = True
+        self.runner.call_hook('after_train_iter', **place, outputs=outputs)
+        self._iter += 1
+        self._stepped = False
+
+    def _run(self) -> nn.Module:
+        self.runner.call_hook('before_train')
+        saved = self._claim_saved()
+        if self._iter > 0:
+            self._move_to(self._find_place(saved))
+        if (
+            saved is not None
+            and self._place.index == 0
+            and self._mark.validated != self._epoch
+        ):
+            self._validate_if_due()
+        while self._epoch < self._max_epochs and not self.stop_training:
+            self.run_epoch()
+            self._validate_if_due()
+        self.runner.call_hook('after_train')
+        return self.runner.model
+
+    def _validate_if_due(self) -> None:
+        self._decide_current_val_interval()
+        if self._epoch > 0:
+            self._validate(self._epoch, self._max_epochs)
+
+    def _find_place(self, saved: dict[str, Any] | None) -> DataPlace:
+        length = len(self.dataloader)
+        if saved is not None:
+            return self._place_of(saved, length)
+        index = self._iter - self._epoch * length
+        return DataPlace(self._epoch, index if 0 <= index <= length else 0)
+
+    def _move_to(self, place: DataPlace) -> None:
+        self._place = place
+        self._epoch, self._skip_batches = place.epoch, place.index
+        iteration = place.epoch * len(self.dataloader) + place.index
+        if iteration == self._iter:
+            return
+        self.runner.logger.warning(
+            f'An epoch has {len(self.dataloader)} iterations now: '
+            f'iteration {self._iter} of the checkpoint is iteration '
+            f'{iteration} of this run.'
+        )
+        self._iter = iteration
+        self.runner.optim_wrapper.initialize_count_status(
+            self.runner.model, self._iter, self._max_iters
+        )

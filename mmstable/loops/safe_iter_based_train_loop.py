@@ -1,0 +1,139 @@
+"""Iteration-based training that goes on where it was."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from mmengine.runner import BaseLoop, IterBasedTrainLoop, Runner
+from torch import nn
+from torch.utils.data import DataLoader
+
+from mmstable.checkpoint.rng import capture_rng, restore_rng
+from mmstable.loops.data_place import (
+    DataPlace,
+    pass_length,
+    place_of_iteration,
+)
+from mmstable.loops.endless_batches import EndlessBatches
+from mmstable.loops.moving import can_move
+from mmstable.loops.pass_rng import restore_pass_rng
+from mmstable.loops.replay import replay
+from mmstable.loops.safe_loop import SafeLoop
+from mmstable.registry import LOOPS, register_globally
+
+
+class _NoData:
+    """A loader to build mmengine's loop with, which reads from it at once."""
+
+    def __init__(self, dataset: Any) -> None:
+        self.dataset = dataset
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(())
+
+
+@register_globally(LOOPS)
+class SafeIterBasedTrainLoop(SafeLoop, IterBasedTrainLoop):
+    """``IterBasedTrainLoop`` that resumes fast and exactly.
+
+    The sampler is moved to where the checkpoint was saved, instead of reading
+    all past data again. Reading starts when training does, not before.
+    Validation leaves the random numbers of training alone. Before an
+    exception leaves, hooks hear of it by ``on_exception``.
+
+    Args:
+        runner (Runner): The runner.
+        dataloader (DataLoader or dict): The training data.
+        replay (bool): Read past batches of the pass over the data again, to
+            repeat the random numbers of workers as well. Defaults to False.
+        **kwargs: ``max_iters`` and all else of ``IterBasedTrainLoop``.
+    """
+
+    dataloader_iterator: EndlessBatches | None
+
+    def __init__(
+        self,
+        runner: Runner,
+        dataloader: DataLoader | dict,
+        replay: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        BaseLoop.__init__(self, runner, dataloader)
+        loader = self.dataloader
+        super().__init__(
+            runner, _NoData(loader.dataset), replay=replay, **kwargs
+        )
+        self.dataloader = loader
+        self.dataloader_iterator = None
+
+    def resume_meta(self) -> dict[str, int]:
+        """What ``meta`` of a checkpoint saved now has to say."""
+        return {'epoch': self._epoch, 'iter': self._iter + self._stepped}
+
+    def run_iter(self, data_batch: Any) -> None:
+        """Train on one batch."""
+        place = {'batch_idx': self._iter, 'data_batch': data_batch}
+        self.runner.call_hook('before_train_iter', **place)
+        outputs = self.runner.model.train_step(
+            data_batch, optim_wrapper=self.runner.optim_wrapper
+        )
+        if self.dataloader_iterator is not None:
+            self._place = self.dataloader_iterator.place
+        self._stepped = True
+        self.runner.call_hook('after_train_iter', **place, outputs=outputs)
+        self._iter += 1
+        self._stepped = False
+
+    def _run(self) -> nn.Module:
+        self.runner.call_hook('before_train')
+        saved = self._claim_saved()
+        place = self._find_place(saved)
+        self._place = place or self._place
+        self.runner.call_hook('before_train_epoch')
+        if saved is not None and self._mark.validated != self._iter:
+            self._validate_if_due()
+        batches: EndlessBatches | None = None
+        while self._iter < self._max_iters and not self.stop_training:
+            batches = batches or self._open(place)
+            self.runner.model.train()
+            self.run_iter(next(batches))
+            self._validate_if_due()
+        # Lets workers go, which an endless sampler would keep for ever.
+        batches = self.dataloader_iterator = None
+        self.runner.call_hook('after_train_epoch')
+        self.runner.call_hook('after_train')
+        return self.runner.model
+
+    def _validate_if_due(self) -> None:
+        self._decide_current_val_interval()
+        if self._iter > 0:
+            self._validate(self._iter, self._max_iters)
+
+    def _find_place(self, saved: dict[str, Any] | None) -> DataPlace | None:
+        if saved is None:
+            return place_of_iteration(self.dataloader, self._iter)
+        return self._place_of(saved, pass_length(self.dataloader))
+
+    def _open(self, place: DataPlace | None) -> EndlessBatches:
+        if place == DataPlace() or (place and can_move(self.dataloader)):
+            batches = EndlessBatches(self.dataloader, self._open_pass, place)
+        else:
+            batches = self._replay_all(place)
+        self._place = batches.place
+        self.dataloader_iterator = batches
+        return batches
+
+    def _replay_all(self, place: DataPlace | None) -> EndlessBatches:
+        """Read everything again: nobody knows what the order depends on."""
+        rng, self._saved_rng = self._saved_rng, None
+        after = rng or capture_rng()
+        count = self._iter
+        if place is not None and place.epoch == 0:
+            count = place.index
+            if rng is not None and 'pass_start' in rng:
+                restore_pass_rng(self.dataloader, rng['pass_start'])
+        batches = EndlessBatches(self.dataloader, self._open_pass, DataPlace())
+        replay(batches, count)
+        restore_rng(after)
+        return batches

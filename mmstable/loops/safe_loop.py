@@ -1,0 +1,230 @@
+"""What both train loops have in common: going on exactly, and failing."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator
+from dataclasses import asdict, fields
+from typing import Any
+
+from mmengine.dataset import InfiniteSampler
+from mmengine.runner import BaseLoop
+
+from mmstable.checkpoint.rng import capture_rng, restore_rng
+from mmstable.errors import CheckpointError
+from mmstable.loops.data_place import (
+    DataFacts,
+    DataPlace,
+    carry_over,
+    sampler_of,
+)
+from mmstable.loops.moving import can_move, iterate_from
+from mmstable.loops.pass_rng import capture_pass_rng, restore_pass_rng
+from mmstable.loops.replay import replay
+from mmstable.loops.validation_mark import ValidationMark
+
+_FACTS = tuple(field.name for field in fields(DataFacts))
+_KEYS = (*_FACTS, 'epoch', 'index', 'iteration', 'validated')
+
+
+class SafeLoop(BaseLoop):
+    """A train loop that can go on where a checkpoint was saved.
+
+    A resumed run needs :meth:`load_state_dict` and :meth:`resume_rng`, in any
+    order, in the stage ``before_train`` at the latest. Without them it goes
+    on as well as the iteration number allows.
+
+    Args:
+        replay (bool): Read the past batches of a started epoch again instead
+            of moving the sampler. This repeats the random numbers of workers
+            too. Defaults to False.
+    """
+
+    dataloader: Any
+    val_begin: int
+    val_interval: int
+    stop_training: bool
+    _epoch: int
+    _iter: int
+
+    def __init__(
+        self, *args: Any, replay: bool = False, **kwargs: Any
+    ) -> None:
+        if not isinstance(replay, bool):
+            raise TypeError(
+                f'{type(self).__name__}: `replay` must be a bool, got '
+                f'{replay!r}.'
+            )
+        super().__init__(*args, **kwargs)
+        self._replay = replay
+        self._place = DataPlace()
+        # Whether the optimizer is done with an iteration that is still on.
+        self._stepped = False
+        self._mark = ValidationMark()
+        self._saved: dict[str, Any] | None = None
+        self._saved_rng: dict[str, Any] | None = None
+        self._pass_rng: dict[str, Any] | None = None
+        self._rng_outside: dict[str, Any] | None = None
+
+    def run(self) -> Any:
+        """Train; tell all hooks of an exception before it leaves."""
+        try:
+            return self._run()
+        except (Exception, KeyboardInterrupt) as error:
+            self._tell(error)
+            raise
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where in the data this run is, in plain types.
+
+        An iteration counts as soon as its training step is done, so this is
+        right in every stage.
+        """
+        return {
+            **asdict(DataFacts.of(self.dataloader)),
+            **asdict(self._place),
+            'iteration': self._iter + self._stepped,
+            'validated': self._mark.validated,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on where ``state`` says, after the stage ``before_train``.
+
+        It is left aside if the run is not at that iteration then, as when a
+        checkpoint only gives the weights to start from.
+        """
+        missing = [key for key in _KEYS if key not in state]
+        if missing:
+            raise CheckpointError(
+                f'{type(self).__name__}: the saved state of the loop has no '
+                f'{", ".join(missing)}; it has {", ".join(sorted(state))}.'
+            )
+        self._saved = dict(state)
+
+    def rng_state(self) -> dict[str, Any]:
+        """The random state to go on with, of this rank.
+
+        It is that of training, also while a validation runs. It is exact
+        between two iterations only.
+        """
+        if self._saved_rng is not None:
+            # Nothing was drawn yet.
+            return self._saved_rng
+        now = self._rng_outside or capture_rng()
+        start = self._pass_rng
+        if self._place.index == 0 or start is None:
+            start = {**capture_pass_rng(self.dataloader), **now}
+        return {**now, 'pass_start': start}
+
+    def resume_rng(self, state: dict[str, Any]) -> None:
+        """Take this random state right before the first batch is drawn.
+
+        Args:
+            state (dict): What :meth:`rng_state` or
+                :func:`~mmstable.checkpoint.rng.capture_rng` gave.
+        """
+        self._saved_rng = state
+
+    @abstractmethod
+    def resume_meta(self) -> dict[str, int]:
+        """What ``meta`` of a checkpoint saved now has to say."""
+
+    @abstractmethod
+    def _run(self) -> Any:
+        """Train."""
+
+    def _tell(self, error: BaseException) -> None:
+        # Not by `call_hook`: the failure of one hook would silence others.
+        for hook in self.runner.hooks:
+            if not hasattr(hook, 'on_exception'):
+                continue
+            try:
+                hook.on_exception(self.runner, exception=error)
+            except Exception:
+                self.runner.logger.exception(
+                    f'{type(hook).__name__}.on_exception failed; the error '
+                    'that it was called for follows.'
+                )
+
+    def _claim_saved(self) -> dict[str, Any] | None:
+        """The loaded state, if it belongs to where the run is."""
+        saved, self._saved = self._saved, None
+        if saved is not None and saved['iteration'] != self._iter:
+            saved = self._saved_rng = None
+        if saved is not None:
+            self._mark.validated = saved['validated']
+        self._resume_sampler(saved)
+        return saved
+
+    def _resume_sampler(self, saved: dict[str, Any] | None) -> None:
+        sampler = sampler_of(self.dataloader)
+        if saved is not None and saved['sampler'] == type(sampler).__name__:
+            seed, now = saved['seed'], getattr(sampler, 'seed', None)
+            if seed is not None and seed != now:
+                self.runner.logger.info(
+                    f'The seed of the sampler is {seed} again, not {now}.'
+                )
+                sampler.seed = seed
+        if self._iter > 0 and isinstance(sampler, InfiniteSampler):
+            # Goes on where it was left, if the loader was used before.
+            sampler.indices = sampler._indices_of_rank()
+
+    def _place_of(
+        self, saved: dict[str, Any], length: int | None
+    ) -> DataPlace:
+        before = DataFacts(**{name: saved[name] for name in _FACTS})
+        place = DataPlace(saved['epoch'], saved['index'])
+        now = DataFacts.of(self.dataloader)
+        changes = before.changes(now)
+        if not changes:
+            return place
+        place = carry_over(place, saved['iteration'], before, now, length)
+        self.runner.logger.warning(
+            'The data is not as it was when the checkpoint was saved: '
+            f'{", ".join(changes)}. Training goes on after the same number '
+            f'of samples, at batch {place.index} of epoch {place.epoch} of '
+            'the data.'
+        )
+        return place
+
+    def _open_pass(self, skip: int) -> Iterator[Any]:
+        """Start a pass over the data after its first batches."""
+        rng, self._saved_rng = self._saved_rng, None
+        start = (rng or {}).get('pass_start')
+        if skip == 0:
+            start = start or rng
+        outside = rng or capture_rng()
+        if start is not None:
+            restore_pass_rng(self.dataloader, start)
+        self._pass_rng = capture_pass_rng(self.dataloader)
+        if skip == 0:
+            return iter(self.dataloader)
+        batches = self._skip(skip)
+        restore_rng(outside)
+        return batches
+
+    def _skip(self, skip: int) -> Iterator[Any]:
+        if can_move(self.dataloader) and not self._replay:
+            self.runner.logger.info(
+                f'Going on at batch {skip} of the data, without reading '
+                'those before it.'
+            )
+            return iterate_from(self.dataloader, skip)
+        batches = iter(self.dataloader)
+        replay(batches, skip)
+        return batches
+
+    def _validate(self, count: int, total: int) -> None:
+        """Validate if it is time, without touching training's randomness."""
+        if not (
+            self.runner.val_loop is not None
+            and count >= self.val_begin
+            and (count % self.val_interval == 0 or count == total)
+        ):
+            return
+        # A resumed run has no validation in this place, or has it twice.
+        self._rng_outside = capture_rng()
+        self._mark.watch(self.runner, count)
+        self.runner.val_loop.run()
+        restore_rng(self._rng_outside)
+        self._rng_outside = None

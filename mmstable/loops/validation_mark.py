@@ -1,0 +1,37 @@
+"""Which validations of a run are done?"""
+
+from __future__ import annotations
+
+from mmengine.hooks import Hook
+from mmengine.runner import Runner
+
+
+class ValidationMark(Hook):
+    """Remembers the last validation that came to a result.
+
+    A checkpoint saved because of that result must not ask for the same
+    validation again, so this is the first to hear of it.
+    """
+
+    priority = 'HIGHEST'
+
+    def __init__(self) -> None:
+        self.validated = -1
+        self._running = -1
+
+    def watch(self, runner: Runner, count: int) -> None:
+        """Wait for the result of the validation that starts now.
+
+        Args:
+            runner (Runner): The runner.
+            count (int): Finished iterations or epochs.
+        """
+        self._running = count
+        if self not in runner.hooks:
+            runner.register_hook(self)
+
+    def after_val_epoch(
+        self, runner: Runner, metrics: dict[str, float] | None = None
+    ) -> None:
+        """Take note."""
+        self.validated = self._running

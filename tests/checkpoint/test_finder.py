@@ -1,0 +1,130 @@
+from __future__ import annotations
+
+import torch
+
+import mmstable  # noqa: F401  (fills the allow-list)
+from mmstable.checkpoint.finder import find_checkpoint
+from mmstable.checkpoint.side_file import SideFile, digest, side_path
+from tests.toys import INF, NAN
+
+_TIME = 1e9
+
+
+def save(
+    folder, name, iteration, side=True, value=1.0, finite=True, time=None
+):
+    path = folder / name
+    torch.save(
+        dict(
+            meta=dict(epoch=0, iter=iteration),
+            state_dict=dict(weight=torch.tensor([value, 2.0, 3.0] * 100)),
+        ),
+        path,
+    )
+    if side:
+        SideFile(
+            path.stat().st_size,
+            digest(path),
+            iteration,
+            0,
+            finite,
+            _TIME + iteration if time is None else time,
+        ).write(path)
+    return path
+
+
+def test_newest_is_by_iteration_not_by_name(tmp_path):
+    save(tmp_path, 'iter_900.pth', 900)
+    save(tmp_path, 'iter_1000.pth', 1000, side=False)
+    save(tmp_path, 'epoch_3.pth', 1100, side=False)
+    newest = save(tmp_path, 'emergency_iter_1150.pth', 1150)
+    save(tmp_path, 'best_mIoU_iter_2000.pth', 2000)
+    search = find_checkpoint(tmp_path)
+    assert search.skipped == ()
+    assert search.found.path == newest.resolve()
+    assert (search.found.iteration, search.found.epoch) == (1150, 0)
+    for path in tmp_path.glob('emergency*'):
+        path.unlink()
+    assert find_checkpoint(tmp_path).found.iteration == 1100
+
+
+def flip(path):
+    data = bytearray(path.read_bytes())
+    data[data.index(torch.tensor([2.0, 3.0]).numpy().tobytes())] ^= 1
+    path.write_bytes(data)
+
+
+def test_bad_ones_are_skipped_with_a_reason(tmp_path):
+    good = save(tmp_path, 'iter_1.pth', 1)
+    flip(save(tmp_path, 'iter_2.pth', 2))
+    flip(save(tmp_path, 'iter_3.pth', 3, side=False))
+    save(tmp_path, 'iter_4.pth', 4, finite=False)
+    save(tmp_path, 'iter_5.pth', 5, side=False, value=NAN)
+    save(tmp_path, 'iter_6.pth', 6, side=False, value=INF)
+    (tmp_path / 'iter_7.pth').touch()
+    for number, side in ((8, True), (9, False)):
+        path = save(tmp_path, f'iter_{number}.pth', number, side)
+        path.write_bytes(path.read_bytes()[:-100])
+    (tmp_path / 'iter_10.pth').write_text('something else entirely')
+    search = find_checkpoint(tmp_path)
+    assert search.found.path == good.resolve()
+    words = [line.split(':')[:2] for line in search.skipped]
+    assert [(n, w.strip()) for n, w in words] == [
+        ('iter_10.pth', 'foreign'),
+        ('iter_9.pth', 'truncated'),
+        ('iter_8.pth', 'truncated'),
+        ('iter_7.pth', 'empty'),
+        ('iter_6.pth', 'non-finite'),
+        ('iter_5.pth', 'non-finite'),
+        ('iter_4.pth', 'non-finite'),
+        ('iter_3.pth', 'corrupt'),
+        ('iter_2.pth', 'corrupt'),
+    ]
+
+
+def test_before_an_iteration(tmp_path):
+    for number in (10, 20, 30):
+        save(tmp_path, f'iter_{number}.pth', number)
+    search = find_checkpoint(tmp_path, before_iter=30)
+    assert search.found.iteration == 20
+    assert search.skipped == ('iter_30.pth: iteration 30 is not before 30',)
+    assert find_checkpoint(tmp_path, before_iter=10).found is None
+
+
+def test_past_that_was_given_up_comes_last(tmp_path):
+    """Went on from 10 once more, and came to 20 so far."""
+    save(tmp_path, 'iter_10.pth', 10, time=_TIME)
+    old = save(tmp_path, 'iter_30.pth', 30, time=_TIME + 1)
+    again = save(tmp_path, 'iter_20.pth', 20, time=_TIME + 2)
+    assert find_checkpoint(tmp_path).found.path == again.resolve()
+    for name in ('iter_10.pth', 'iter_20.pth'):
+        (tmp_path / name).write_bytes(b'')
+    assert find_checkpoint(tmp_path).found.path == old.resolve()
+
+
+def test_pointer_is_followed(tmp_path):
+    work, other = tmp_path / 'work', tmp_path / 'other'
+    work.mkdir()
+    other.mkdir()
+    path = save(other, 'mine.pt', 7)
+    (work / 'last_checkpoint').write_text(f'{path}\n')
+    assert find_checkpoint(work).found.path == path.resolve()
+    # Of a work directory that was moved.
+    (work / 'last_checkpoint').write_text('/gone/mine.pt')
+    assert find_checkpoint(work).found is None
+    moved = save(work, 'mine.pt', 7)
+    assert find_checkpoint(work).found.path == moved.resolve()
+
+
+def test_damaged_side_file_is_as_none(tmp_path):
+    path = save(tmp_path, 'iter_1.pth', 1)
+    for text in ('', '{}', '[]', '{"size": 1', 'null'):
+        side_path(path).write_text(text)
+        assert SideFile.read(path) is None
+        assert find_checkpoint(tmp_path).found.path == path.resolve()
+
+
+def test_nothing_is_nothing(tmp_path):
+    search = find_checkpoint(tmp_path / 'absent')
+    assert search.found is None
+    assert search.skipped == ()

@@ -1,0 +1,209 @@
+"""Validation comes when it should, and leaves training alone."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+from mmengine.dataset import DefaultSampler
+from mmengine.evaluator import BaseMetric, Evaluator
+from mmengine.hooks import EarlyStoppingHook, Hook
+
+from tests.loops.runs import (
+    Numbered,
+    diary,
+    epoch_loop,
+    iter_loop,
+    loader,
+    resume,
+    train,
+)
+from tests.toys import assert_same, weights
+
+VAL_EVERY_3 = iter_loop(8, val_interval=3)
+VAL_EVERY_EPOCH = epoch_loop(3, val_interval=1)
+
+
+class Score(BaseMetric):
+    """Better every time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scores = itertools.count(1)
+
+    def process(self, data_batch, data_samples):
+        self.results.append(len(data_samples))
+
+    def compute_metrics(self, results):
+        return dict(score=float(next(self.scores)))
+
+
+class Constant(Score):
+    def compute_metrics(self, results):
+        return dict(score=1.0)
+
+
+def settings(metric: type[Score] = Score):
+    return dict(
+        val_dataloader=loader(Numbered(4)),
+        val_evaluator=Evaluator(metric()),
+        val_cfg=dict(),
+    )
+
+
+def data():
+    numbered = Numbered()
+    return loader(numbered, sampler=DefaultSampler(numbered, seed=5))
+
+
+@pytest.mark.parametrize(
+    ('loop', 'cut', 'whole', 'rest'),
+    [
+        (VAL_EVERY_3, 2, [3, 6, 8], [3, 6, 8]),
+        # The checkpoint was saved before the validation.
+        (VAL_EVERY_3, 3, [3, 6, 8], [3, 6, 8]),
+        (VAL_EVERY_3, 4, [3, 6, 8], [6, 8]),
+        (VAL_EVERY_3, 8, [3, 6, 8], [8]),
+        (VAL_EVERY_EPOCH, 3, [4, 8, 12], [4, 8, 12]),
+        (VAL_EVERY_EPOCH, 4, [4, 8, 12], [4, 8, 12]),
+        (VAL_EVERY_EPOCH, 5, [4, 8, 12], [8, 12]),
+        (epoch_loop(3, val_interval=1, val_begin=2), 4, [8, 12], [8, 12]),
+        (
+            iter_loop(8, val_interval=4, dynamic_intervals=[(5, 1)]),
+            6,
+            [4, 5, 6, 7, 8],
+            [6, 7, 8],
+        ),
+    ],
+)
+def test_validation_after_a_resume(tmp_path, loop, cut, whole, rest):
+    unbroken = train(tmp_path / 'whole', data(), loop, **settings())
+    resumed = resume(
+        tmp_path / 'rest',
+        tmp_path / 'whole' / f'iter_{cut}.pth',
+        data(),
+        loop,
+        **settings(),
+    )
+    assert diary(unbroken).validated == whole
+    assert diary(resumed).validated == rest
+    assert_same(weights(resumed.model), weights(unbroken.model))
+
+
+def test_validation_at_the_end_of_an_epoch_is_made_up_for(tmp_path):
+    keep = dict(by_epoch=True, **settings())
+    whole = train(tmp_path / 'whole', data(), VAL_EVERY_EPOCH, **keep)
+    checkpoint = tmp_path / 'whole' / 'epoch_2.pth'
+    keep.update(settings())
+    rest = resume(
+        tmp_path / 'rest', checkpoint, data(), VAL_EVERY_EPOCH, **keep
+    )
+    assert diary(rest).validated == [8, 12]
+    assert_same(weights(rest.model), weights(whole.model))
+
+
+def test_no_validation_is_made_up_for_in_the_middle_of_an_epoch(tmp_path):
+    less_often = {**VAL_EVERY_EPOCH, 'val_interval': 2}
+    train(tmp_path / 'whole', data(), less_often, **settings())
+    checkpoint = tmp_path / 'whole' / 'iter_5.pth'
+    rest = resume(
+        tmp_path / 'rest', checkpoint, data(), VAL_EVERY_EPOCH, **settings()
+    )
+    assert diary(rest).validated == [8, 12]
+
+
+@pytest.mark.parametrize(
+    ('loop', 'name', 'rest'),
+    [
+        (VAL_EVERY_3, 'iter_3.pth', [6, 8]),
+        (VAL_EVERY_EPOCH, 'epoch_1.pth', [8, 12]),
+    ],
+    ids=['iterations', 'epochs'],
+)
+def test_a_checkpoint_with_the_result_does_not_ask_again(
+    tmp_path, loop, name, rest
+):
+    by_epoch = name.startswith('epoch')
+    hooks = dict(
+        default_hooks=dict(
+            checkpoint=dict(
+                type='CheckpointHook',
+                interval=1 if by_epoch else 3,
+                by_epoch=by_epoch,
+                save_best='score',
+                rule='greater',
+            )
+        )
+    )
+    train(tmp_path / 'whole', data(), loop, **hooks, **settings())
+    resumed = resume(
+        tmp_path / 'rest',
+        tmp_path / 'whole' / name,
+        data(),
+        loop,
+        **settings(),
+    )
+    assert diary(resumed).validated == rest
+
+
+class SaveWhileValidating(Hook):
+    def after_val_iter(self, runner, batch_idx, data_batch, outputs):
+        meta = runner.train_loop.resume_meta()
+        name = f'val_{runner.iter}.pth'
+        runner.save_checkpoint(runner.work_dir, name, meta=meta)
+
+
+@pytest.mark.parametrize(
+    ('loop', 'cut'),
+    [(VAL_EVERY_3, 3), (VAL_EVERY_EPOCH, 4), (VAL_EVERY_EPOCH, 12)],
+)
+def test_a_checkpoint_from_within_a_validation(tmp_path, loop, cut):
+    whole = train(
+        tmp_path / 'whole',
+        data(),
+        loop,
+        hooks=[SaveWhileValidating()],
+        **settings(),
+    )
+    checkpoint = tmp_path / 'whole' / f'val_{cut}.pth'
+    rest = resume(tmp_path / 'rest', checkpoint, data(), loop, **settings())
+    assert diary(rest).validated[0] == cut
+    assert diary(rest).numbers == diary(whole).numbers[cut:]
+    assert_same(weights(rest.model), weights(whole.model))
+
+    # And once more from the validation that was made up for.
+    again = resume(
+        tmp_path / 'again',
+        checkpoint,
+        data(),
+        loop,
+        hooks=[SaveWhileValidating()],
+        **settings(),
+    )
+    assert_same(weights(again.model), weights(whole.model))
+    last = resume(
+        tmp_path / 'last',
+        tmp_path / 'again' / f'val_{cut}.pth',
+        data(),
+        loop,
+        **settings(),
+    )
+    assert_same(weights(last.model), weights(whole.model))
+
+
+def test_training_does_not_notice_validation(tmp_path):
+    with_it = train(tmp_path / 'with', data(), VAL_EVERY_3, **settings())
+    without = train(tmp_path / 'without', data(), iter_loop(8))
+    assert_same(weights(with_it.model), weights(without.model))
+
+
+@pytest.mark.parametrize(
+    ('loop', 'stopped'), [(VAL_EVERY_3, 6), (VAL_EVERY_EPOCH, 8)]
+)
+def test_early_stopping_works(tmp_path, loop, stopped):
+    stop = EarlyStoppingHook(monitor='score', rule='greater', patience=1)
+    runner = train(tmp_path, data(), loop, hooks=[stop], **settings(Constant))
+    assert runner.iter == stopped
+    assert len(diary(runner).numbers) == stopped
+    assert torch.isfinite(weights(runner.model)['net.head.weight']).all()
