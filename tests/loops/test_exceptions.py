@@ -17,8 +17,8 @@ from tests.loops.runs import (
     log_of,
     resume,
     train,
+    validation,
 )
-from tests.loops.test_validation import settings
 
 
 class Fail(Hook):
@@ -83,7 +83,7 @@ def test_validation_is_part_of_training(tmp_path):
         data(),
         iter_loop(5, val_interval=3),
         hooks=[Fail('before_val_iter', 3, error), ear],
-        **settings(),
+        **validation(),
     )
     with pytest.raises(RuntimeError, match='boom'):
         runner.train()

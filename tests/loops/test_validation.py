@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
-
 import pytest
 import torch
 from mmengine.dataset import DefaultSampler
-from mmengine.evaluator import BaseMetric, Evaluator
 from mmengine.hooks import EarlyStoppingHook, Hook
 
 from tests.loops.runs import (
+    ConstantScore,
     Numbered,
     diary,
     epoch_loop,
@@ -18,38 +16,12 @@ from tests.loops.runs import (
     loader,
     resume,
     train,
+    validation,
 )
 from tests.toys import assert_same, weights
 
 VAL_EVERY_3 = iter_loop(8, val_interval=3)
 VAL_EVERY_EPOCH = epoch_loop(3, val_interval=1)
-
-
-class Score(BaseMetric):
-    """Better every time."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.scores = itertools.count(1)
-
-    def process(self, data_batch, data_samples):
-        self.results.append(len(data_samples))
-
-    def compute_metrics(self, results):
-        return dict(score=float(next(self.scores)))
-
-
-class Constant(Score):
-    def compute_metrics(self, results):
-        return dict(score=1.0)
-
-
-def settings(metric: type[Score] = Score):
-    return dict(
-        val_dataloader=loader(Numbered(4)),
-        val_evaluator=Evaluator(metric()),
-        val_cfg=dict(),
-    )
 
 
 def data():
@@ -78,13 +50,13 @@ def data():
     ],
 )
 def test_validation_after_a_resume(tmp_path, loop, cut, whole, rest):
-    unbroken = train(tmp_path / 'whole', data(), loop, **settings())
+    unbroken = train(tmp_path / 'whole', data(), loop, **validation())
     resumed = resume(
         tmp_path / 'rest',
         tmp_path / 'whole' / f'iter_{cut}.pth',
         data(),
         loop,
-        **settings(),
+        **validation(),
     )
     assert diary(unbroken).validated == whole
     assert diary(resumed).validated == rest
@@ -92,10 +64,10 @@ def test_validation_after_a_resume(tmp_path, loop, cut, whole, rest):
 
 
 def test_validation_at_the_end_of_an_epoch_is_made_up_for(tmp_path):
-    keep = dict(by_epoch=True, **settings())
+    keep = dict(by_epoch=True, **validation())
     whole = train(tmp_path / 'whole', data(), VAL_EVERY_EPOCH, **keep)
     checkpoint = tmp_path / 'whole' / 'epoch_2.pth'
-    keep.update(settings())
+    keep.update(validation())
     rest = resume(
         tmp_path / 'rest', checkpoint, data(), VAL_EVERY_EPOCH, **keep
     )
@@ -105,10 +77,10 @@ def test_validation_at_the_end_of_an_epoch_is_made_up_for(tmp_path):
 
 def test_no_validation_is_made_up_for_in_the_middle_of_an_epoch(tmp_path):
     less_often = {**VAL_EVERY_EPOCH, 'val_interval': 2}
-    train(tmp_path / 'whole', data(), less_often, **settings())
+    train(tmp_path / 'whole', data(), less_often, **validation())
     checkpoint = tmp_path / 'whole' / 'iter_5.pth'
     rest = resume(
-        tmp_path / 'rest', checkpoint, data(), VAL_EVERY_EPOCH, **settings()
+        tmp_path / 'rest', checkpoint, data(), VAL_EVERY_EPOCH, **validation()
     )
     assert diary(rest).validated == [8, 12]
 
@@ -136,13 +108,13 @@ def test_a_checkpoint_with_the_result_does_not_ask_again(
             )
         )
     )
-    train(tmp_path / 'whole', data(), loop, **hooks, **settings())
+    train(tmp_path / 'whole', data(), loop, **hooks, **validation())
     resumed = resume(
         tmp_path / 'rest',
         tmp_path / 'whole' / name,
         data(),
         loop,
-        **settings(),
+        **validation(),
     )
     assert diary(resumed).validated == rest
 
@@ -164,10 +136,10 @@ def test_a_checkpoint_from_within_a_validation(tmp_path, loop, cut):
         data(),
         loop,
         hooks=[SaveWhileValidating()],
-        **settings(),
+        **validation(),
     )
     checkpoint = tmp_path / 'whole' / f'val_{cut}.pth'
-    rest = resume(tmp_path / 'rest', checkpoint, data(), loop, **settings())
+    rest = resume(tmp_path / 'rest', checkpoint, data(), loop, **validation())
     assert diary(rest).validated[0] == cut
     assert diary(rest).numbers == diary(whole).numbers[cut:]
     assert_same(weights(rest.model), weights(whole.model))
@@ -179,7 +151,7 @@ def test_a_checkpoint_from_within_a_validation(tmp_path, loop, cut):
         data(),
         loop,
         hooks=[SaveWhileValidating()],
-        **settings(),
+        **validation(),
     )
     assert_same(weights(again.model), weights(whole.model))
     last = resume(
@@ -187,13 +159,13 @@ def test_a_checkpoint_from_within_a_validation(tmp_path, loop, cut):
         tmp_path / 'again' / f'val_{cut}.pth',
         data(),
         loop,
-        **settings(),
+        **validation(),
     )
     assert_same(weights(last.model), weights(whole.model))
 
 
 def test_training_does_not_notice_validation(tmp_path):
-    with_it = train(tmp_path / 'with', data(), VAL_EVERY_3, **settings())
+    with_it = train(tmp_path / 'with', data(), VAL_EVERY_3, **validation())
     without = train(tmp_path / 'without', data(), iter_loop(8))
     assert_same(weights(with_it.model), weights(without.model))
 
@@ -203,7 +175,9 @@ def test_training_does_not_notice_validation(tmp_path):
 )
 def test_early_stopping_works(tmp_path, loop, stopped):
     stop = EarlyStoppingHook(monitor='score', rule='greater', patience=1)
-    runner = train(tmp_path, data(), loop, hooks=[stop], **settings(Constant))
+    runner = train(
+        tmp_path, data(), loop, hooks=[stop], **validation(ConstantScore)
+    )
     assert runner.iter == stopped
     assert len(diary(runner).numbers) == stopped
     assert torch.isfinite(weights(runner.model)['net.head.weight']).all()
