@@ -102,7 +102,11 @@ def start(folder: Path, work_dir: str) -> subprocess.Popen:
     return subprocess.Popen(
         command(folder, work_dir),
         cwd=folder,
-        env={**os.environ, 'PYTHONPATH': str(folder), 'OMP_NUM_THREADS': '1'},
+        env={
+            **os.environ,
+            'PYTHONPATH': f'{folder}:{ROOT}',
+            'OMP_NUM_THREADS': '1',
+        },
         stdout=open(folder / f'{work_dir}.out', 'ab'),
         stderr=subprocess.STDOUT,
         start_new_session=True,

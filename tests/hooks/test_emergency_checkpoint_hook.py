@@ -257,7 +257,7 @@ def test_a_signal_during_validation(tmp_path, number):
         [sys.executable, str(ROOT / 'tools/train.py'), 'slow.py']
         + ['--work-dir', 'run'],
         cwd=tmp_path,
-        env={**os.environ, 'PYTHONPATH': str(tmp_path)},
+        env={**os.environ, 'PYTHONPATH': f'{tmp_path}:{ROOT}'},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -280,7 +280,7 @@ def test_a_signal_during_validation(tmp_path, number):
     done = subprocess.run(
         [sys.executable, str(ROOT / 'tools/train.py'), *args],
         cwd=tmp_path,
-        env={**os.environ, 'PYTHONPATH': str(tmp_path)},
+        env={**os.environ, 'PYTHONPATH': f'{tmp_path}:{ROOT}'},
         capture_output=True,
         text=True,
         timeout=100,
