@@ -32,11 +32,13 @@ class Outcome(str, Enum):
 
 
 class Fault(str, Enum):
-    """Why an optimizer step was bad."""
+    """What goes wrong: with a step, or with the whole run."""
 
     OVERFLOW = 'overflow'
     NAN_LOSS = 'nan_loss'
     NAN_GRAD = 'nan_grad'
+    # A weight, a buffer or an optimizer state is not finite.
+    POISONED = 'poisoned'
 
 
 class Culprit(NamedTuple):

@@ -9,6 +9,7 @@ from mmengine.hooks import Hook
 from mmengine.runner import Runner
 
 from mmstable.errors import StoppedBySignal
+from mmstable.events import Culprit
 from mmstable.optim.new_steps import name_wrappers
 from mmstable.registry import HOOKS, register_globally
 from mmstable.report.event_log import EventLog
@@ -69,6 +70,13 @@ class EventLogHook(Hook):
         self._recorder.check_steps(iteration, outputs)
         if iteration % self._interval == 0:
             self._recorder.sample(iteration, outputs, device_of(runner.model))
+
+    def after_poisoned(
+        self, runner: Runner, culprits: tuple[Culprit, ...]
+    ) -> None:
+        """Record a checkpoint that SafeCheckpointHook did not save."""
+        if self._recorder is not None:
+            self._recorder.record_poison(runner.iter + 1, culprits)
 
     def before_val(self, runner: Runner) -> None:
         """Keep validation out of the iteration time."""

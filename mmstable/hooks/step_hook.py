@@ -48,7 +48,10 @@ class StepHook(Hook):
             ours[type(self).__name__] = state
 
     def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
-        """Load the state of this hook, if the checkpoint has one."""
+        """Load the state of this hook, if the run goes on from there."""
+        # As mmengine's EMAHook does: weights alone start a new run.
+        if not runner._resume:
+            return
         state = checkpoint.get('mmstable', {}).get(type(self).__name__)
         if state is not None:
             self.load_state_dict(state)

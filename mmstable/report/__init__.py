@@ -4,6 +4,7 @@ from mmstable.report.reader import EventFileError, read_events
 from mmstable.report.records import (
     Event,
     Heartbeat,
+    Poisoned,
     RunEnd,
     RunStart,
     ScaleChange,
@@ -21,6 +22,7 @@ __all__ = [
     'RunEnd',
     'RunStart',
     'ScaleChange',
+    'Poisoned',
     'StepFault',
     'UnknownEvent',
     'WrapperSample',

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from mmstable.events import Culprit
+from mmstable.events import Culprit, Fault
 
 SCHEMA = 1
 
@@ -135,6 +135,20 @@ class StepFault(Event):
 
 
 @dataclass(frozen=True)
+class Poisoned(Event):
+    """A state of the run that was not saved because it is not finite.
+
+    Args:
+        culprits (tuple[Culprit]): The entries of the checkpoint that hold
+            NaN or Inf.
+    """
+
+    event: ClassVar[str] = Fault.POISONED.value
+
+    culprits: tuple[Culprit, ...]
+
+
+@dataclass(frozen=True)
 class ScaleChange(Event):
     """A loss scale that moved, for whatever reason.
 
@@ -249,5 +263,12 @@ class UnknownEvent(Event):
 
 EVENTS: Mapping[str, type[Event]] = {
     cls.event: cls
-    for cls in (RunStart, StepFault, ScaleChange, Heartbeat, RunEnd)
+    for cls in (
+        RunStart,
+        StepFault,
+        Poisoned,
+        ScaleChange,
+        Heartbeat,
+        RunEnd,
+    )
 }

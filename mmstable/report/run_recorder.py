@@ -9,10 +9,11 @@ from typing import Any
 import torch
 from mmengine.optim import BaseOptimWrapper
 
-from mmstable.events import Fault, StepReport
+from mmstable.events import Culprit, Fault, StepReport
 from mmstable.report.event_log import EventLog
 from mmstable.report.records import (
     Heartbeat,
+    Poisoned,
     RunEnd,
     ScaleChange,
     StepFault,
@@ -78,6 +79,13 @@ class RunRecorder:
                 self._log.write(
                     ScaleChange(iteration, time.time(), watch.name, *change)
                 )
+
+    def record_poison(
+        self, iteration: int, culprits: tuple[Culprit, ...]
+    ) -> None:
+        """Record that a checkpoint was not saved."""
+        if self._rank == 0:
+            self._log.write(Poisoned(iteration, time.time(), culprits))
 
     def sample(
         self,

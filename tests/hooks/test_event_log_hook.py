@@ -22,6 +22,7 @@ from mmstable import SafeAmpOptimWrapper, SafeOptimWrapper
 from mmstable.hooks.event_log_hook import EventLogHook
 from mmstable.report import (
     Heartbeat,
+    Poisoned,
     RunEnd,
     RunStart,
     ScaleChange,
@@ -406,6 +407,33 @@ def test_the_hook_changes_nothing(tmp_path):
 def test_a_wrong_interval(interval, error, message):
     with pytest.raises(error, match=f'EventLogHook: {message}'):
         EventLogHook(interval=interval)
+
+
+def test_a_poisoned_state_is_recorded(tmp_path):
+    class Poison(Hook):
+        priority = 'HIGHEST'
+
+        def after_train_iter(self, runner, *args, **kwargs):
+            if runner.iter == 1:
+                runner.model.net.head.weight.data[0, 0] = NAN
+
+    runner = toy_runner(
+        tmp_path,
+        max_iters=2,
+        hooks=[Poison(), dict(type='mmstable.EventLogHook')],
+        default_hooks=dict(
+            checkpoint=dict(
+                type='mmstable.SafeCheckpointHook', by_epoch=False, interval=2
+            )
+        ),
+    )
+    runner.train()
+    assert list(tmp_path.glob('iter_*.pth')) == []
+    (poisoned, *_) = events_of(runner, Poisoned)
+    assert poisoned.iteration == 2
+    (culprit,) = poisoned.culprits
+    assert 'net.head.weight' in culprit.name
+    assert culprit.kind == 'NaN'
 
 
 def test_an_exception_is_the_end_with_its_traceback(tmp_path):

@@ -10,6 +10,7 @@ import torch
 from mmstable import Culprit
 from mmstable.report import (
     Heartbeat,
+    Poisoned,
     RunEnd,
     ScaleChange,
     StepFault,
@@ -23,6 +24,7 @@ from mmstable.report.records import EVENTS
 NAN, INF = float('nan'), float('inf')
 
 RECORDS = [
+    Poisoned(4, 2.5, (Culprit('state_dict/a', 'NaN'),)),
     StepFault(
         iteration=3,
         time=2.0,
