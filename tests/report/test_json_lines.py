@@ -24,7 +24,6 @@ from mmstable.report.records import EVENTS
 NAN, INF = float('nan'), float('inf')
 
 RECORDS = [
-    Poisoned(4, 2.5, (Culprit('state_dict/a', 'NaN'),)),
     StepFault(
         iteration=3,
         time=2.0,
@@ -59,6 +58,7 @@ RECORDS = [
         wrappers={'gen': WrapperTotals(98, 2, {'overflow': 2}, 0)},
         lost_events=1,
     ),
+    Poisoned(4, 2.5, (Culprit('state_dict/a', 'NaN'),)),
 ]
 
 
