@@ -16,6 +16,15 @@ def any_rank(flag: bool) -> bool:
     return bool(verdict)
 
 
+def least_of_ranks(number: int) -> int:
+    """The smallest ``number`` of all ranks. A collective call."""
+    if get_world_size() == 1:
+        return number
+    least = torch.tensor(number)
+    all_reduce(least, op='min')
+    return int(least)
+
+
 def norm_over_ranks(norm: Tensor, norm_type: float) -> Tensor:
     """The norm of what all ranks hold, from each one's. A collective call."""
     if get_world_size() == 1:

@@ -61,6 +61,7 @@ class EmergencyCheckpointHook(Hook):
         self._signal = StopSignal(signals)
         self._interval = interval
         self._is_training = False
+        self._common_val_iters = 0
 
     def before_train(self, runner: Runner) -> None:
         """Listen to signals from now on."""
@@ -83,6 +84,12 @@ class EmergencyCheckpointHook(Hook):
         if all(wrapper.should_update() for wrapper in wrappers):
             self._stop_if_asked(runner, runner.iter + 1)
 
+    def before_val(self, runner: Runner) -> None:
+        """Agree on how many iterations all ranks are going to have."""
+        if self._is_training:
+            length = len(runner.val_dataloader)
+            self._common_val_iters = dist.least_of_ranks(length)
+
     def after_val_iter(
         self,
         runner: Runner,
@@ -91,7 +98,8 @@ class EmergencyCheckpointHook(Hook):
         outputs: Any = None,
     ) -> None:
         """Stop if asked to; half of all signals arrive here."""
-        if self._is_training:
+        # Nobody would answer a rank that has more to validate than others.
+        if self._is_training and batch_idx < self._common_val_iters:
             self._stop_if_asked(runner, batch_idx + 1)
 
     def after_train(self, runner: Runner) -> None:

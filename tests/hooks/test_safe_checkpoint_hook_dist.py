@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import socket
-import time
-from datetime import timedelta
-from pathlib import Path
-
 import pytest
 import torch
 from mmengine.hooks import Hook
 from mmengine.model import MMDistributedDataParallel
-from torch import multiprocessing
 
+from tests.ranks import run_ranks
 from tests.toys import NAN, ToyModel, assert_same, toy_runner, weights
 
 pytestmark = pytest.mark.dist
@@ -61,16 +55,7 @@ def train(work_dir, *hooks, **kwargs):
     return runner
 
 
-def run_rank(rank: int, work_dir: str, port: int) -> None:
-    os.environ.update(
-        RANK=str(rank),
-        LOCAL_RANK=str(rank),
-        WORLD_SIZE='2',
-        MASTER_ADDR='127.0.0.1',
-        MASTER_PORT=str(port),
-    )
-    torch.distributed.init_process_group('gloo', timeout=timedelta(seconds=50))
-    folder = Path(work_dir)
+def resume_and_poison(rank, folder):
     whole = train(folder / 'whole')
     end = torch.get_rng_state()
     start = str(folder / 'whole/iter_2.pth')
@@ -86,27 +71,7 @@ def run_rank(rank: int, work_dir: str, port: int) -> None:
     train(folder / 'poisoned', poison)
     assert poison.heard == 'state_dict.net.head.bias'
     assert not (folder / 'poisoned/iter_4.pth').exists()
-    (folder / f'done_{rank}').touch()
-    torch.distributed.destroy_process_group()
 
 
 def test_each_rank_goes_on_with_its_own_numbers(tmp_path):
-    with socket.socket() as probe:
-        probe.bind(('127.0.0.1', 0))
-        port = probe.getsockname()[1]
-    context = multiprocessing.start_processes(
-        run_rank,
-        args=(str(tmp_path), port),
-        nprocs=2,
-        join=False,
-        start_method='spawn',
-    )
-    deadline = time.monotonic() + 60
-    try:
-        while not context.join(timeout=1):
-            assert time.monotonic() < deadline, 'the ranks hang'
-    finally:
-        for process in context.processes:
-            process.kill()
-    assert (tmp_path / 'done_0').exists()
-    assert (tmp_path / 'done_1').exists()
+    run_ranks(resume_and_poison, tmp_path)
