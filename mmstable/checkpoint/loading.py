@@ -146,7 +146,8 @@ def _load(path: Path, map_location: Any, mmap: bool) -> Any:
     is_zip = check_container(path)
     try:
         return torch.load(
-            path,
+            # Before 2.3 only a string can be mapped.
+            str(path),
             map_location=map_location,
             weights_only=_GUARDED,
             mmap=mmap and is_zip,

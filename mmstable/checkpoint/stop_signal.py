@@ -15,8 +15,9 @@ class StopSignal:
 
     The handler only sets a flag: saving from inside a handler could meet a
     half-made update. A second signal ends the process at once. Forked
-    dataloader workers inherit the handler; there it does what the signal
-    does by default.
+    dataloader workers inherit the handler; there Ctrl-C, which a terminal
+    sends to the whole group, is left to the main process, and other signals
+    do what they do by default.
 
     Args:
         names (Sequence[str]): The signals, e.g. 'SIGTERM'.
@@ -49,6 +50,8 @@ class StopSignal:
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if os.getpid() != self._pid:
+            if number == signal.SIGINT:
+                return
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
             return

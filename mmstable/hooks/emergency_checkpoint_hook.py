@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Sequence, Sized
 from typing import Any
 
 from mmengine.dist import get_world_size, is_main_process
@@ -29,8 +29,10 @@ class EmergencyCheckpointHook(Hook):
     saved, the command to go on is printed, and the run ends with exit code
     128 + the signal's number. A second signal ends it at once.
 
-    On an exception the state after the last complete step is saved. This
-    needs one of mmstable's loops, which tell hooks of exceptions. In both
+    On an exception, and with one process, the state after the last complete
+    step is saved. It is exact if the exception came from the data or from
+    the model, outside an accumulation window. This needs one of mmstable's
+    loops, which tell hooks of exceptions. In both
     cases it needs :class:`SafeCheckpointHook`, which does the saving: a
     state with NaN in it is not saved.
 
@@ -87,7 +89,9 @@ class EmergencyCheckpointHook(Hook):
     def before_val(self, runner: Runner) -> None:
         """Agree on how many iterations all ranks are going to have."""
         if self._is_training:
-            length = len(runner.val_dataloader)
+            # A loop may have data without a length.
+            loader = getattr(runner.val_loop, 'dataloader', None)
+            length = len(loader) if isinstance(loader, Sized) else 2**31
             self._common_val_iters = dist.least_of_ranks(length)
 
     def after_val_iter(
@@ -113,6 +117,10 @@ class EmergencyCheckpointHook(Hook):
         self._signal.uninstall()
         if isinstance(exception, StoppedBySignal):
             return
+        if self._signal.received is not None and get_world_size() == 1:
+            # A signal to the whole group: it has killed dataloader workers,
+            # and that is what the exception is about.
+            self._stop(runner)
         if get_world_size() > 1:
             runner.logger.error(
                 f'{type(exception).__name__} on this rank: no emergency '
@@ -130,8 +138,10 @@ class EmergencyCheckpointHook(Hook):
     def _stop_if_asked(self, runner: Runner, count: int) -> None:
         if get_world_size() > 1 and count % self._interval:
             return
-        if not dist.any_rank(self._signal.received is not None):
-            return
+        if dist.any_rank(self._signal.received is not None):
+            self._stop(runner)
+
+    def _stop(self, runner: Runner) -> None:
         received = self._signal.received
         name = 'a signal to another rank'
         if received is not None:

@@ -65,7 +65,14 @@ class GradClipHook(StepHook):
         if not isinstance(runner.optim_wrapper, Mapping) and hasattr(
             runner.optim_wrapper, 'step'
         ):
-            for name, wrapper in name_wrappers(runner.optim_wrapper).items():
+            wrappers = name_wrappers(runner.optim_wrapper)
+            parameters: list[str] = []
+            for wrapper in wrappers.values():
+                names = ParameterNames(wrapper.optimizer)
+                names.learn(runner.model)
+                parameters += names.all()
+            check_modules('GradClipHook', self._clip, parameters)
+            for name, wrapper in wrappers.items():
                 self._take_over(runner, name, wrapper)
 
     def _take_over(
@@ -77,9 +84,6 @@ class GradClipHook(StepHook):
                 f'`optim_wrapper.clip_grad={wrapper.clip_grad_kwargs}` '
                 'already. Keep one of the two.'
             )
-        names = ParameterNames(wrapper.optimizer)
-        names.learn(runner.model)
-        check_modules('GradClipHook', self._clip, names.all())
         # Each optimizer has norms of its own, and learns its own limits.
         clip = copy.deepcopy(self._clip)
         self._clips[name] = clip
@@ -101,6 +105,8 @@ class GradClipHook(StepHook):
             return
         hub = runner.message_hub
         hub.update_scalar('train/grad_norm_clipped', report.clipped_norm)
+        if isinstance(self._sources[name], StockSteps):
+            hub.update_scalar('train/grad_norm', report.grad_norm)
         prefix = '' if len(self._clips) == 1 else f'{name}/'
         for clip in report.clips:
             counts = self._counts.setdefault(prefix + clip.group, [0, 0])

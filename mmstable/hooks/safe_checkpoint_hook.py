@@ -248,12 +248,19 @@ class SafeCheckpointHook(CheckpointHook):
         **kwargs: Any,
     ) -> bool:
         """Save on the main process; all ranks learn whether it worked."""
+        # Reading a verdict may take an agreement of all ranks; the main
+        # process alone would wait for it in vain.
+        for wrapper in name_wrappers(runner.optim_wrapper).values():
+            getattr(wrapper, 'last_step', None)
         failure: list[Any] = [None]
         if is_main_process():
             failure = [self._try_to_save(runner, name, state or {}, kwargs)]
         broadcast_object_list(failure)
         if failure[0] is None:
             return True
+        if not isinstance(failure[0], (Poisoned, OSError)):
+            # On all ranks: the others must not be left waiting.
+            raise failure[0]
         self._report(runner, name, failure[0])
         return False
 
@@ -264,7 +271,7 @@ class SafeCheckpointHook(CheckpointHook):
         extra = {type(self).__name__: {'infinite_buffers': infinite, **state}}
         try:
             self._place.save(self._saver, runner, name, extra, **kwargs)
-        except (Poisoned, OSError) as error:
+        except Exception as error:
             return error
         return None
 

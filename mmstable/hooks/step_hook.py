@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from mmengine.hooks import Hook
@@ -27,6 +28,9 @@ class StepHook(Hook):
 
     def before_train(self, runner: Runner) -> None:
         """Find out whose steps to follow."""
+        for wrapper in name_wrappers(runner.optim_wrapper).values():
+            if hasattr(wrapper, 'introduce'):
+                wrapper.introduce(runner.model)
         self._steps = NewSteps(self.step_sources(runner))
 
     def after_train_iter(
@@ -38,7 +42,9 @@ class StepHook(Hook):
     ) -> None:
         """Pass on what is new."""
         for name, report in self._steps:
-            self.after_step(runner, name, report)
+            # Wrappers in a dict do not know of iterations before a resume.
+            counted = replace(report, iteration=runner.iter + 1)
+            self.after_step(runner, name, counted)
 
     def before_save_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
         """Save the state of this hook."""

@@ -11,7 +11,7 @@ from mmengine.dataset import InfiniteSampler
 from mmengine.runner import BaseLoop
 
 from mmstable.checkpoint.rng import capture_rng, restore_rng
-from mmstable.errors import CheckpointError
+from mmstable.errors import CheckpointError, MMStableError
 from mmstable.loops.data_place import (
     DataFacts,
     DataPlace,
@@ -71,7 +71,9 @@ class SafeLoop(BaseLoop):
         try:
             return self._run()
         except (Exception, KeyboardInterrupt) as error:
-            self._tell(error)
+            better = self._tell(error)
+            if better is not None:
+                raise better from error
             raise
 
     def state_dict(self) -> dict[str, Any]:
@@ -133,18 +135,23 @@ class SafeLoop(BaseLoop):
     def _run(self) -> Any:
         """Train."""
 
-    def _tell(self, error: BaseException) -> None:
+    def _tell(self, error: BaseException) -> MMStableError | None:
+        """Tell all hooks; one may know a better name for what happened."""
+        better = None
         # Not by `call_hook`: the failure of one hook would silence others.
         for hook in self.runner.hooks:
             if not hasattr(hook, 'on_exception'):
                 continue
             try:
-                hook.on_exception(self.runner, exception=error)
+                hook.on_exception(self.runner, exception=better or error)
+            except MMStableError as named:
+                better = named
             except Exception:
                 self.runner.logger.exception(
                     f'{type(hook).__name__}.on_exception failed; the error '
                     'that it was called for follows.'
                 )
+        return better
 
     def _claim_saved(self) -> dict[str, Any] | None:
         """The loaded state, if it belongs to where the run is."""

@@ -28,6 +28,8 @@ class Fp32Modules:
             patterns = [patterns]
         self._patterns = [_compile(text) for text in patterns]
         self._models: WeakSet[Module] = WeakSet()
+        # What is in the whole model need not be in each part of it.
+        self._found: set[str] = set()
 
     def install(self, model: Module, device_type: str) -> None:
         """Hook the modules of a model; once for each model.
@@ -55,8 +57,9 @@ class Fp32Modules:
                 for name in modules
                 if name == pattern.pattern or pattern.fullmatch(name)
             ]
-            if not names:
+            if not names and pattern.pattern not in self._found:
                 raise ValueError(_no_match(pattern.pattern, list(modules)))
+            self._found.add(pattern.pattern)
             chosen.extend(modules[name] for name in names)
         return chosen
 

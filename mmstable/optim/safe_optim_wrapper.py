@@ -69,6 +69,7 @@ class SafeOptimWrapper(OptimWrapper):
         self._names = ParameterNames(optimizer)
         self._update = Update(optimizer, self._names, clip)
         self._announced = False
+        self._warned_of_empty = False
         self._last_step: StepReport | None = None
         self._counts = {Outcome.APPLIED: 0, Outcome.SKIPPED: 0}
         self._safe_step = SafeStep(
@@ -115,6 +116,14 @@ class SafeOptimWrapper(OptimWrapper):
         )
         # A wrapper that was built before its runner has the hub of no run,
         # or of another one.
+        self.introduce(model)
+
+    def introduce(self, model: Module) -> None:
+        """Learn the names in a model before parts of it are trained.
+
+        mmengine does not tell the wrappers of an ``OptimWrapperDict`` of the
+        whole model.
+        """
         self.message_hub = MessageHub.get_current_instance()
         self._meet(model)
 
@@ -190,6 +199,9 @@ class SafeOptimWrapper(OptimWrapper):
     def _publish(self, report: StepReport) -> None:
         self._last_step = report
         if report.outcome is Outcome.EMPTY:
+            if self._warned_of_empty:
+                return
+            self._warned_of_empty = True
             print_log(
                 f'mmstable: Iter {report.iteration}: no parameter has a '
                 'gradient, so there is nothing to update. Is every parameter '

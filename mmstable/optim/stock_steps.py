@@ -53,7 +53,7 @@ class StockSteps:
     @property
     def last_step(self) -> StepReport | None:
         """What became of the newest step; to be asked after an iteration."""
-        if self._seen is None and self._was_skipped():
+        if self._seen is None and self._is_due():
             self._seen = self._describe_skipped()
         if self._seen is not None:
             before, self._scale = self._scale, self._read_scale()
@@ -111,14 +111,18 @@ class StockSteps:
             iteration=self._wrapper.inner_count,
         )
 
-    def _was_skipped(self) -> bool:
+    def _is_due(self) -> bool:
         return bool(self._kept) and self._wrapper.should_update()
 
-    def _describe_skipped(self) -> dict[str, Any]:
+    def _describe_skipped(self) -> dict[str, Any] | None:
         params = [param for param, _ in self._kept.values()]
         grads = [grad for _, grad in self._kept.values()]
-        attempt = self._measure(params, grads, 1.0)
-        return self._describe_bad(Outcome.SKIPPED, attempt.find_culprits())
+        culprits = self._measure(params, grads, 1.0).find_culprits()
+        if not culprits:
+            # Gradients of another optimizer's loss: no step was meant.
+            self._kept.clear()
+            return None
+        return self._describe_bad(Outcome.SKIPPED, culprits)
 
     def _describe_bad(
         self, outcome: Outcome, culprits: list[tuple[Tensor, str]]

@@ -179,7 +179,7 @@ def run_chaos(folder: Path, iterations: int, kills: int) -> int:
     for key in ('GradClipHook', 'GradNanLoggerHook'):
         assert_same(ours[key], theirs[key], key)
     assert killed['meta']['iter'] == unbroken['meta']['iter'] == iterations
-    leftovers = [p for p in (folder / 'killed').iterdir() if '.tmp' in p.name]
+    leftovers = [p for p in (folder / 'killed').iterdir() if 'tmp' in p.name]
     assert leftovers == []
     return done
 

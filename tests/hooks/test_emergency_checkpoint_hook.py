@@ -250,7 +250,8 @@ class SlowModel(BaseModel):
 
 
 @pytest.mark.parametrize('number', [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_during_validation(tmp_path, number):
+@pytest.mark.parametrize('to_group', [False, True])
+def test_a_signal_during_validation(tmp_path, number, to_group):
     (tmp_path / 'slow_module.py').write_text(SLOW_MODULE)
     (tmp_path / 'slow.py').write_text(SLOW.format(root=ROOT))
     process = subprocess.Popen(
@@ -261,12 +262,17 @@ def test_a_signal_during_validation(tmp_path, number):
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
+        start_new_session=True,
     )
     out = []
     for line in process.stdout:
         out.append(line)
         if line.startswith('validating'):
-            process.send_signal(number)
+            if to_group:
+                # As a terminal and Slurm do: the workers get it, too.
+                os.killpg(process.pid, number)
+            else:
+                process.send_signal(number)
             break
     out.append(process.communicate(timeout=60)[0])
     text = ''.join(out)
