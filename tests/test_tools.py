@@ -230,6 +230,43 @@ def test_missing_checkpoint_is_suggested(
         assert line.endswith('Did you mean iter_2000.pth?')
 
 
+@pytest.mark.parametrize(
+    ('options', 'message'),
+    [
+        (
+            ['optim_wrapper.type=mmstable.SafeAmpOptimWrapper']
+            + ['optim_wrapper.loss_scale=0'],
+            '`init_scale` must be positive, got 0.0',
+        ),
+        (
+            ['optim_wrapper.type=mmstable.SafeAmpOptimWrapper']
+            + ['optim_wrapper.los_scale=2'],
+            "unexpected keyword argument 'los_scale'",
+        ),
+        (
+            ['optim_wrapper.type=mmstable.SafeAmpOptimWrapper']
+            + ['optim_wrapper.fp32_modules=nothing'],
+            "'nothing' matches no module of the model",
+        ),
+    ],
+)
+def test_wrong_setting_is_one_line(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    options: list[str],
+    message: str,
+) -> None:
+    line = error_of(
+        capsys,
+        'config.py',
+        '--work-dir',
+        str(tmp_path),
+        '--cfg-options',
+        *options,
+    )
+    assert message in line
+
+
 def test_misspelt_type_is_suggested(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

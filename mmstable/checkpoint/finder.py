@@ -52,8 +52,8 @@ def find_checkpoint(folder: Path, before_iter: int | None = None) -> Search:
     """Find the newest good checkpoint of a run.
 
     Args:
-        folder (Path): The work directory of the run. What its file
-            ``last_checkpoint`` names is looked at too, wherever it is.
+        folder (Path): The work directory of the run. If it has none, the
+            folder of what its file ``last_checkpoint`` names is looked at.
         before_iter (int, optional): Only those with fewer iterations done.
             Defaults to None.
     """
@@ -138,21 +138,27 @@ class _Candidate:
 
 
 def _candidates(folder: Path) -> set[Path]:
+    own = _checkpoints_in(folder)
     pointer = folder / 'last_checkpoint'
-    folders = {folder}
-    paths = set()
-    if pointer.is_file():
-        last = Path(pointer.read_text().strip())
-        # Written relative to where the training was started.
-        for place in (last, folder / last.name):
-            if place.is_file():
-                paths.add(place.resolve())
-                folders.add(place.parent)
-    for one in folders:
-        for path in one.glob('*.pth'):
-            if _NAME.match(path.name):
-                paths.add(path.resolve())
-    return paths
+    if not pointer.is_file():
+        return own
+    last = Path(pointer.read_text().strip())
+    # It may have any name, and the folder may have been moved.
+    if (folder / last.name).is_file():
+        own.add((folder / last.name).resolve())
+    if own or not last.is_file():
+        return own
+    # Checkpoints may be kept elsewhere (`out_dir`). Only then the pointer is
+    # followed: in a copy of a work directory it leads back to the original.
+    return {last.resolve()} | _checkpoints_in(last.parent)
+
+
+def _checkpoints_in(folder: Path) -> set[Path]:
+    return {
+        path.resolve()
+        for path in folder.glob('*.pth')
+        if _NAME.match(path.name)
+    }
 
 
 def _newest_first(candidates: Iterable[_Candidate]) -> list[_Candidate]:

@@ -46,6 +46,11 @@ def _explain(path: str, error: Exception) -> str:
         return f"'{path}' needs '{culprit}', which does not exist." + (
             near_files(culprit)
         )
+    if isinstance(error, FileNotFoundError) and '.mim' in str(error):
+        return (
+            f"'{path}' has a base 'mmstable::...', which needs an installed "
+            "package: run 'pip install -e .' in the checkout first."
+        )
     if isinstance(error, SyntaxError):
         return f'{culprit}:{error.lineno}: {error.msg}'
     text = ' '.join(str(error).split())

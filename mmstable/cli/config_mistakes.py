@@ -26,6 +26,13 @@ def explain_mistake(error: Exception) -> str | None:
         return _explain_unregistered(str(error))
     if isinstance(error, TypeError) and _refused_arguments(error):
         return f'the config has a wrong argument: {error}.'
+    if isinstance(error, (TypeError, ValueError)) and _is_ours(error):
+        return f'the config has a wrong setting: {error}'
+    if 'end should be larger than begin' in str(error):
+        return (
+            f'param_scheduler: {error}. Is the warm-up longer than the '
+            'training (train_cfg)?'
+        )
     return None
 
 
@@ -56,6 +63,15 @@ def _names_of(registry: Registry) -> set[str]:
         names |= {f'{child.scope}.{name}' for name in _names_of(child)}
         names |= set(child.module_dict)
     return names
+
+
+def _is_ours(error: Exception) -> bool:
+    """Whether mmstable itself has refused a setting."""
+    modules = [
+        frame.f_globals.get('__name__', '')
+        for frame, _ in traceback.walk_tb(error.__traceback__)
+    ]
+    return bool(modules) and modules[-1].startswith('mmstable.')
 
 
 def _refused_arguments(error: TypeError) -> bool:

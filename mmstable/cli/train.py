@@ -19,7 +19,7 @@ from mmstable.cli.cpu_ranks import prepare_cpu_ranks
 from mmstable.cli.resume import settle_checkpoint
 from mmstable.cli.resume_command import resume_command
 from mmstable.cli.train_args import parse_args
-from mmstable.errors import MMStableError, UsageError
+from mmstable.errors import MMStableError, StoppedBySignal, UsageError
 
 # What a shell reports for a program that Ctrl-C has ended.
 _EXIT_INTERRUPTED = 130
@@ -43,6 +43,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
         settle_checkpoint(cfg, args, _say_once)
         _train(cfg)
+    except StoppedBySignal as stop:
+        _say(f'{stop}; the command to go on is above')
+        return stop.exit_code
     except MMStableError as error:
         _say(f'error: {error}')
         return error.exit_code

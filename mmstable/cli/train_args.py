@@ -78,7 +78,8 @@ def _add_run_options(parser: argparse.ArgumentParser) -> None:
         nargs='+',
         action=_CfgOptions,
         metavar='KEY=VALUE',
-        help='change values of the config, e.g. train_cfg.max_iters=100',
+        help='change values of the config, e.g. '
+        'optim_wrapper.clip_grad.max_norm=20',
     )
     parser.add_argument('--seed', type=int, help='seed of all generators')
     parser.add_argument(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter, deque
+from dataclasses import replace
 from typing import Any
 
 from mmengine.runner import Runner
@@ -170,7 +172,12 @@ class GradNanLoggerHook(StepHook):
         stats.quiet_until = report.iteration + self._window
         bad, seen = stats.alarming.counts()
         runner.logger.warning(
-            self._wording.too_many(bad, seen, stats.alarming.in_a_row, report)
+            self._wording.too_many(
+                bad,
+                seen,
+                stats.alarming.in_a_row,
+                replace(report, fault=stats.commonest_fault()),
+            )
         )
 
     def state_dict(self) -> dict[str, Any]:
@@ -201,6 +208,7 @@ class _Statistics:
         # All bad steps, and those that are not part of finding a scale.
         self.overall = BadRate(window, max_bad_rate, max_in_a_row)
         self.alarming = BadRate(window, max_bad_rate, max_in_a_row)
+        self._faults: deque[str | None] = deque(maxlen=window)
         self.applied = 0
         self.skipped = 0
         self.quiet_until = 0
@@ -210,11 +218,18 @@ class _Statistics:
         self.skipped += report.skipped
         self.overall.add(report.fault is not None)
         self.alarming.add(alarming)
+        fault = report.fault if alarming else None
+        self._faults.append(None if fault is None else fault.value)
+
+    def commonest_fault(self) -> Fault:
+        counts = Counter(fault for fault in self._faults if fault)
+        return Fault(counts.most_common(1)[0][0])
 
     def state_dict(self) -> dict[str, Any]:
         return dict(
             overall=self.overall.state_dict(),
             alarming=self.alarming.state_dict(),
+            faults=list(self._faults),
             applied=self.applied,
             skipped=self.skipped,
             quiet_until=self.quiet_until,
@@ -223,6 +238,7 @@ class _Statistics:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.overall.load_state_dict(state['overall'])
         self.alarming.load_state_dict(state['alarming'])
+        self._faults.extend(state['faults'])
         self.applied = state['applied']
         self.skipped = state['skipped']
         self.quiet_until = state['quiet_until']

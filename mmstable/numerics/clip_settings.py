@@ -163,7 +163,7 @@ def _check_keys(
             hint = f' Did you mean {near[0]!r}?' if near else ''
             raise ValueError(
                 f'{where}: unknown setting {key!r} for {method!r}; allowed '
-                f'are {sorted(allowed)}.{hint}'
+                f'are {sorted({*allowed, "norm_type"})}.{hint}'
             )
     missing = sorted(required - set(settings)) if needed else []
     if missing:

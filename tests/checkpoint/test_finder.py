@@ -102,6 +102,16 @@ def test_past_that_was_given_up_comes_last(tmp_path):
     assert find_checkpoint(tmp_path).found.path == old.resolve()
 
 
+def test_a_copied_work_dir_is_searched_by_itself(tmp_path):
+    original, copied = tmp_path / 'original', tmp_path / 'copied'
+    original.mkdir()
+    copied.mkdir()
+    newest = save(original, 'iter_60.pth', 60)
+    own = save(copied, 'iter_20.pth', 20)
+    (copied / 'last_checkpoint').write_text(str(newest))
+    assert find_checkpoint(copied).found.path == own.resolve()
+
+
 def test_pointer_is_followed(tmp_path):
     work, other = tmp_path / 'work', tmp_path / 'other'
     work.mkdir()

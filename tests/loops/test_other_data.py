@@ -153,7 +153,7 @@ class OwnOrder(Sampler):
             yield number % 10
 
 
-class OwnLoader(DataLoader):
+class ForeignLoader(DataLoader):
     """Asks nobody which samples to read."""
 
     def __iter__(self) -> Iterator[Any]:
@@ -184,7 +184,7 @@ class Foreign:
         (lambda: loader(ShuffledStream(99)), iter_loop(8), 6),
         (lambda: loader(Stream(10)), epoch_loop(), 2),
         (lambda: loader(ShuffledStream(10)), epoch_loop(), 2),
-        (lambda: OwnLoader(Numbered()), epoch_loop(), 1),
+        (lambda: ForeignLoader(Numbered()), epoch_loop(), 1),
         (Foreign, iter_loop(8), 6),
         (Foreign, epoch_loop(), 2),
     ],
