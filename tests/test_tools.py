@@ -217,7 +217,7 @@ def test_missing_base_is_suggested(
     (project / 'orphan.py').write_text("_base_ = './confi.py'\n")
     line = error_of(capsys, 'orphan.py')
     assert "'orphan.py' needs '" in line
-    assert re.search(r'Did you mean \S*/project0/config\.py', line)
+    assert re.search(r'Did you mean \S*/project\d/config\.py', line)
 
 
 def test_missing_checkpoint_is_suggested(

@@ -1,4 +1,4 @@
-# `make train`: two minutes on two CPU cores, in real fp16.
+# `make train`: under three minutes on two idle CPU cores, in real fp16.
 _base_ = [
     '../_base_/default_runtime_fp16.py',
     '../_base_/schedules/schedule_20k_fp16.py',
