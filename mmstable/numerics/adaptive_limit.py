@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import bisect
 import math
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
 
-class _RecentNorms:
+class _RecentNorms(ABC):
     """Norms of applied steps, finite ones only.
 
     Args:
@@ -35,8 +36,9 @@ class _RecentNorms:
             return self._max_norm
         return min(learned, self._max_norm or math.inf)
 
+    @abstractmethod
     def _learned_limit(self) -> float:
-        raise NotImplementedError
+        """What the remembered norms say."""
 
     def observe(self, norm: float) -> None:
         """Hear of the norm, before clipping, of an applied step."""
