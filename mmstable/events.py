@@ -39,6 +39,10 @@ class Fault(str, Enum):
     NAN_GRAD = 'nan_grad'
     # A weight, a buffer or an optimizer state is not finite.
     POISONED = 'poisoned'
+    # Finite, but far outside the recent level.
+    SPIKE = 'spike'
+    # The device had no memory left.
+    OOM = 'oom'
 
 
 class Culprit(NamedTuple):
@@ -94,6 +98,8 @@ class StepReport:
         dropped_micro_batches (int): Iterations of an accumulation window
             that were left out because their loss was not finite.
             Defaults to 0.
+        loss_terms (tuple[str]): Names of the losses that were not finite.
+            Defaults to ().
     """
 
     iteration: int
@@ -107,6 +113,7 @@ class StepReport:
     clipped_norm: float | None = None
     culprits: tuple[Culprit, ...] = ()
     dropped_micro_batches: int = 0
+    loss_terms: tuple[str, ...] = ()
 
     @property
     def applied(self) -> bool:
