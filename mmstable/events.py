@@ -72,6 +72,23 @@ class ClipRecord(NamedTuple):
     coef: float
 
 
+class Origin(NamedTuple):
+    """Where a fault of a distributed run began.
+
+    Args:
+        rank (int): The process.
+        node (str): Name of its machine.
+        device (str): Its device, as in torch.
+        where (str): What was not finite there: 'loss'; 'gradient', before
+            the ranks averaged theirs; or 'reduced_gradient', after that.
+    """
+
+    rank: int
+    node: str
+    device: str
+    where: str
+
+
 @dataclass(frozen=True)
 class StepReport:
     """Everything that happened to one optimizer step.
@@ -100,6 +117,11 @@ class StepReport:
             Defaults to 0.
         loss_terms (tuple[str]): Names of the losses that were not finite.
             Defaults to ().
+        origins (tuple[Origin]): The ranks where the fault began; none with
+            one process, or if nobody knows. Defaults to ().
+        copied_from (int, optional): The rank whose weights and optimizer
+            state have replaced those of the origins, which had missed the
+            update before this one. Defaults to None.
     """
 
     iteration: int
@@ -114,6 +136,8 @@ class StepReport:
     culprits: tuple[Culprit, ...] = ()
     dropped_micro_batches: int = 0
     loss_terms: tuple[str, ...] = ()
+    origins: tuple[Origin, ...] = ()
+    copied_from: int | None = None
 
     @property
     def applied(self) -> bool:

@@ -59,9 +59,14 @@ class StepAttempt:
         return self.loss_scale * self.window.shrinkage
 
     @property
+    def device(self) -> torch.device:
+        """Where the gradients are."""
+        return self.part_norms.device
+
+    @property
     def is_on_host(self) -> bool:
         """Whether the verdict can be read without waiting for a device."""
-        return self.part_norms.device.type == 'cpu'
+        return self.device.type == 'cpu'
 
     def read_norms(self) -> list[float]:
         """Norms of the unscaled parts; waits for the device."""

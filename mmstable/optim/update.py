@@ -65,12 +65,20 @@ class Update:
         self._clip = clip
         self._plan = None
 
-    def plan_for(self, params: list[Tensor]) -> ClipPlan:
-        """Which of these parameters are clipped together."""
+    def plan_for(
+        self, params: list[Tensor], keep_empty: bool = False
+    ) -> ClipPlan:
+        """Which of these parameters are clipped together.
+
+        Args:
+            params (list[Tensor]): The parameters.
+            keep_empty (bool): Whether to count groups of which none is
+                here, because other ranks hold them. Defaults to False.
+        """
         ids = tuple(map(id, params))
         if self._plan is None or self._plan[0] != ids:
             names = [self._names[param] for param in params]
-            self._plan = ids, make_plan(self._clip, names)
+            self._plan = ids, make_plan(self._clip, names, keep_empty)
         return self._plan[1]
 
     def forget(self) -> None:
