@@ -33,8 +33,8 @@ def meet(
     topic: str,
     word: Any,
     patience: float,
-    digest: Callable[[list[Any]], list[Any]] = list,
-) -> list[Any] | None:
+    digest: Callable[[list[Any]], Any] = list,
+) -> Any:
     """Hear a word of every rank, if all of them come to this meeting.
 
     The last one to arrive reads all words and writes them into one place, so
@@ -42,16 +42,14 @@ def meet(
 
     Args:
         topic (str): What the meeting is about; used once.
-        word (Any): What this rank has to say, as JSON can hold it; None for
-            nothing.
+        word (Any): What this rank has to say, as JSON can hold it.
         patience (float): Seconds to wait for the others.
-        digest (Callable): Makes a long list of words shorter. Defaults to
-            list.
+        digest (Callable): What to keep of all words, by rank: every rank is
+            told that. It must not be None. Defaults to list.
 
     Returns:
-        list or None: The words of those who had one, by rank. None if
-        somebody stayed away: then all who came, and all who still come, are
-        told so.
+        Any: The digest. None if somebody stayed away: then all who came, and
+        all who still come, are told so.
     """
     store = open_store('meeting')
     store.set(f'{topic}/{get_rank()}', json.dumps(word))
@@ -62,13 +60,10 @@ def meet(
 
 def _read_all(store: Store, topic: str) -> list[Any]:
     keys = [f'{topic}/{rank}' for rank in range(get_world_size())]
-    words = [json.loads(word) for word in store.multi_get(keys)]
-    return [word for word in words if word is not None]
+    return [json.loads(word) for word in store.multi_get(keys)]
 
 
-def _await_decision(
-    store: Store, topic: str, patience: float
-) -> list[Any] | None:
+def _await_decision(store: Store, topic: str, patience: float) -> Any:
     deadline = time.monotonic() + patience
     pause = _SHORTEST_PAUSE
     # Not by `wait`, which would keep other threads from the store.
@@ -80,9 +75,7 @@ def _await_decision(
     return _decide(store, topic, None)
 
 
-def _decide(
-    store: Store, topic: str, words: list[Any] | None
-) -> list[Any] | None:
+def _decide(store: Store, topic: str, digest: Any) -> Any:
     """Write a decision, unless there is one; the one that holds."""
-    held = store.compare_set(f'{topic}/decision', '', json.dumps(words))
+    held = store.compare_set(f'{topic}/decision', '', json.dumps(digest))
     return json.loads(held)

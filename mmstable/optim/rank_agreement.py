@@ -24,8 +24,8 @@ from mmstable.store import meet
 PATIENCE = 10.0
 # The same where it is known that all ranks are on their way.
 _CERTAIN = 300.0
-# Ranks that a report names.
-_MOST_ORIGINS = 16
+# Ranks that a report names, and parameters that only they can see.
+_MOST_ORIGINS, _MOST_CULPRITS = 16, 64
 _SERIAL = itertools.count()
 
 
@@ -194,23 +194,24 @@ class RankAgreement:
         """
         if get_world_size() == 1:
             return Hearing(not losses_are_finite)
-        word = self._word(losses_are_finite, str(device))
         certain = agreed or not self.is_reduced
-        words = meet(
+        word = self._word(losses_are_finite, str(device))
+        if certain:
+            # Not the same on all ranks, as it is with DDP alone.
+            word['culprits'] = list(culprits[:_MOST_CULPRITS])
+        digest = meet(
             f'{self._serial}/{self._steps}',
             word,
             _CERTAIN if certain else PATIENCE,
             _digest,
         )
-        if words is None and not certain:
-            self._missed = tuple(culprits[:_MOST_ORIGINS])
+        if digest is None and not certain:
+            self._missed = tuple(culprits[:_MOST_CULPRITS])
             return None
         self._missed = None
-        return _read(words or ([] if word is None else [word]))
+        return _read(digest or _digest([word]))
 
-    def _word(
-        self, losses_are_finite: bool, device: str
-    ) -> dict[str, Any] | None:
+    def _word(self, losses_are_finite: bool, device: str) -> dict[str, Any]:
         if self._missed is not None:
             where = 'reduced_gradient'
         elif not losses_are_finite:
@@ -218,30 +219,36 @@ class RankAgreement:
         elif any(look.found_bad() for look in self._looks):
             where = 'gradient'
         else:
-            return None
+            where = ''
         return dict(
             origin=[get_rank(), platform.node(), device, where],
+            behind=self._missed is not None,
             culprits=list(self._missed or ()),
         )
 
 
-def _digest(words: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """What matters to all, if many ranks have something to say."""
-    words.sort(key=lambda word: word['origin'][3] != 'reduced_gradient')
-    return words[:_MOST_ORIGINS]
+def _digest(words: list[dict[str, Any]]) -> dict[str, Any]:
+    """What matters to all, however many ranks have something to say."""
+    named = [word['origin'] for word in words if word['origin'][3]]
+    holders = [word['origin'] for word in words if word['culprits']]
+    if not named and len(holders) < len(words):
+        # Averaged gradients are the same everywhere, except for these.
+        named = [[*origin[:3], 'reduced_gradient'] for origin in holders]
+    culprits = {
+        tuple(culprit): None for word in words for culprit in word['culprits']
+    }
+    return dict(
+        loss_is_bad=any(origin[3] == 'loss' for origin in named),
+        origins=named[:_MOST_ORIGINS],
+        culprits=list(culprits)[:_MOST_CULPRITS],
+        behind=[word['origin'][0] for word in words if word['behind']],
+    )
 
 
-def _read(words: list[dict[str, Any]]) -> Hearing:
-    origins = tuple(Origin(*word['origin']) for word in words)
+def _read(digest: dict[str, Any]) -> Hearing:
     return Hearing(
-        loss_is_bad=any(origin.where == 'loss' for origin in origins),
-        origins=origins,
-        culprits=tuple(
-            Culprit(*culprit) for word in words for culprit in word['culprits']
-        ),
-        behind=frozenset(
-            origin.rank
-            for origin in origins
-            if origin.where == 'reduced_gradient'
-        ),
+        loss_is_bad=digest['loss_is_bad'],
+        origins=tuple(Origin(*origin) for origin in digest['origins']),
+        culprits=tuple(Culprit(*found) for found in digest['culprits']),
+        behind=frozenset(digest['behind']),
     )
