@@ -14,6 +14,7 @@ from mmstable.report.event_log import EventLog
 from mmstable.report.records import (
     Heartbeat,
     Poisoned,
+    ReplicasDiverged,
     RunEnd,
     ScaleChange,
     StepFault,
@@ -86,6 +87,22 @@ class RunRecorder:
         """Record that a checkpoint was not saved."""
         if self._rank == 0:
             self._log.write(Poisoned(iteration, time.time(), culprits))
+
+    def record_divergence(
+        self,
+        iteration: int,
+        name: str,
+        count: int,
+        ranks: tuple[int, ...],
+        action: str,
+    ) -> None:
+        """Record that ranks are not alike."""
+        if self._rank == 0:
+            self._log.write(
+                ReplicasDiverged(
+                    iteration, time.time(), name, count, ranks, action
+                )
+            )
 
     def sample(
         self,
@@ -165,5 +182,7 @@ class RunRecorder:
                 dropped_micro_batches=report.dropped_micro_batches,
                 losses=read_losses(outputs),
                 loss_terms=report.loss_terms,
+                origins=report.origins,
+                copied_from=report.copied_from,
             )
         )

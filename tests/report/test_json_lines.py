@@ -8,9 +8,11 @@ import pytest
 import torch
 
 from mmstable import Culprit
+from mmstable.events import Origin
 from mmstable.report import (
     Heartbeat,
     Poisoned,
+    ReplicasDiverged,
     RunEnd,
     ScaleChange,
     StepFault,
@@ -36,6 +38,8 @@ RECORDS = [
         culprits=(Culprit('层.weight', 'NaN'), Culprit('b', 'Inf')),
         dropped_micro_batches=0,
         losses={'loss': INF, 'loss_aux': -INF},
+        origins=(Origin(1, 'node', 'cpu', 'loss'),),
+        copied_from=0,
     ),
     ScaleChange(3, 2.0, 'optim_wrapper', 1024.0, 512.0),
     Heartbeat(
@@ -59,6 +63,7 @@ RECORDS = [
         lost_events=1,
     ),
     Poisoned(4, 2.5, (Culprit('state_dict/a', 'NaN'),)),
+    ReplicasDiverged(5, 2.5, 'a.weight', 2, (1, 3), 'warn'),
 ]
 
 
