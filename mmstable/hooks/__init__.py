@@ -4,6 +4,7 @@ from mmstable.hooks.emergency_checkpoint_hook import EmergencyCheckpointHook
 from mmstable.hooks.event_log_hook import EventLogHook
 from mmstable.hooks.grad_clip_hook import GradClipHook
 from mmstable.hooks.grad_nan_logger_hook import GradNanLoggerHook
+from mmstable.hooks.rank_failure_hook import RankFailureHook
 from mmstable.hooks.replica_check_hook import ReplicaCheckHook
 from mmstable.hooks.resume_report_hook import ResumeReportHook
 from mmstable.hooks.safe_checkpoint_hook import SafeCheckpointHook
@@ -13,6 +14,7 @@ __all__ = [
     'EventLogHook',
     'GradClipHook',
     'GradNanLoggerHook',
+    'RankFailureHook',
     'ReplicaCheckHook',
     'ResumeReportHook',
     'SafeCheckpointHook',

@@ -29,12 +29,12 @@ class EmergencyCheckpointHook(Hook):
     saved, the command to go on is printed, and the run ends with exit code
     128 + the signal's number. A second signal ends it at once.
 
-    On an exception, and with one process, the state after the last complete
-    step is saved. It is exact if the exception came from the data or from
-    the model, outside an accumulation window. This needs one of mmstable's
-    loops, which tell hooks of exceptions. In both
-    cases it needs :class:`SafeCheckpointHook`, which does the saving: a
-    state with NaN in it is not saved.
+    On an exception the state after the last complete step is saved; with
+    several processes by :class:`RankFailureHook`. It is exact if the
+    exception came from the data or from the model, outside an accumulation
+    window. This needs one of mmstable's loops, which tell hooks of
+    exceptions. In both cases it needs :class:`SafeCheckpointHook`, which
+    does the saving: a state with NaN in it is not saved.
 
     Args:
         signals (Sequence[str]): What to listen to. Defaults to
@@ -122,9 +122,12 @@ class EmergencyCheckpointHook(Hook):
             # and that is what the exception is about.
             self._stop(runner)
         if get_world_size() > 1:
+            if any(hasattr(h, 'saves_on_exception') for h in runner.hooks):
+                return
             runner.logger.error(
                 f'{type(exception).__name__} on this rank: no emergency '
-                'checkpoint, because the other ranks may be waiting.'
+                'checkpoint without RankFailureHook, because the other ranks '
+                'may be waiting.'
             )
             return
         path = self._save(runner)
@@ -132,7 +135,7 @@ class EmergencyCheckpointHook(Hook):
             runner.logger.error(
                 f'mmstable: training failed with {type(exception).__name__}. '
                 f'The state before it is saved in {path}. '
-                f'{_how_to_go_on(runner, path)}'
+                f'{how_to_go_on(runner, path)}'
             )
 
     def _stop_if_asked(self, runner: Runner, count: int) -> None:
@@ -151,7 +154,7 @@ class EmergencyCheckpointHook(Hook):
         if is_main_process():
             runner.logger.warning(
                 f'mmstable: stopped by {name}: {saved}. '
-                f'{_how_to_go_on(runner, path)}'
+                f'{how_to_go_on(runner, path)}'
             )
         raise StoppedBySignal(name, received or 15)
 
@@ -166,7 +169,8 @@ class EmergencyCheckpointHook(Hook):
         return None
 
 
-def _how_to_go_on(runner: Runner, path: str | None) -> str:
+def how_to_go_on(runner: Runner, path: str | None) -> str:
+    """The command that resumes a run from a checkpoint, if there is one."""
     if path is None:
         return ''
     # The command line that started this run, if it was ours.
