@@ -86,7 +86,7 @@ class PeerWatch:
         """This rank has come to its end, in whatever way."""
         self._stopped.set()
         if threading.current_thread() is not self._thread:
-            self._thread.join(timeout=5 * self.interval)
+            self._thread.join(timeout=self.interval)
         try:
             self._store.set(f'beat/{self._rank}', _DONE)
         except RuntimeError:
@@ -138,13 +138,6 @@ class PeerWatch:
         if not self._store.check([key]):
             return None
         return self._store.get(key).decode()
-
-    def is_alive(self, rank: int, since: float) -> bool:
-        """Whether a rank gives a sign of life within some seconds."""
-        before = self.read('beat', rank)
-        time.sleep(since)
-        now = self.read('beat', rank)
-        return now not in (before, _DONE)
 
     def _run(self) -> None:
         seen, seen_at = None, time.monotonic()

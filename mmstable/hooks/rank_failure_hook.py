@@ -241,15 +241,17 @@ class RankFailureHook(Hook):
         if failure.iteration < 0:
             # It is gone without a word.
             return None
-        silence = max(3 * self._interval, self._grace)
-        while True:
+        beat, seen_at = None, time.monotonic()
+        # It may take its time to save, as long as it is alive.
+        while time.monotonic() - seen_at < self._grace:
             result = watch.read('result', failure.rank)
-            if result is not None:
+            if result is not None or self._watch is not watch:
                 return result or None
-            if not watch.is_alive(failure.rank, silence / 10) and not (
-                watch.is_alive(failure.rank, silence)
-            ):
-                return watch.read('result', failure.rank)
+            now = watch.read('beat', failure.rank)
+            if now != beat:
+                beat, seen_at = now, time.monotonic()
+            time.sleep(0.1)
+        return None
 
 
 class _RngKeeper(Hook):
