@@ -112,6 +112,7 @@ def train(folder: Path, work_dir: str, *options: str, fault: str = '::'):
         stderr=subprocess.STDOUT,
         text=True,
         timeout=60,
+        check=False,
     )
     return done.returncode, done.stdout
 
