@@ -32,6 +32,12 @@ class CheckpointError(MMStableError):
     exit_code = 3
 
 
+class TrainingDiverged(MMStableError):
+    """The run cannot be saved by going back once more."""
+
+    exit_code = 4
+
+
 class StoppedBySignal(MMStableError):
     """The run was asked to stop, and can be resumed.
 

@@ -3,6 +3,7 @@
 from mmstable.report.reader import EventFileError, read_events
 from mmstable.report.records import (
     Event,
+    GuardIntervention,
     Heartbeat,
     Poisoned,
     RunEnd,
@@ -18,6 +19,7 @@ from mmstable.report.records import (
 __all__ = [
     'Event',
     'EventFileError',
+    'GuardIntervention',
     'Heartbeat',
     'RunEnd',
     'RunStart',
