@@ -9,6 +9,7 @@ import torch
 
 from mmstable import Culprit
 from mmstable.report import (
+    GuardIntervention,
     Heartbeat,
     Poisoned,
     RunEnd,
@@ -59,6 +60,19 @@ RECORDS = [
         lost_events=1,
     ),
     Poisoned(4, 2.5, (Culprit('state_dict/a', 'NaN'),)),
+    GuardIntervention(
+        iteration=7,
+        time=3.0,
+        action='rollback',
+        fault='poisoned',
+        reason='不是有限值',
+        since=6,
+        subject='',
+        culprits=(Culprit('state_dict.a', 'NaN'),),
+        restored=4,
+        source='memory',
+        lr_factor=0.5,
+    ),
 ]
 
 
