@@ -6,6 +6,7 @@ from mmstable.hooks.grad_clip_hook import GradClipHook
 from mmstable.hooks.grad_nan_logger_hook import GradNanLoggerHook
 from mmstable.hooks.resume_report_hook import ResumeReportHook
 from mmstable.hooks.safe_checkpoint_hook import SafeCheckpointHook
+from mmstable.hooks.safe_ema_hook import SafeEMAHook
 
 __all__ = [
     'EmergencyCheckpointHook',
@@ -14,4 +15,5 @@ __all__ = [
     'GradNanLoggerHook',
     'ResumeReportHook',
     'SafeCheckpointHook',
+    'SafeEMAHook',
 ]

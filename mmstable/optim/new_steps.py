@@ -17,6 +17,15 @@ def name_wrappers(optim_wrapper: Any) -> dict[str, Any]:
     return {'optim_wrapper': optim_wrapper}
 
 
+def reporting_wrappers(optim_wrapper: Any) -> dict[str, Any]:
+    """Those that say what became of their steps, by name."""
+    return {
+        name: wrapper
+        for name, wrapper in name_wrappers(optim_wrapper).items()
+        if hasattr(wrapper, 'last_step')
+    }
+
+
 class NewSteps:
     """The steps that have happened since the last look.
 
