@@ -35,6 +35,8 @@ class ScheduleDebt:
             lost (int): If an optimizer step was skipped in this iteration,
                 how many iterations it stands for. Defaults to 0.
         """
+        # A loop of somebody else may go on after its end.
+        left = max(left, 0)
         if left != self._left - 1:
             # The run has got another length.
             self._plan = None
@@ -49,6 +51,8 @@ class ScheduleDebt:
         return 1 + self._pay(left)
 
     def _pay(self, left: int) -> int:
+        if self.owed == 0:
+            return 0
         if self._plan is None:
             self._plan = (self.owed, left + 1)
         owed, length = self._plan

@@ -124,3 +124,10 @@ def test_a_run_of_another_length_is_planned_anew():
     assert max(steps) == 2
     extra = [i for i, count in enumerate(steps) if count > 1]
     assert min(b - a for a, b in zip(extra, extra[1:])) > 10
+
+
+def test_a_run_may_go_on_after_its_end():
+    debt = ScheduleDebt()
+    steps = [debt.advance(left, lost=int(left == -2)) for left in (0, -1, -2)]
+    assert steps == [1, 1, 0]
+    assert debt.advance(-3) == 2
