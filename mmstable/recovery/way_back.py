@@ -65,6 +65,10 @@ class WayBack:
         positions = schedule_positions(runner)
         gone = self._restore(runner, before)
         catch_up(runner, positions)
+        for hook in runner.hooks:
+            if hasattr(hook, 'forget_window'):
+                # What it keeps to undo an open window is outdated.
+                hook.forget_window()
         return gone
 
     def _restore(self, runner: Runner, before: int) -> GoneBack | None:
