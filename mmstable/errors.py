@@ -44,6 +44,12 @@ class PeerFailedError(MMStableError):
     exit_code = 21
 
 
+class TrainingDiverged(MMStableError):
+    """The run cannot be saved by going back once more."""
+
+    exit_code = 4
+
+
 class StoppedBySignal(MMStableError):
     """The run was asked to stop, and can be resumed.
 

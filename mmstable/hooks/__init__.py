@@ -1,5 +1,6 @@
 """What happens to this run?  One hook, one file."""
 
+from mmstable.hooks.divergence_guard_hook import DivergenceGuardHook
 from mmstable.hooks.emergency_checkpoint_hook import EmergencyCheckpointHook
 from mmstable.hooks.event_log_hook import EventLogHook
 from mmstable.hooks.grad_clip_hook import GradClipHook
@@ -8,8 +9,11 @@ from mmstable.hooks.rank_failure_hook import RankFailureHook
 from mmstable.hooks.replica_check_hook import ReplicaCheckHook
 from mmstable.hooks.resume_report_hook import ResumeReportHook
 from mmstable.hooks.safe_checkpoint_hook import SafeCheckpointHook
+from mmstable.hooks.safe_ema_hook import SafeEMAHook
+from mmstable.hooks.safe_param_scheduler_hook import SafeParamSchedulerHook
 
 __all__ = [
+    'DivergenceGuardHook',
     'EmergencyCheckpointHook',
     'EventLogHook',
     'GradClipHook',
@@ -18,4 +22,6 @@ __all__ = [
     'ReplicaCheckHook',
     'ResumeReportHook',
     'SafeCheckpointHook',
+    'SafeEMAHook',
+    'SafeParamSchedulerHook',
 ]

@@ -9,7 +9,7 @@ from mmengine.hooks import Hook
 from mmengine.runner import Runner
 
 from mmstable.errors import StoppedBySignal
-from mmstable.events import Culprit
+from mmstable.events import Culprit, Intervention
 from mmstable.optim.new_steps import name_losses, name_wrappers
 from mmstable.registry import HOOKS, register_globally
 from mmstable.report.event_log import EventLog
@@ -92,6 +92,13 @@ class EventLogHook(Hook):
             self._recorder.record_divergence(
                 runner.iter + 1, name, count, ranks, action
             )
+
+    def after_intervention(
+        self, runner: Runner, intervention: Intervention
+    ) -> None:
+        """Record what DivergenceGuardHook has done."""
+        if self._recorder is not None:
+            self._recorder.record_intervention(intervention)
 
     def before_val(self, runner: Runner) -> None:
         """Keep validation out of the iteration time."""

@@ -16,8 +16,8 @@ from mmengine.dist import get_rank, get_world_size
 from mmengine.hooks import Hook
 from mmengine.runner import Runner
 
+from mmstable.checkpoint.going_on import how_to_go_on
 from mmstable.errors import MMStableError, PeerFailedError
-from mmstable.hooks.emergency_checkpoint_hook import how_to_go_on
 from mmstable.hooks.event_log_hook import EventLogHook
 from mmstable.hooks.safe_checkpoint_hook import SafeCheckpointHook
 from mmstable.optim.new_steps import name_wrappers

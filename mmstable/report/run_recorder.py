@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import Any
 
 import torch
 from mmengine.optim import BaseOptimWrapper
 
-from mmstable.events import Culprit, Fault, StepReport
+from mmstable.events import Culprit, Fault, Intervention, StepReport
 from mmstable.report.event_log import EventLog
 from mmstable.report.records import (
+    GuardIntervention,
     Heartbeat,
     Poisoned,
     ReplicasDiverged,
@@ -103,6 +105,16 @@ class RunRecorder:
                     iteration, time.time(), name, count, ranks, action
                 )
             )
+
+    def record_intervention(self, done: Intervention) -> None:
+        """Record what was done about a fault of the run."""
+        if self._rank == 0:
+            facts = {
+                **{f.name: getattr(done, f.name) for f in fields(done)},
+                'action': done.action.value,
+                'fault': done.fault.value,
+            }
+            self._log.write(GuardIntervention(time=time.time(), **facts))
 
     def sample(
         self,

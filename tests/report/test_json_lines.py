@@ -10,6 +10,7 @@ import torch
 from mmstable import Culprit
 from mmstable.events import Origin
 from mmstable.report import (
+    GuardIntervention,
     Heartbeat,
     Poisoned,
     ReplicasDiverged,
@@ -64,6 +65,19 @@ RECORDS = [
     ),
     Poisoned(4, 2.5, (Culprit('state_dict/a', 'NaN'),)),
     ReplicasDiverged(5, 2.5, 'a.weight', 2, (1, 3), 'warn'),
+    GuardIntervention(
+        iteration=7,
+        time=3.0,
+        action='rollback',
+        fault='poisoned',
+        reason='不是有限值',
+        since=6,
+        subject='',
+        culprits=(Culprit('state_dict.a', 'NaN'),),
+        restored=4,
+        source='memory',
+        lr_factor=0.5,
+    ),
 ]
 
 
