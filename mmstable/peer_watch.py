@@ -76,6 +76,8 @@ class PeerWatch:
             target=self._run, name='mmstable peer watch', daemon=True
         )
         self._beats = itertools.count()
+        self._seen: str | None = None
+        self._seen_at = time.monotonic()
 
     def start(self) -> None:
         """Start the thread."""
@@ -140,16 +142,10 @@ class PeerWatch:
         return self._store.get(key).decode()
 
     def _run(self) -> None:
-        seen, seen_at = None, time.monotonic()
         while not self._stopped.wait(self.interval):
             try:
                 self._beat()
-                beat = self.read('beat', self._next)
-                if beat != seen or beat is None:
-                    seen, seen_at = beat, time.monotonic()
-                silent = time.monotonic() - seen_at
-                if beat != _DONE and silent > self._limit():
-                    self._post(_gone(self._next, silent))
+                self._look_after_next()
             except RuntimeError as error:
                 if not self._stopped.is_set():
                     self._react(_store_is_gone(error))
@@ -158,6 +154,21 @@ class PeerWatch:
             if failure is not None and failure.rank != self._rank:
                 self._react(failure)
                 return
+
+    def _look_after_next(self) -> None:
+        key = f'beat/{self._next}'
+        if self._seen is None and not self._store.check([key]):
+            # It has not started yet.
+            self._seen_at = time.monotonic()
+            return
+        beat = self._store.get(key).decode()
+        if beat != self._seen:
+            self._seen, self._seen_at = beat, time.monotonic()
+        silent = time.monotonic() - self._seen_at
+        if beat == _DONE or silent < 2 * self.interval:
+            return
+        if silent > self._limit():
+            self._post(_gone(self._next, silent))
 
     def _beat(self) -> None:
         self._store.set(f'beat/{self._rank}', str(next(self._beats)))
