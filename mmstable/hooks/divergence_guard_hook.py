@@ -264,7 +264,7 @@ class DivergenceGuardHook(StepHook):
         culprits = find_poison(learned_tensors(runner), self._infinite)
         # Running statistics are each rank's own.
         if dist.any_rank(bool(culprits)):
-            self._note_poison(culprits, iteration)
+            self._note_poison(dist.lists_of_ranks(culprits), iteration)
 
     def _note_poison(self, culprits: list[Culprit], iteration: int) -> None:
         self._note(
