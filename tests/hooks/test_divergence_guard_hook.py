@@ -457,6 +457,14 @@ class Predicting(ToyModel):
         return list(outputs) if mode == 'predict' else outputs
 
 
+def test_a_run_that_starts_poisoned_does_not_start(tmp_path):
+    model = ToyModel()
+    model.net.head.bias.data[1] = NAN
+    error = stopped(tmp_path, faults=[Sabotage()], model=model)
+    assert 'stopped at iteration 0' in str(error)
+    assert 'state_dict.net.head.bias (NaN)' in str(error)
+
+
 def test_good_steps_renew_the_rollbacks(tmp_path):
     faults = [Poison([6, 12, 18])]
     runner = run(
