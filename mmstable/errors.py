@@ -32,6 +32,10 @@ class CheckpointError(MMStableError):
     exit_code = 3
 
 
+class InjectedError(MMStableError, RuntimeError):
+    """The exception that FaultInjectorHook was told to raise."""
+
+
 class StoppedBySignal(MMStableError):
     """The run was asked to stop, and can be resumed.
 

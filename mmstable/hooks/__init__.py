@@ -2,6 +2,7 @@
 
 from mmstable.hooks.emergency_checkpoint_hook import EmergencyCheckpointHook
 from mmstable.hooks.event_log_hook import EventLogHook
+from mmstable.hooks.fault_injector_hook import FaultInjectorHook
 from mmstable.hooks.grad_clip_hook import GradClipHook
 from mmstable.hooks.grad_nan_logger_hook import GradNanLoggerHook
 from mmstable.hooks.resume_report_hook import ResumeReportHook
@@ -10,6 +11,7 @@ from mmstable.hooks.safe_checkpoint_hook import SafeCheckpointHook
 __all__ = [
     'EmergencyCheckpointHook',
     'EventLogHook',
+    'FaultInjectorHook',
     'GradClipHook',
     'GradNanLoggerHook',
     'ResumeReportHook',

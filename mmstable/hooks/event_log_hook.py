@@ -9,7 +9,7 @@ from mmengine.hooks import Hook
 from mmengine.runner import Runner
 
 from mmstable.errors import StoppedBySignal
-from mmstable.events import Culprit
+from mmstable.events import Culprit, Injection
 from mmstable.optim.new_steps import name_wrappers
 from mmstable.registry import HOOKS, register_globally
 from mmstable.report.event_log import EventLog
@@ -77,6 +77,11 @@ class EventLogHook(Hook):
         """Record a checkpoint that SafeCheckpointHook did not save."""
         if self._recorder is not None:
             self._recorder.record_poison(runner.iter + 1, culprits)
+
+    def after_fault_injected(self, runner: Runner, fault: Injection) -> None:
+        """Record what FaultInjectorHook did, before it shows."""
+        if self._recorder is not None:
+            self._recorder.record_injection(fault)
 
     def before_val(self, runner: Runner) -> None:
         """Keep validation out of the iteration time."""

@@ -4,6 +4,7 @@ from mmstable.report.reader import EventFileError, read_events
 from mmstable.report.records import (
     Event,
     Heartbeat,
+    InjectedFault,
     Poisoned,
     RunEnd,
     RunStart,
@@ -19,6 +20,7 @@ __all__ = [
     'Event',
     'EventFileError',
     'Heartbeat',
+    'InjectedFault',
     'RunEnd',
     'RunStart',
     'ScaleChange',

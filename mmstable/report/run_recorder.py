@@ -9,10 +9,11 @@ from typing import Any
 import torch
 from mmengine.optim import BaseOptimWrapper
 
-from mmstable.events import Culprit, Fault, StepReport
+from mmstable.events import Culprit, Fault, Injection, StepReport
 from mmstable.report.event_log import EventLog
 from mmstable.report.records import (
     Heartbeat,
+    InjectedFault,
     Poisoned,
     RunEnd,
     ScaleChange,
@@ -86,6 +87,19 @@ class RunRecorder:
         """Record that a checkpoint was not saved."""
         if self._rank == 0:
             self._log.write(Poisoned(iteration, time.time(), culprits))
+
+    def record_injection(self, fault: Injection) -> None:
+        """Record what was broken on purpose; every rank tells of its own."""
+        self._log.write(
+            InjectedFault(
+                iteration=fault.iteration,
+                time=time.time(),
+                rank=fault.rank,
+                kind=fault.kind,
+                target=fault.target,
+                value=fault.value,
+            )
+        )
 
     def sample(
         self,

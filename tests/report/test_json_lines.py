@@ -10,6 +10,7 @@ import torch
 from mmstable import Culprit
 from mmstable.report import (
     Heartbeat,
+    InjectedFault,
     Poisoned,
     RunEnd,
     ScaleChange,
@@ -58,6 +59,7 @@ RECORDS = [
         wrappers={'gen': WrapperTotals(98, 2, {'overflow': 2}, 0)},
         lost_events=1,
     ),
+    InjectedFault(4, 2.5, 1, 'nan_grad', 'a.weight', 'NaN'),
     Poisoned(4, 2.5, (Culprit('state_dict/a', 'NaN'),)),
 ]
 
