@@ -10,7 +10,7 @@ from mmengine.runner import Runner
 
 from mmstable.errors import StoppedBySignal
 from mmstable.events import Culprit, Injection
-from mmstable.optim.new_steps import name_wrappers
+from mmstable.optim.new_steps import name_losses, name_wrappers
 from mmstable.registry import HOOKS, register_globally
 from mmstable.report.event_log import EventLog
 from mmstable.report.run_facts import describe_run, device_of
@@ -67,6 +67,7 @@ class EventLogHook(Hook):
         if self._recorder is None:
             return
         iteration = runner.iter + 1
+        name_losses(runner.optim_wrapper, outputs)
         self._recorder.check_steps(iteration, outputs)
         if iteration % self._interval == 0:
             self._recorder.sample(iteration, outputs, device_of(runner.model))

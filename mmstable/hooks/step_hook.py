@@ -9,7 +9,7 @@ from mmengine.hooks import Hook
 from mmengine.runner import Runner
 
 from mmstable.events import StepReport
-from mmstable.optim.new_steps import NewSteps, name_wrappers
+from mmstable.optim.new_steps import NewSteps, name_losses, name_wrappers
 
 
 class StepHook(Hook):
@@ -41,6 +41,8 @@ class StepHook(Hook):
         outputs: dict | None = None,
     ) -> None:
         """Pass on what is new."""
+        # The loops of mmstable have done so, mmengine's own do not.
+        name_losses(runner.optim_wrapper, outputs)
         for name, report in self._steps:
             # Wrappers in a dict do not know of iterations before a resume.
             counted = replace(report, iteration=runner.iter + 1)

@@ -61,9 +61,7 @@ class SafeEpochBasedTrainLoop(SafeLoop, EpochBasedTrainLoop):
         """Train on one batch."""
         place = {'batch_idx': idx, 'data_batch': data_batch}
         self.runner.call_hook('before_train_iter', **place)
-        outputs = self.runner.model.train_step(
-            data_batch, optim_wrapper=self.runner.optim_wrapper
-        )
+        outputs = self._train_step(data_batch)
         self._place = DataPlace(self._epoch, idx + 1)
         self._stepped = True
         self.runner.call_hook('after_train_iter', **place, outputs=outputs)

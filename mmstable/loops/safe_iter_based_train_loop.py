@@ -75,9 +75,7 @@ class SafeIterBasedTrainLoop(SafeLoop, IterBasedTrainLoop):
         """Train on one batch."""
         place = {'batch_idx': self._iter, 'data_batch': data_batch}
         self.runner.call_hook('before_train_iter', **place)
-        outputs = self.runner.model.train_step(
-            data_batch, optim_wrapper=self.runner.optim_wrapper
-        )
+        outputs = self._train_step(data_batch)
         if self.dataloader_iterator is not None:
             self._place = self.dataloader_iterator.place
         self._stepped = True

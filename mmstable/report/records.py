@@ -119,6 +119,8 @@ class StepFault(Event):
         dropped_micro_batches (int): Iterations of the window that were left
             out.
         losses (Mapping): Losses of this iteration on this rank, by name.
+        loss_terms (tuple[str]): Which losses were not finite, in any
+            iteration of the window. Defaults to ().
     """
 
     event: ClassVar[str] = 'step_fault'
@@ -132,6 +134,7 @@ class StepFault(Event):
     culprits: tuple[Culprit, ...]
     dropped_micro_batches: int
     losses: Mapping[str, float]
+    loss_terms: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

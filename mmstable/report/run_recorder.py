@@ -178,5 +178,6 @@ class RunRecorder:
                 culprits=report.culprits,
                 dropped_micro_batches=report.dropped_micro_batches,
                 losses=read_losses(outputs),
+                loss_terms=report.loss_terms,
             )
         )
