@@ -32,6 +32,12 @@ class CheckpointError(MMStableError):
     exit_code = 3
 
 
+class TrainingDiverged(MMStableError):
+    """The run cannot be saved by going back once more."""
+
+    exit_code = 4
+
+
 class InjectedError(MMStableError, RuntimeError):
     """The exception that FaultInjectorHook was told to raise."""
 

@@ -1,5 +1,6 @@
 """What happens to this run?  One hook, one file."""
 
+from mmstable.hooks.divergence_guard_hook import DivergenceGuardHook
 from mmstable.hooks.emergency_checkpoint_hook import EmergencyCheckpointHook
 from mmstable.hooks.event_log_hook import EventLogHook
 from mmstable.hooks.fault_injector_hook import FaultInjectorHook
@@ -9,6 +10,7 @@ from mmstable.hooks.resume_report_hook import ResumeReportHook
 from mmstable.hooks.safe_checkpoint_hook import SafeCheckpointHook
 
 __all__ = [
+    'DivergenceGuardHook',
     'EmergencyCheckpointHook',
     'EventLogHook',
     'FaultInjectorHook',

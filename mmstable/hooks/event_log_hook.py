@@ -9,7 +9,7 @@ from mmengine.hooks import Hook
 from mmengine.runner import Runner
 
 from mmstable.errors import StoppedBySignal
-from mmstable.events import Culprit, Injection
+from mmstable.events import Culprit, Injection, Intervention
 from mmstable.optim.new_steps import name_losses, name_wrappers
 from mmstable.registry import HOOKS, register_globally
 from mmstable.report.event_log import EventLog
@@ -78,6 +78,13 @@ class EventLogHook(Hook):
         """Record a checkpoint that SafeCheckpointHook did not save."""
         if self._recorder is not None:
             self._recorder.record_poison(runner.iter + 1, culprits)
+
+    def after_intervention(
+        self, runner: Runner, intervention: Intervention
+    ) -> None:
+        """Record what DivergenceGuardHook has done."""
+        if self._recorder is not None:
+            self._recorder.record_intervention(intervention)
 
     def after_fault_injected(self, runner: Runner, fault: Injection) -> None:
         """Record what FaultInjectorHook did, before it shows."""

@@ -187,8 +187,12 @@ class SafeOptimWrapper(OptimWrapper):
         self._counts = {
             outcome: counts.get(outcome.value, 0) for outcome in self._counts
         }
-        self._safe_step.forget()
+        self.forget()
         OptimWrapper.load_state_dict(self, state)
+
+    def forget(self) -> None:
+        """Drop what is known of the optimizer: its state is replaced."""
+        self._safe_step.forget()
 
     def name_losses(self, outputs: Mapping[str, Any]) -> None:
         """Hear what a model's ``train_step`` gave, for the report.

@@ -126,6 +126,7 @@ class SafeStep:
         """Drop what is known of the optimizer: its state is replaced."""
         self._ahead = None
         self._window = Window()
+        self._buffers.keep_step()
         self._update.forget()
 
     def _measure(

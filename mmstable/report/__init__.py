@@ -3,6 +3,7 @@
 from mmstable.report.reader import EventFileError, read_events
 from mmstable.report.records import (
     Event,
+    GuardIntervention,
     Heartbeat,
     InjectedFault,
     Poisoned,
@@ -19,6 +20,7 @@ from mmstable.report.records import (
 __all__ = [
     'Event',
     'EventFileError',
+    'GuardIntervention',
     'Heartbeat',
     'InjectedFault',
     'RunEnd',

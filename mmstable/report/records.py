@@ -152,6 +152,37 @@ class Poisoned(Event):
 
 
 @dataclass(frozen=True)
+class GuardIntervention(Event):
+    """What DivergenceGuardHook did about a fault of the run.
+
+    Args:
+        action (str): A value of :class:`mmstable.events.Action`.
+        fault (str): A value of :class:`mmstable.events.Fault`.
+        reason (str): The same in words.
+        since (int): The iteration that it began with.
+        subject (str): What was found bad: 'loss', 'grad_norm', or the name
+            of an optimizer wrapper.
+        culprits (tuple[Culprit]): Entries of the state that are not finite.
+        restored (int, optional): The iteration that the run went back to.
+        source (str, optional): 'memory', or the checkpoint it went back to.
+        lr_factor (float): What the learning rate of the schedule is
+            multiplied by from now on.
+    """
+
+    event: ClassVar[str] = 'intervention'
+
+    action: str
+    fault: str
+    reason: str
+    since: int
+    subject: str
+    culprits: tuple[Culprit, ...]
+    restored: int | None
+    source: str | None
+    lr_factor: float
+
+
+@dataclass(frozen=True)
 class InjectedFault(Event):
     """A fault that FaultInjectorHook has put into the run.
 
@@ -289,6 +320,7 @@ EVENTS: Mapping[str, type[Event]] = {
         RunStart,
         StepFault,
         Poisoned,
+        GuardIntervention,
         InjectedFault,
         ScaleChange,
         Heartbeat,
