@@ -15,6 +15,7 @@ from mmengine.config import Config
 from mmengine.registry import MODELS
 
 import mmstable.demo  # noqa: F401  (registers the model)
+import tests.chaos.tiny  # noqa: F401  (registers the other one)
 from mmstable.checkpoint.audit import find_poison
 from mmstable.checkpoint.loading import load_checkpoint
 from mmstable.cli.config_file import load_config
@@ -61,6 +62,22 @@ def quickstart(
             faults=list(faults),
         ),
     ]
+    return cfg
+
+
+def tiny(max_iters: int, faults: Iterable[dict]) -> Config:
+    """The same around a model that trains in seconds."""
+    cfg = quickstart(max_iters, 'float32', faults)
+    cfg.custom_imports = dict(imports=['tests.chaos.tiny'])
+    cfg.model = dict(type='TinyModel')
+    data = cfg.train_dataloader
+    data.batch_size, data.dataset = 8, dict(type='TinyData')
+    data.collate_fn = dict(type='default_collate')
+    # mmengine formats the whole config anew for every checkpoint.
+    cfg.default_hooks.checkpoint.interval = max_iters // 2
+    for name in ('val', 'test'):
+        for part in ('dataloader', 'cfg', 'evaluator'):
+            cfg[f'{name}_{part}'] = None
     return cfg
 
 
