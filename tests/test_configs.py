@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from mmengine.config import Config
 from mmengine.optim import build_optim_wrapper
+from mmengine.registry import HOOKS
 from torch import nn
 
 import mmstable
@@ -102,6 +103,28 @@ def test_a_leaf_changes_one_value_in_one_line(
     assert value == expected
     assert cfg.optim_wrapper.clip_grad.norm_type == 2
     assert build_optim_wrapper(nn.Linear(2, 2), cfg.optim_wrapper)
+
+
+def test_the_average_is_added_to_the_hooks_of_the_runtime(
+    tmp_path: Path,
+) -> None:
+    leaf = tmp_path / 'leaf.py'
+    leaf.write_text(
+        f"""_base_ = ['{BASE}/{RUNTIMES[0]}.py', '{BASE}/ema.py']
+custom_hooks = [*_base_.custom_hooks, _base_.ema_hook]
+"""
+    )
+    runtime = Config.fromfile(BASE / f'{RUNTIMES[0]}.py')
+    *others, average = Config.fromfile(leaf).custom_hooks
+    assert others == runtime.custom_hooks
+    assert type(HOOKS.build(average)) is mmstable.hooks.SafeEMAHook
+
+
+@pytest.mark.parametrize('kind', ['iter', 'epoch'])
+def test_schedules_wait_for_skipped_steps(kind: str) -> None:
+    cfg = Config.fromfile(BASE / 'schedules' / f'{kind}_based_fp16.py')
+    hook = HOOKS.build(cfg.default_hooks.param_scheduler)
+    assert type(hook) is mmstable.hooks.SafeParamSchedulerHook
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,10 @@ from mmengine.runner import Runner
 
 from mmstable.cli import config_edits as edits
 from mmstable.cli.config_file import check_config_path, load_config
-from mmstable.cli.config_mistakes import explain_mistake
+from mmstable.cli.config_mistakes import (
+    explain_mistake,
+    refuse_impossible_batches,
+)
 from mmstable.cli.cpu_ranks import prepare_cpu_ranks
 from mmstable.cli.resume import settle_checkpoint
 from mmstable.cli.resume_command import resume_command
@@ -37,6 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         check_config_path(args.config)
         _choose_gpus(args.gpu_ids, args.launcher)
         cfg = edit_config(load_config(args.config), args)
+        refuse_impossible_batches(cfg)
         # For the hook that tells how to go on.
         cfg.resume_command = resume_command(
             _program(), sys.argv[1:] if argv is None else argv, cfg.work_dir

@@ -8,6 +8,8 @@ from mmstable.hooks.grad_clip_hook import GradClipHook
 from mmstable.hooks.grad_nan_logger_hook import GradNanLoggerHook
 from mmstable.hooks.resume_report_hook import ResumeReportHook
 from mmstable.hooks.safe_checkpoint_hook import SafeCheckpointHook
+from mmstable.hooks.safe_ema_hook import SafeEMAHook
+from mmstable.hooks.safe_param_scheduler_hook import SafeParamSchedulerHook
 
 __all__ = [
     'DivergenceGuardHook',
@@ -18,4 +20,6 @@ __all__ = [
     'GradNanLoggerHook',
     'ResumeReportHook',
     'SafeCheckpointHook',
+    'SafeEMAHook',
+    'SafeParamSchedulerHook',
 ]

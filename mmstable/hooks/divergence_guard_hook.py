@@ -175,7 +175,12 @@ class DivergenceGuardHook(StepHook):
         batch_idx: int,
         data_batch: dict | tuple | list | None = None,
     ) -> None:
-        """Act on what came up since, and lower the learning rate."""
+        """Take a snapshot if it is time, and lower the learning rate."""
+        # Only now the last iteration is over for all hooks.
+        if self._is_time_for_snapshot(runner):
+            self._look_for_poison(runner, runner.iter)
+            if not self._troubles:
+                self._way_back.take(runner, runner.iter)
         self._act(runner, runner.iter)
         self._rates.put_on(runner)
 
@@ -192,10 +197,6 @@ class DivergenceGuardHook(StepHook):
         iteration = runner.iter + 1
         super().after_train_iter(runner, batch_idx, data_batch, outputs)
         self._hear_loss(iteration, read_losses(outputs).get('loss'))
-        if self._is_time_for_snapshot(runner, iteration):
-            self._look_for_poison(runner, iteration)
-            if not self._troubles:
-                self._way_back.take(runner, iteration)
         self._act(runner, iteration)
 
     def after_step(
@@ -239,13 +240,13 @@ class DivergenceGuardHook(StepHook):
             line = self._wording.snapshots(self._interval, size / 2**20)
         runner.logger.info(f'{_NAME}: {line}')
 
-    def _is_time_for_snapshot(self, runner: Runner, iteration: int) -> bool:
+    def _is_time_for_snapshot(self, runner: Runner) -> bool:
         wrappers = name_wrappers(runner.optim_wrapper).values()
         return (
             Action.ROLLBACK in self._actions.values()
             and not self._troubles
             and self._watch.is_calm
-            and self._way_back.is_due(iteration)
+            and self._way_back.is_due(runner.iter)
             and all(wrapper.should_update() for wrapper in wrappers)
         )
 
@@ -318,10 +319,6 @@ class DivergenceGuardHook(StepHook):
         self._budget.spend()
         self._watch.start_over()
         self._rates.ramp.cut(iteration, self._lr_factor)
-        for hook in runner.hooks:
-            if hasattr(hook, 'owe'):
-                # The schedule was set back, too, and has to catch up.
-                hook.owe(iteration - gone.iteration)
         done = self._record(
             Action.ROLLBACK,
             iteration,

@@ -9,7 +9,12 @@ from mmengine.hooks import Hook
 from mmengine.runner import Runner
 
 from mmstable.events import StepReport
-from mmstable.optim.new_steps import NewSteps, name_losses, name_wrappers
+from mmstable.optim.new_steps import (
+    NewSteps,
+    name_losses,
+    name_wrappers,
+    reporting_wrappers,
+)
 
 
 class StepHook(Hook):
@@ -66,11 +71,7 @@ class StepHook(Hook):
 
     def step_sources(self, runner: Runner) -> dict[str, Any]:
         """The wrappers that report their steps, by name."""
-        return {
-            name: wrapper
-            for name, wrapper in name_wrappers(runner.optim_wrapper).items()
-            if hasattr(wrapper, 'last_step')
-        }
+        return reporting_wrappers(runner.optim_wrapper)
 
     def after_step(
         self, runner: Runner, name: str, report: StepReport

@@ -8,6 +8,7 @@ from mmengine.runner import EpochBasedTrainLoop, Runner
 from torch import nn
 from torch.utils.data import DataLoader
 
+from mmstable.loops.batch_checks import check_batch_size, check_data
 from mmstable.loops.data_place import DataPlace
 from mmstable.loops.safe_loop import SafeLoop
 from mmstable.registry import LOOPS, register_globally
@@ -36,7 +37,9 @@ class SafeEpochBasedTrainLoop(SafeLoop, EpochBasedTrainLoop):
         replay: bool = False,
         **kwargs: Any,
     ) -> None:
+        check_batch_size(dataloader)
         super().__init__(runner, dataloader, replay=replay, **kwargs)
+        check_data(self.dataloader)
         self._skip_batches = 0
 
     def resume_meta(self) -> dict[str, int]:

@@ -10,6 +10,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from mmstable.checkpoint.rng import capture_rng, restore_rng
+from mmstable.loops.batch_checks import check_batch_size, check_data
 from mmstable.loops.data_place import (
     DataPlace,
     pass_length,
@@ -59,7 +60,9 @@ class SafeIterBasedTrainLoop(SafeLoop, IterBasedTrainLoop):
         replay: bool = False,
         **kwargs: Any,
     ) -> None:
+        check_batch_size(dataloader)
         BaseLoop.__init__(self, runner, dataloader)
+        check_data(self.dataloader)
         loader = self.dataloader
         super().__init__(
             runner, _NoData(loader.dataset), replay=replay, **kwargs

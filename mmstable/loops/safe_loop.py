@@ -12,6 +12,7 @@ from mmengine.runner import BaseLoop
 
 from mmstable.checkpoint.rng import capture_rng, restore_rng
 from mmstable.errors import CheckpointError, MMStableError
+from mmstable.loops.batch_checks import check_steps
 from mmstable.loops.data_place import (
     DataFacts,
     DataPlace,
@@ -69,6 +70,7 @@ class SafeLoop(BaseLoop):
 
     def run(self) -> Any:
         """Train; tell all hooks of an exception before it leaves."""
+        check_steps(self.runner)
         try:
             return self._run()
         except (Exception, KeyboardInterrupt) as error:

@@ -17,6 +17,15 @@ def name_wrappers(optim_wrapper: Any) -> dict[str, Any]:
     return {'optim_wrapper': optim_wrapper}
 
 
+def reporting_wrappers(optim_wrapper: Any) -> dict[str, Any]:
+    """Those that say what became of their steps, by name."""
+    return {
+        name: wrapper
+        for name, wrapper in name_wrappers(optim_wrapper).items()
+        if hasattr(wrapper, 'last_step')
+    }
+
+
 def settle_steps(optim_wrapper: Any) -> None:
     """Wait for the verdict on the newest steps, and for what follows it."""
     for wrapper in name_wrappers(optim_wrapper).values():

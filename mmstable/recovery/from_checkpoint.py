@@ -15,7 +15,7 @@ from mmstable.checkpoint.finder import GoodCheckpoint, find_checkpoint
 from mmstable.checkpoint.loading import load_checkpoint
 from mmstable.optim.parameter_names import unwrap
 from mmstable.recovery.run_tensors import optimizers_of
-from mmstable.recovery.snapshot import schedulers_of
+from mmstable.recovery.schedules import schedulers_of
 
 _COUNTS = 'safe_step'
 

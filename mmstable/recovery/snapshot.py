@@ -12,6 +12,7 @@ from torch import Tensor
 
 from mmstable.optim.new_steps import name_wrappers
 from mmstable.recovery.run_tensors import learned_tensors, optimizers_of
+from mmstable.recovery.schedules import schedulers_of
 
 
 class Snapshot:
@@ -115,14 +116,6 @@ def snapshot_bytes(runner: Runner) -> int:
         for param in group['params']
     )
     return sum(size.values()) + 2 * weights
-
-
-def schedulers_of(runner: Runner) -> list[Any]:
-    """All parameter schedulers of a run."""
-    schedulers = runner.param_schedulers or []
-    if isinstance(schedulers, dict):
-        return [one for group in schedulers.values() for one in group]
-    return list(schedulers)
 
 
 def _flat(runner: Runner) -> dict[str, Tensor]:

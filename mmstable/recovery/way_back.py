@@ -10,6 +10,7 @@ from mmstable.recovery.from_checkpoint import (
     last_good_checkpoint,
     restore_checkpoint,
 )
+from mmstable.recovery.schedules import catch_up, schedule_positions
 from mmstable.recovery.snapshots import Snapshots
 
 
@@ -61,6 +62,16 @@ class WayBack:
             before (int): The iteration that was the first bad one.
         """
         self._last = iteration
+        positions = schedule_positions(runner)
+        gone = self._restore(runner, before)
+        catch_up(runner, positions)
+        for hook in runner.hooks:
+            if hasattr(hook, 'forget_window'):
+                # What it keeps to undo an open window is outdated.
+                hook.forget_window()
+        return gone
+
+    def _restore(self, runner: Runner, before: int) -> GoneBack | None:
         chosen = None if self.snapshots is None else self.snapshots.choose()
         if chosen is not None:
             chosen.restore(runner)

@@ -17,7 +17,8 @@ test_cfg = dict(type='TestLoop')
 default_hooks = dict(
     timer=dict(type='IterTimerHook'),
     logger=dict(type='LoggerHook', interval=50, log_metric_by_epoch=False),
-    param_scheduler=dict(type='ParamSchedulerHook'),
+    # Waits for skipped steps, and still ends with the run.
+    param_scheduler=dict(type='mmstable.SafeParamSchedulerHook'),
     checkpoint=dict(
         type='mmstable.SafeCheckpointHook',
         by_epoch=False,
