@@ -52,7 +52,7 @@ class EnglishGuard(GuardWording):
         """That states are kept in memory."""
         return (
             f'a snapshot every {interval} iterations; the two newest take '
-            f'{mebibytes:.0f} MiB of host memory'
+            f'{mebibytes:.3g} MiB of host memory'
         )
 
     def no_snapshots(self, gibibytes: float, limit: float) -> str:

@@ -48,7 +48,7 @@ class ChineseGuard(GuardWording):
         """That states are kept in memory."""
         return (
             f'每 {interval} 次迭代做一次快照；最新的两份占用主机内存 '
-            f'{mebibytes:.0f} MiB'
+            f'{mebibytes:.3g} MiB'
         )
 
     def no_snapshots(self, gibibytes: float, limit: float) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from mmengine.hooks import EMAHook, Hook
+from mmengine.registry import DATASETS, HOOKS, MODELS
 from torch import nn
 
 from mmstable.errors import TrainingDiverged
@@ -18,6 +19,7 @@ from tests.loops.runs import iter_loop, log_of, validation
 from tests.toys import (
     NAN,
     Sabotage,
+    ToyData,
     ToyModel,
     assert_same,
     toy_runner,
@@ -53,6 +55,15 @@ class Poison(Hook):
             weight.data[0, 0] = NAN
         else:
             runner.optim_wrapper.optimizer.state[weight][self.where].fill_(NAN)
+
+
+# For the config of a test at the end.
+for registry, one, name in (
+    (MODELS, ToyModel, 'GuardedToyModel'),
+    (DATASETS, ToyData, 'GuardedToyData'),
+    (HOOKS, Poison, 'Poison'),
+):
+    registry.register_module(name=name, module=one, force=True)
 
 
 class Diary(Hook):
@@ -619,3 +630,83 @@ def test_several_optimizers_go_back_together(tmp_path):
     runner.train()
     assert [d.restored for d in diary.done] == [4]
     assert all(v.isfinite().all() for v in weights(model).values())
+
+
+def test_schedule_and_average_of_mmstable_go_back_exactly(tmp_path):
+    from mmstable.hooks import SafeEMAHook
+
+    averages, positions = {}, {}
+
+    class Note(Hook):
+        priority = 'LOWEST'
+
+        def after_train_iter(self, runner, *args, **kwargs):
+            ema = next(h for h in runner.hooks if isinstance(h, EMAHook))
+            averages[runner.iter + 1] = weights(ema.ema_model)
+            positions[runner.iter + 1] = runner.param_schedulers[0].last_step
+
+    run(
+        tmp_path,
+        dict(lr_factor=1.0),
+        [Sabotage(loss=[6, 7]), SafeEMAHook(momentum=0.5), Note()],
+        iters=20,
+        param_scheduler=SCHEDULE,
+        default_hooks=dict(
+            param_scheduler=dict(type='mmstable.SafeParamSchedulerHook'),
+            checkpoint=dict(type='CheckpointHook', interval=10**6),
+        ),
+    )
+    assert_same(averages[7], averages[4])
+    assert positions[7] == positions[4] == 4
+    # What is owed is paid back until the end.
+    assert positions[20] == 20
+
+
+def test_an_average_inside_an_open_window_is_not_put_back_again(tmp_path):
+    from mmstable.hooks import SafeEMAHook
+
+    ema = SafeEMAHook(momentum=0.5)
+    run(
+        tmp_path,
+        faults=[
+            Sabotage(grads=dict.fromkeys((9, 11), ('net.head.weight', NAN))),
+            ema,
+        ],
+        wrapper=dict(PLAIN, accumulative_counts=2),
+        iters=12,
+    )
+    # Snapshot of 8; nothing was averaged since.
+    assert int(ema.ema_model.steps) == 8
+
+
+def test_tools_train_returns_the_exit_code(tmp_path, capsys):
+    from mmstable.cli.train import main
+
+    config = tmp_path / 'config.py'
+    config.write_text(
+        """
+custom_imports = dict(imports=['tests.hooks.test_divergence_guard_hook'])
+work_dir = 'unused'
+model = dict(type='GuardedToyModel')
+train_dataloader = dict(
+    batch_size=2, sampler=dict(type='InfiniteSampler'),
+    collate_fn=dict(type='default_collate'),
+    dataset=dict(type='GuardedToyData'))
+train_cfg = dict(type='mmstable.SafeIterBasedTrainLoop', max_iters=20)
+optim_wrapper = dict(
+    type='mmstable.SafeOptimWrapper', optimizer=dict(type='SGD', lr=0.1))
+default_hooks = dict(
+    checkpoint=dict(
+        type='mmstable.SafeCheckpointHook', interval=4, by_epoch=False),
+    guard=dict(type='mmstable.DivergenceGuardHook', max_rollbacks=1))
+custom_hooks = [
+    dict(type='Poison', at=list(range(7, 99))),
+    dict(type='mmstable.EmergencyCheckpointHook')]
+"""
+    )
+    code = main([str(config), '--work-dir', str(tmp_path / 'run')])
+    assert code == 4
+    said = capsys.readouterr().err
+    assert 'training is stopped at iteration' in said
+    assert f'--resume-from {tmp_path}/run/iter_4.pth' in said
+    assert not list((tmp_path / 'run').glob('emergency*'))

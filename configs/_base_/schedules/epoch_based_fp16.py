@@ -34,6 +34,8 @@ default_hooks = dict(
         type='mmstable.SafeCheckpointHook', interval=1, max_keep_ckpts=3
     ),
     sampler_seed=dict(type='DistSamplerSeedHook'),
+    # Goes back when bad steps do not stay single; stability/ has presets.
+    guard=dict(type='mmstable.DivergenceGuardHook'),
 )
 
 log_processor = dict(
