@@ -80,17 +80,12 @@ def _use_mmstable(cfg: Config, fp16: bool, iterations: int) -> None:
         dtype='float16' if fp16 else 'float32',
         loss_scale=dict(init_scale=_SCALE) if fp16 else None,
     )
-    guard = 'mmstable.DivergenceGuardHook'
-    cfg.custom_hooks = [
-        *(hook for hook in cfg.custom_hooks if hook.type != guard),
-        dict(
-            type=guard,
-            snapshot_interval=max(iterations // 10, 1),
-            lr_recovery=iterations // 5,
-            # The run with all faults together needs some.
-            max_rollbacks=20,
-        ),
-    ]
+    cfg.default_hooks.guard.update(
+        snapshot_interval=max(iterations // 10, 1),
+        lr_recovery=iterations // 5,
+        # The run with all faults together needs some.
+        max_rollbacks=20,
+    )
 
 
 def _use_stock(cfg: Config, fp16: bool) -> None:
@@ -105,8 +100,12 @@ def _use_stock(cfg: Config, fp16: bool) -> None:
         cfg.optim_wrapper.init_scale = _SCALE
     cfg.custom_hooks = []
     cfg.train_cfg.type = 'IterBasedTrainLoop'
-    cfg.default_hooks.checkpoint.type = 'CheckpointHook'
-    cfg.default_hooks.param_scheduler = dict(type='ParamSchedulerHook')
+    hooks = cfg.default_hooks
+    hooks.checkpoint.type = 'CheckpointHook'
+    hooks.param_scheduler = dict(type='ParamSchedulerHook')
+    for name, hook in list(hooks.items()):
+        if hook.type.startswith('mmstable.'):
+            del hooks[name]
 
 
 def run_case(

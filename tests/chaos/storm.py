@@ -46,22 +46,19 @@ def quickstart(
     cfg.val_dataloader.dataset.update(size=48, num_scenes=200)
     cfg.default_hooks.checkpoint.interval = max(max_iters // 20, 10)
     cfg.randomness = dict(seed=seed)
-    ours = ('DivergenceGuardHook', 'FaultInjectorHook')
-    cfg.custom_hooks = [
-        *(hook for hook in cfg.custom_hooks if not hook.type.endswith(ours)),
-        dict(
-            type='mmstable.DivergenceGuardHook',
-            actions=dict(spike='skip'),
-            snapshot_interval=SNAPSHOTS,
-            lr_recovery=100,
-            max_rollbacks=10**6,
-        ),
+    cfg.default_hooks.guard.update(
+        actions=dict(spike='skip'),
+        snapshot_interval=SNAPSHOTS,
+        lr_recovery=100,
+        max_rollbacks=10**6,
+    )
+    cfg.custom_hooks.append(
         dict(
             type='mmstable.FaultInjectorHook',
             enabled=True,
             faults=list(faults),
-        ),
-    ]
+        )
+    )
     return cfg
 
 

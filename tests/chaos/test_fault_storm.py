@@ -27,7 +27,7 @@ ENDING = ('oom', 'exception', 'signal')
 
 
 def storm(folder: Path, cfg, faults, run) -> Findings:
-    cfg.custom_hooks[-1].faults = faults
+    cfg.custom_hooks[-1]['faults'] = faults
     write_config(folder, cfg)
     ending = sum(fault['kind'] in ENDING for fault in faults)
     codes = supervise(folder, run, most=ending)
