@@ -12,28 +12,27 @@ from pathlib import Path
 from typing import Any
 
 from mmengine.config import Config
-from mmengine.registry import MODELS
+from torch.nn import Module
 
-import mmstable.demo  # noqa: F401  (registers the model)
-import tests.chaos.tiny  # noqa: F401  (registers the other one)
 from mmstable.checkpoint.audit import find_poison
 from mmstable.checkpoint.loading import load_checkpoint
 from mmstable.cli.config_file import load_config
-from mmstable.cli.train import main
 
 ROOT = Path(__file__).resolve().parents[2]
 QUICKSTART = ROOT / 'configs/quickstart/digit-scenes_fcn_fp16.py'
 # A poisoned buffer is noticed at the next snapshot.
 SNAPSHOTS = 20
 SIGNALS = ('SIGTERM', 'SIGUSR1', 'SIGINT')
-# Those of this list that a process in the place of a child could not bear.
-FATAL = ('SIGKILL',)
+GUARD = dict(
+    actions=dict(spike='skip'),
+    snapshot_interval=SNAPSHOTS,
+    lr_recovery=100,
+    max_rollbacks=10**6,
+)
 
 
-def quickstart(
-    max_iters: int, dtype: str, faults: Iterable[dict], seed: int = 0
-) -> Config:
-    """The quick start on smaller pictures, with the guard and faults."""
+def quickstart(max_iters: int, dtype: str, seed: int = 0) -> Config:
+    """The quick start on smaller pictures; its last hook is the injector."""
     cfg = load_config(str(QUICKSTART))
     scale = dict(init_scale=64.0) if dtype == 'float16' else None
     cfg.optim_wrapper.update(dtype=dtype, loss_scale=scale)
@@ -46,74 +45,56 @@ def quickstart(
     cfg.val_dataloader.dataset.update(size=48, num_scenes=200)
     cfg.default_hooks.checkpoint.interval = max(max_iters // 20, 10)
     cfg.randomness = dict(seed=seed)
-    cfg.default_hooks.guard.update(
-        actions=dict(spike='skip'),
-        snapshot_interval=SNAPSHOTS,
-        lr_recovery=100,
-        max_rollbacks=10**6,
-    )
+    cfg.default_hooks.guard.update(GUARD)
     cfg.custom_hooks.append(
         dict(
             type='mmstable.FaultInjectorHook',
             enabled=True,
-            faults=list(faults),
+            faults=[],
         )
     )
     return cfg
 
 
-def tiny(max_iters: int, faults: Iterable[dict]) -> Config:
-    """The same around a model that trains in seconds."""
-    cfg = quickstart(max_iters, 'float32', faults)
-    cfg.custom_imports = dict(imports=['tests.chaos.tiny'])
-    cfg.model = dict(type='TinyModel')
-    data = cfg.train_dataloader
-    data.batch_size, data.dataset = 8, dict(type='TinyData')
-    data.collate_fn = dict(type='default_collate')
-    # mmengine formats the whole config anew for every checkpoint.
-    cfg.default_hooks.checkpoint.interval = max_iters // 2
-    for name in ('val', 'test'):
-        for part in ('dataloader', 'cfg', 'evaluator'):
-            cfg[f'{name}_{part}'] = None
-    return cfg
-
-
 def random_faults(
-    cfg: Config,
+    model: Module,
     rng: random.Random,
-    first: int,
-    slot: int = 50,
+    iterations: range,
+    factor: float = 1000.0,
     signals: Iterable[str] = SIGNALS,
 ) -> list[dict[str, Any]]:
     """Faults of all kinds in turn, one in a slot, each in a random place.
 
     The last iterations of a slot stay free, so that what a fault has done is
     found, and told, before the next one.
+
+    Args:
+        model: What to break.
+        rng: Chooses.
+        iterations: Where the slots begin.
+        factor: Of the spikes.
+        signals: Those to choose from.
     """
-    last = cfg.train_cfg.max_iters - slot
     faults: list[dict[str, Any]] = []
     kinds: list[dict[str, Any]] = []
-    for start in range(first, last, slot):
+    for start in iterations:
         if not kinds:
-            kinds = _one_of_each(cfg, rng, list(signals))
+            kinds = _one_of_each(model, rng, factor, list(signals))
             rng.shuffle(kinds)
-        place = start + rng.randrange(slot - SNAPSHOTS - 5)
+        place = start + rng.randrange(iterations.step - SNAPSHOTS - 5)
         faults.append({**kinds.pop(), 'at': place})
     return faults
 
 
 def _one_of_each(
-    cfg: Config, rng: random.Random, signals: list[str]
+    model: Module, rng: random.Random, factor: float, signals: list[str]
 ) -> list[dict[str, Any]]:
-    model = MODELS.build(dict(cfg.model))
     params = [name for name, _ in model.named_parameters()]
     buffers = [
         name
         for name, buffer in model.named_buffers()
         if buffer.is_floating_point() and 'data_preprocessor' not in name
     ]
-    # A thousandfold would overflow in fp16, and rightly be called that.
-    factor = 30.0 if cfg.optim_wrapper.dtype == 'float16' else 1000.0
     kinds: list[dict[str, Any]] = [
         dict(kind='spike_loss', factor=factor),
         dict(kind='spike_grad', factor=factor),
@@ -146,14 +127,6 @@ def arguments(folder: Path) -> list[str]:
         *('--work-dir', str(folder / 'work')),
         *('--resume', 'auto'),
     ]
-
-
-def run_here(folder: Path) -> int:
-    """One attempt, in this process."""
-    try:
-        return main(arguments(folder))
-    except (RuntimeError, KeyboardInterrupt):
-        return 1
 
 
 def run_in_child(folder: Path) -> int:

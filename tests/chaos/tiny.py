@@ -1,29 +1,22 @@
-"""A model and data for a storm of seconds."""
+"""A storm of seconds: a tiny model, and attempts in this process."""
 
 from __future__ import annotations
 
-import torch
+from collections.abc import Sequence
+from pathlib import Path
+
+from mmengine.dataset import InfiniteSampler
 from mmengine.model import BaseModel
-from mmengine.registry import DATASETS, MODELS
 from torch import nn
-from torch.utils.data import Dataset
+from torch.utils.data import DataLoader
 
-from tests.toys import toy_batch
-
-
-@DATASETS.register_module()
-class TinyData(Dataset):
-    metainfo: dict = {}
-
-    def __len__(self) -> int:
-        return 64
-
-    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
-        x, y = toy_batch(int(index), size=1)
-        return dict(inputs=x[0], targets=y[0])
+from mmstable.checkpoint.finder import find_checkpoint
+from mmstable.errors import StoppedBySignal
+from tests.chaos.storm import GUARD
+from tests.loops.runs import iter_loop
+from tests.toys import ToyData, toy_runner
 
 
-@MODELS.register_module()
 class TinyModel(BaseModel):
     def __init__(self) -> None:
         super().__init__()
@@ -36,3 +29,58 @@ class TinyModel(BaseModel):
         if mode == 'loss':
             return dict(loss_seg=(out.float() - targets).abs().mean())
         return out
+
+
+class TinyRun:
+    """Goes on with the newest checkpoint each time that it is called.
+
+    Args:
+        max_iters: How long it is.
+        faults: For the injector.
+    """
+
+    def __init__(self, max_iters: int, faults: Sequence[dict]) -> None:
+        self.max_iters, self.faults = max_iters, list(faults)
+
+    def __call__(self, folder: Path) -> int:
+        work_dir = folder / 'work'
+        found = find_checkpoint(work_dir).found
+        data = ToyData(64)
+        runner = toy_runner(
+            work_dir,
+            model=TinyModel(),
+            train_dataloader=DataLoader(
+                data, batch_size=8, sampler=InfiniteSampler(data, seed=0)
+            ),
+            train_cfg=iter_loop(self.max_iters),
+            optim_wrapper=dict(
+                type='mmstable.SafeOptimWrapper',
+                optimizer=dict(type='mmstable.FusedAdamW', lr=0.01),
+            ),
+            hooks=[
+                dict(type='mmstable.EventLogHook'),
+                dict(type='mmstable.DivergenceGuardHook', **GUARD),
+                dict(type='mmstable.EmergencyCheckpointHook'),
+                dict(
+                    type='mmstable.FaultInjectorHook',
+                    enabled=True,
+                    faults=self.faults,
+                ),
+            ],
+            default_hooks=dict(
+                logger=dict(type='LoggerHook', interval=100),
+                checkpoint=dict(
+                    type='mmstable.SafeCheckpointHook',
+                    interval=50,
+                    by_epoch=False,
+                    max_keep_ckpts=2,
+                ),
+            ),
+            load_from=None if found is None else str(found.path),
+            resume=found is not None,
+        )
+        try:
+            runner.train()
+        except (RuntimeError, StoppedBySignal):
+            return 1
+        return 0
