@@ -38,6 +38,10 @@ class TrainingDiverged(MMStableError):
     exit_code = 4
 
 
+class InjectedError(MMStableError, RuntimeError):
+    """The exception that FaultInjectorHook was told to raise."""
+
+
 class StoppedBySignal(MMStableError):
     """The run was asked to stop, and can be resumed.
 

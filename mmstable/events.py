@@ -169,3 +169,30 @@ class Intervention:
     restored: int | None = None
     source: str | None = None
     lr_factor: float = 1.0
+
+
+@dataclass(frozen=True)
+class Injection:
+    """A fault that FaultInjectorHook has put into a run.
+
+    Args:
+        iteration (int): The iteration it is part of, counted from 1.
+        rank (int): The process that it happened to.
+        kind (str): As in the config.
+        target (str): The parameter, buffer, loss or input that was hit; for
+            the other kinds, the place: 'forward' or 'data'.
+        value (str): What was put there: 'NaN', 'Inf', a factor, seconds, or
+            the name of a signal or error.
+    """
+
+    iteration: int
+    rank: int
+    kind: str
+    target: str
+    value: str
+
+    def __str__(self) -> str:
+        return (
+            f'Iter {self.iteration}: {self.kind}, {self.value} in '
+            f"'{self.target}', rank {self.rank}"
+        )

@@ -11,6 +11,7 @@ from mmstable import Culprit
 from mmstable.report import (
     GuardIntervention,
     Heartbeat,
+    InjectedFault,
     Poisoned,
     RunEnd,
     ScaleChange,
@@ -59,6 +60,7 @@ RECORDS = [
         wrappers={'gen': WrapperTotals(98, 2, {'overflow': 2}, 0)},
         lost_events=1,
     ),
+    InjectedFault(4, 2.5, 1, 'nan_grad', 'a.weight', 'NaN'),
     Poisoned(4, 2.5, (Culprit('state_dict/a', 'NaN'),)),
     GuardIntervention(
         iteration=7,
