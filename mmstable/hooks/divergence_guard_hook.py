@@ -39,6 +39,7 @@ from mmstable.recovery.trouble import Trouble
 from mmstable.recovery.watch import RunWatch
 from mmstable.recovery.way_back import WayBack
 from mmstable.registry import HOOKS, register_globally
+from mmstable.report.diagnosis import FILE_NAME
 from mmstable.report.guard_wording import make_guard_wording
 from mmstable.report.line_budget import LineBudget
 from mmstable.report.samples import read_losses
@@ -358,10 +359,11 @@ class DivergenceGuardHook(StepHook):
         diagnosis = diagnose(
             runner, done, self._rollbacks, self._watch.counts(), self._wording
         )
+        folder = diagnosis_folder(runner)
         if is_main_process():
-            diagnosis.write(diagnosis_folder(runner))
+            diagnosis.write(folder)
             runner.logger.error(f'{_NAME}: {diagnosis.text}')
-        raise TrainingDiverged(diagnosis.text)
+        raise TrainingDiverged(diagnosis.text, str(folder / FILE_NAME))
 
     def state_dict(self) -> dict[str, Any]:
         """What a resumed run has to know."""

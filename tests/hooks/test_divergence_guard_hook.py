@@ -711,7 +711,11 @@ custom_hooks = [
     )
     code = main([str(config), '--work-dir', str(tmp_path / 'run')])
     assert code == 4
-    said = capsys.readouterr().err
-    assert 'training is stopped at iteration' in said
-    assert f'--resume-from {tmp_path}/run/iter_4.pth' in said
+    (file,) = tmp_path.glob('run/*/stability/diagnosis.json')
+    assert f'diverged; the reason is above, and in {file}' in (
+        capsys.readouterr().err
+    )
+    assert diagnosis(tmp_path / 'run')['resume'].endswith(
+        f'--resume-from {tmp_path}/run/iter_4.pth'
+    )
     assert not list((tmp_path / 'run').glob('emergency*'))
