@@ -110,7 +110,8 @@ class StepReport:
             clipping by norm. Defaults to None.
         clips (tuple[ClipRecord]): The same for each group. Defaults to ().
         clipped_norm (float, optional): Norm of the unscaled gradients after
-            clipping; None without clipping. Defaults to None.
+            clipping; None without clipping, and for sharded gradients that
+            are clipped by value. Defaults to None.
         culprits (tuple[Culprit]): The parameters whose gradients were not
             finite. Defaults to ().
         dropped_micro_batches (int): Iterations of an accumulation window
@@ -193,3 +194,30 @@ class Intervention:
     restored: int | None = None
     source: str | None = None
     lr_factor: float = 1.0
+
+
+@dataclass(frozen=True)
+class Injection:
+    """A fault that FaultInjectorHook has put into a run.
+
+    Args:
+        iteration (int): The iteration it is part of, counted from 1.
+        rank (int): The process that it happened to.
+        kind (str): As in the config.
+        target (str): The parameter, buffer, loss or input that was hit; for
+            the other kinds, the place: 'forward' or 'data'.
+        value (str): What was put there: 'NaN', 'Inf', a factor, seconds, or
+            the name of a signal or error.
+    """
+
+    iteration: int
+    rank: int
+    kind: str
+    target: str
+    value: str
+
+    def __str__(self) -> str:
+        return (
+            f'Iter {self.iteration}: {self.kind}, {self.value} in '
+            f"'{self.target}', rank {self.rank}"
+        )

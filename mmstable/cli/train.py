@@ -23,7 +23,12 @@ from mmstable.cli.launchers import rank_of
 from mmstable.cli.resume import settle_checkpoint
 from mmstable.cli.resume_command import launch_command, resume_command
 from mmstable.cli.train_args import parse_args
-from mmstable.errors import MMStableError, StoppedBySignal, UsageError
+from mmstable.errors import (
+    MMStableError,
+    StoppedBySignal,
+    TrainingDiverged,
+    UsageError,
+)
 
 # What a shell reports for a program that Ctrl-C has ended.
 _EXIT_INTERRUPTED = 130
@@ -61,6 +66,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return stop.exit_code
     except SaidByFirstRank as echo:
         return echo.exit_code
+    except TrainingDiverged as error:
+        _say(f'error: diverged; the reason is above, and in {error.file}')
+        return error.exit_code
     except MMStableError as error:
         _say(f'error: {error}')
         return error.exit_code

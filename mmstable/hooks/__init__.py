@@ -3,6 +3,7 @@
 from mmstable.hooks.divergence_guard_hook import DivergenceGuardHook
 from mmstable.hooks.emergency_checkpoint_hook import EmergencyCheckpointHook
 from mmstable.hooks.event_log_hook import EventLogHook
+from mmstable.hooks.fault_injector_hook import FaultInjectorHook
 from mmstable.hooks.grad_clip_hook import GradClipHook
 from mmstable.hooks.grad_nan_logger_hook import GradNanLoggerHook
 from mmstable.hooks.rank_failure_hook import RankFailureHook
@@ -16,6 +17,7 @@ __all__ = [
     'DivergenceGuardHook',
     'EmergencyCheckpointHook',
     'EventLogHook',
+    'FaultInjectorHook',
     'GradClipHook',
     'GradNanLoggerHook',
     'RankFailureHook',

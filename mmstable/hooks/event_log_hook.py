@@ -9,7 +9,7 @@ from mmengine.hooks import Hook
 from mmengine.runner import Runner
 
 from mmstable.errors import StoppedBySignal
-from mmstable.events import Culprit, Intervention
+from mmstable.events import Culprit, Injection, Intervention
 from mmstable.optim.new_steps import name_losses, name_wrappers
 from mmstable.registry import HOOKS, register_globally
 from mmstable.report.event_log import EventLog
@@ -99,6 +99,11 @@ class EventLogHook(Hook):
         """Record what DivergenceGuardHook has done."""
         if self._recorder is not None:
             self._recorder.record_intervention(intervention)
+
+    def after_fault_injected(self, runner: Runner, fault: Injection) -> None:
+        """Record what FaultInjectorHook did, before it shows."""
+        if self._recorder is not None:
+            self._recorder.record_injection(fault)
 
     def before_val(self, runner: Runner) -> None:
         """Keep validation out of the iteration time."""

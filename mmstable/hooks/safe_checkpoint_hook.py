@@ -21,6 +21,7 @@ from mmstable.checkpoint.save_first import RunnerStandIn, save_first
 from mmstable.checkpoint.saver import CheckpointSaver, Poisoned
 from mmstable.errors import ConfigError
 from mmstable.optim.new_steps import name_wrappers, settle_steps
+from mmstable.optim.state_names import name_states
 from mmstable.registry import HOOKS, register_globally
 
 
@@ -301,6 +302,10 @@ class SafeCheckpointHook(CheckpointHook):
         extra = {type(self).__name__: {'infinite_buffers': infinite, **state}}
         try:
             self._place.save(self._saver, runner, name, extra, **kwargs)
+        except Poisoned as error:
+            return Poisoned(
+                name_states(error.culprits, runner.optim_wrapper, runner.model)
+            )
         except Exception as error:
             return error
         return None

@@ -150,6 +150,8 @@ class SafeStep:
         iteration: int,
         kwargs: dict[str, Any],
     ) -> StepAttempt:
+        if self.ranks.is_sharded:
+            self._update.check_shards()
         plan = self._update.plan_for(params, self.ranks.is_sharded)
         norms = grad_health.gradient_norms(grads, plan.norm_type)
         part_norms = plan.part_norms(self.ranks.count_once(params, norms))
@@ -164,6 +166,7 @@ class SafeStep:
             loss_scale=self._scaler.get_scale(),
             iteration=iteration,
             step_kwargs=kwargs,
+            is_whole=not self.ranks.is_sharded,
         )
 
     def _finish(self, attempt: StepAttempt, ran_ahead: bool) -> None:

@@ -35,6 +35,8 @@ class StepAttempt:
         step_kwargs (dict): For ``optimizer.step``. Defaults to {}.
         clipped_norm (float, optional): Unscaled norm after clipping value
             by value. Defaults to None.
+        is_whole (bool): Whether the gradients are all there are, and not
+            this rank's part of them. Defaults to True.
     """
 
     params: list[Tensor]
@@ -47,6 +49,7 @@ class StepAttempt:
     iteration: int
     step_kwargs: dict[str, Any] = field(default_factory=dict)
     clipped_norm: float | None = None
+    is_whole: bool = True
 
     @cached_property
     def param_ids(self) -> tuple[int, ...]:

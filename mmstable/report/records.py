@@ -209,6 +209,25 @@ class GuardIntervention(Event):
 
 
 @dataclass(frozen=True)
+class InjectedFault(Event):
+    """A fault that FaultInjectorHook has put into the run.
+
+    Args:
+        rank (int): The process that it happened to.
+        kind (str): As in the hook's config.
+        target (str): What was hit; see :class:`mmstable.events.Injection`.
+        value (str): What was put there.
+    """
+
+    event: ClassVar[str] = 'injected_fault'
+
+    rank: int
+    kind: str
+    target: str
+    value: str
+
+
+@dataclass(frozen=True)
 class ScaleChange(Event):
     """A loss scale that moved, for whatever reason.
 
@@ -329,6 +348,7 @@ EVENTS: Mapping[str, type[Event]] = {
         Poisoned,
         ReplicasDiverged,
         GuardIntervention,
+        InjectedFault,
         ScaleChange,
         Heartbeat,
         RunEnd,

@@ -10,11 +10,12 @@ from typing import Any
 import torch
 from mmengine.optim import BaseOptimWrapper
 
-from mmstable.events import Culprit, Fault, Intervention, StepReport
+from mmstable.events import Culprit, Fault, Injection, Intervention, StepReport
 from mmstable.report.event_log import EventLog
 from mmstable.report.records import (
     GuardIntervention,
     Heartbeat,
+    InjectedFault,
     Poisoned,
     ReplicasDiverged,
     RunEnd,
@@ -115,6 +116,19 @@ class RunRecorder:
                 'fault': done.fault.value,
             }
             self._log.write(GuardIntervention(time=time.time(), **facts))
+
+    def record_injection(self, fault: Injection) -> None:
+        """Record what was broken on purpose; every rank tells of its own."""
+        self._log.write(
+            InjectedFault(
+                iteration=fault.iteration,
+                time=time.time(),
+                rank=fault.rank,
+                kind=fault.kind,
+                target=fault.target,
+                value=fault.value,
+            )
+        )
 
     def sample(
         self,

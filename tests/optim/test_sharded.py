@@ -15,7 +15,9 @@ from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 from torch.utils.data import DataLoader
 
+from mmstable.errors import ConfigError
 from mmstable.events import Fault, Outcome
+from mmstable.numerics.clip_settings import parse_clip
 from mmstable.optim import SafeAmpOptimWrapper, SafeOptimWrapper
 from mmstable.optim.sharing import Sharing
 from tests.ranks import run_ranks
@@ -101,9 +103,9 @@ def reference(clip, steps):
     return norms, [p.detach() for p in net.parameters()]
 
 
-def as_if_it_were_whole(shard, scale, clip):
+def as_if_it_were_whole(shard, scale, clip, fused=False):
     model = shard(toy_net())
-    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, fused=fused)
     settings = dict(optimizer=optimizer, clip_grad=dict(clip))
     if scale is None:
         wrapper = SafeOptimWrapper(**settings)
@@ -226,15 +228,31 @@ def dtensors_save_and_resume():
     assert resumed.applied_steps == 2
 
 
+def units_need_whole_parameters():
+    model = whole(toy_net())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    wrapper = SafeOptimWrapper(optimizer)
+    wrapper.clip = parse_clip('test', method='agc')
+    with pytest.raises(ConfigError, match='unit-wise.* needs whole param'):
+        step(model, wrapper, 0)
+    wrapper.zero_grad()
+    wrapper.clip = parse_clip('test', method='value', clip_value=0.01)
+    report = step(model, wrapper, 1)
+    assert report.applied
+    assert report.clipped_norm is None
+
+
 def two_ranks(rank, folder):
     torch.set_num_threads(1)
     as_if_it_were_whole(flat, None, CLIPS[0])
-    as_if_it_were_whole(flat, 64.0, CLIPS[1])
+    as_if_it_were_whole(flat, 64.0, CLIPS[1], fused=True)
     as_if_it_were_whole(whole, None, CLIPS[2])
     if hasattr(torch.distributed.fsdp, 'fully_shard'):
         for clip in CLIPS:
             as_if_it_were_whole(by_dtensor, 64.0, clip)
+        as_if_it_were_whole(by_dtensor, 64.0, CLIPS[0], fused=True)
         dtensors_save_and_resume()
+    units_need_whole_parameters()
     a_run_goes_on(folder)
 
 

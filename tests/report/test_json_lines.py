@@ -12,6 +12,7 @@ from mmstable.events import Origin
 from mmstable.report import (
     GuardIntervention,
     Heartbeat,
+    InjectedFault,
     Poisoned,
     ReplicasDiverged,
     RunEnd,
@@ -63,6 +64,7 @@ RECORDS = [
         wrappers={'gen': WrapperTotals(98, 2, {'overflow': 2}, 0)},
         lost_events=1,
     ),
+    InjectedFault(4, 2.5, 1, 'nan_grad', 'a.weight', 'NaN'),
     Poisoned(4, 2.5, (Culprit('state_dict/a', 'NaN'),)),
     ReplicasDiverged(5, 2.5, 'a.weight', 2, (1, 3), 'warn'),
     GuardIntervention(
