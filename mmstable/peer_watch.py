@@ -32,12 +32,15 @@ class PeerFailure:
         node (str): Name of its machine; '' if nobody knows.
         iteration (int): Training iterations it had done; -1 if nobody knows.
         error (str): What happened.
+        decided (bool): Whether all ranks have most likely decided so
+            together. Defaults to False.
     """
 
     rank: int
     node: str
     iteration: int
     error: str
+    decided: bool = False
 
     def __str__(self) -> str:
         node = f' ({self.node})' if self.node else ''
@@ -95,14 +98,22 @@ class PeerWatch:
             # The process that kept the store has ended before this one.
             return
 
-    def report(self, iteration: int, error: str) -> PeerFailure:
+    def report(
+        self, iteration: int, error: str, decided: bool = False
+    ) -> PeerFailure:
         """Tell all others that this rank has failed.
+
+        Args:
+            iteration (int): Training iterations done.
+            error (str): What happened.
+            decided (bool): Whether the others are going to say the same.
+                Defaults to False.
 
         Returns:
             PeerFailure: What all ranks are told: the first failure counts.
         """
         return self._post(
-            PeerFailure(self._rank, platform.node(), iteration, error)
+            PeerFailure(self._rank, platform.node(), iteration, error, decided)
         )
 
     def failure(self) -> PeerFailure | None:

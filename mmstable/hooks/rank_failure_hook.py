@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import faulthandler
-import io
 import os
 import time
 import traceback
@@ -17,13 +14,15 @@ from mmengine.hooks import Hook
 from mmengine.runner import Runner
 
 from mmstable.checkpoint.going_on import how_to_go_on
-from mmstable.errors import MMStableError, PeerFailedError
+from mmstable.checkpoint.rng_keeper import RngKeeper, unpack
+from mmstable.errors import MMStableError, PeerFailedError, StoppedBySignal
 from mmstable.hooks.event_log_hook import EventLogHook
 from mmstable.hooks.safe_checkpoint_hook import SafeCheckpointHook
 from mmstable.optim.new_steps import name_wrappers
 from mmstable.optim.sharing import Sharing, find_sharing
 from mmstable.peer_watch import PeerFailure, PeerWatch
 from mmstable.registry import HOOKS, register_globally
+from mmstable.report.stacks import write_exception, write_stacks
 
 _OPTIMIZERS = os.path.dirname(torch.optim.__file__)
 # Words of torch's backends for a rank that does not answer any more.
@@ -81,7 +80,7 @@ class RankFailureHook(Hook):
         self._grace = grace
         self._watch: PeerWatch | None = None
         self._failure: PeerFailure | None = None
-        self._keeper = _RngKeeper()
+        self._keeper = RngKeeper()
 
     def before_train(self, runner: Runner) -> None:
         """Start to watch."""
@@ -134,11 +133,18 @@ class RankFailureHook(Hook):
         """Tell the others, save, and wait until they know."""
         if self._watch is None:
             return
-        if isinstance(exception, MMStableError):
-            # What the ranks decided together needs no telling.
+        if isinstance(exception, StoppedBySignal):
             self._stop()
             return
-        _write_stack(runner, exception)
+        if isinstance(exception, MMStableError):
+            # Most likely all ranks have it, and each says it by itself.
+            self._watch.report(
+                _iterations_done(runner), _name(exception), decided=True
+            )
+            self._watch.leave('result', '')
+            self._stop()
+            return
+        write_exception(_folder(runner), get_rank(), exception)
         failure = self._find_reason(runner, exception)
         if failure.rank != get_rank():
             text = f'{failure}. This rank stops.'
@@ -172,10 +178,7 @@ class RankFailureHook(Hook):
             found = self._watch.await_failure(self._grace)
         if found is not None:
             return found
-        return self._watch.report(
-            _iterations_done(runner),
-            f'{type(exception).__name__}: {exception}'[:1000],
-        )
+        return self._watch.report(_iterations_done(runner), _name(exception))
 
     def _save(self, runner: Runner, exception: BaseException) -> str | None:
         reason = _why_not_to_save(runner, exception)
@@ -204,7 +207,7 @@ class RankFailureHook(Hook):
                 word = self._watch.read('state', rank)
                 if word is not None:
                     waiting.discard(rank)
-                    iteration, state = _unpack(word)
+                    iteration, state = unpack(word)
                     if iteration == done:
                         known[rank] = state
             time.sleep(0.05)
@@ -215,10 +218,7 @@ class RankFailureHook(Hook):
         watch = self._watch
         if watch is None:
             return
-        with _open_stack_file(runner) as file:
-            file.write(f'{failure}\n\n')
-            file.flush()
-            faulthandler.dump_traceback(file, all_threads=True)
+        write_stacks(_folder(runner), get_rank(), failure)
         try:
             watch.leave('state', self._keeper.pack())
             path = self._await_result(watch, failure)
@@ -226,8 +226,11 @@ class RankFailureHook(Hook):
             # The store is gone, too.
             path = None
         # The training itself can end in better order, unless it waits.
-        self._failure = failure
-        deadline = time.monotonic() + min(self._grace, 2 * self._interval)
+        patience = self._grace
+        if not failure.decided:
+            self._failure = failure
+            patience = 2 * self._interval
+        deadline = time.monotonic() + patience
         while time.monotonic() < deadline:
             if self._watch is not watch:
                 return
@@ -254,35 +257,6 @@ class RankFailureHook(Hook):
         return None
 
 
-class _RngKeeper(Hook):
-    """Keeps the random state that this rank goes on with.
-
-    It comes after all other hooks of an iteration.
-    """
-
-    def __init__(self) -> None:
-        self.iteration = -1
-        self.rng: Any = None
-
-    def after_train_iter(
-        self,
-        runner: Runner,
-        batch_idx: int,
-        data_batch: dict | tuple | list | None = None,
-        outputs: dict | None = None,
-    ) -> None:
-        """Keep the newest one."""
-        loop = runner.train_loop
-        if hasattr(loop, 'rng_state'):
-            self.iteration, self.rng = runner.iter + 1, loop.rng_state()
-
-    def pack(self) -> str:
-        """The state as text."""
-        stream = io.BytesIO()
-        torch.save((self.iteration, self.rng), stream)
-        return base64.b64encode(stream.getvalue()).decode()
-
-
 def _iterations_done(runner: Runner) -> int:
     loop = runner.train_loop
     if hasattr(loop, 'resume_meta'):
@@ -302,18 +276,12 @@ def _why_not_to_save(runner: Runner, exception: BaseException) -> str | None:
     return None
 
 
-def _open_stack_file(runner: Runner) -> Any:
-    folder = Path(runner.log_dir, 'stability')
-    folder.mkdir(parents=True, exist_ok=True)
-    return open(folder / f'stacks.rank{get_rank()}.txt', 'a')
+def _name(exception: BaseException) -> str:
+    return f'{type(exception).__name__}: {exception}'[:1000]
 
 
-def _write_stack(runner: Runner, exception: BaseException) -> None:
-    lines = traceback.format_exception(
-        type(exception), exception, exception.__traceback__
-    )
-    with _open_stack_file(runner) as file:
-        file.writelines(lines)
+def _folder(runner: Runner) -> Path:
+    return Path(runner.log_dir, 'stability')
 
 
 def _describe(runner: Runner, path: str | None) -> str:
@@ -331,11 +299,5 @@ def _say_goodbye(
             hook.on_exception(runner, error)
     runner.logger.error(
         f'mmstable: {error} {_describe(runner, path)} Its stack is in '
-        f'{runner.log_dir}/stability.'
+        f'{_folder(runner)}.'
     )
-
-
-def _unpack(word: str) -> tuple[int, Any]:
-    stream = io.BytesIO(base64.b64decode(word))
-    iteration, state = torch.load(stream, weights_only=True)
-    return iteration, state

@@ -10,8 +10,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from mmstable.checkpoint.rng_keeper import RngKeeper, unpack
 from mmstable.hooks import RankFailureHook, rank_failure_hook
-from mmstable.hooks.rank_failure_hook import _RngKeeper, _unpack
 from mmstable.optim.sharing import Sharing
 from tests.toys import toy_net
 
@@ -59,11 +59,11 @@ def test_what_is_saved_is_the_state_of_all(monkeypatch):
 
 
 def test_random_states_travel_as_text():
-    keeper = _RngKeeper()
+    keeper = RngKeeper()
     rng = {'torch': torch.get_rng_state(), 'python': [3, 'a', None]}
     loop = SimpleNamespace(rng_state=lambda: rng)
     keeper.after_train_iter(SimpleNamespace(iter=6, train_loop=loop), 6)
-    iteration, state = _unpack(keeper.pack())
+    iteration, state = unpack(keeper.pack())
     assert iteration == 7
     assert torch.equal(state['torch'], rng['torch'])
     assert state['python'] == rng['python']
