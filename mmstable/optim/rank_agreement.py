@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
+import hashlib
 import platform
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +15,7 @@ from torch import Tensor
 from torch.nn import Module
 
 from mmstable import dist
+from mmstable.errors import ReplicasDivergedError
 from mmstable.events import Culprit, Origin
 from mmstable.optim.local_look import LocalLook, look_before_reduction
 from mmstable.optim.sharing import Shards, Sharing, find_shards, find_sharing
@@ -26,7 +28,8 @@ PATIENCE = 10.0
 _CERTAIN = 300.0
 # Ranks that a report names, and parameters that only they can see.
 _MOST_ORIGINS, _MOST_CULPRITS = 16, 64
-_SERIAL = itertools.count()
+# Wrappers of this process, by the model that they train.
+_WRAPPERS: Counter[str] = Counter()
 
 
 @dataclass(frozen=True)
@@ -67,8 +70,7 @@ class RankAgreement:
     def __init__(self) -> None:
         self.sharing = Sharing.ALONE
         self.shards = Shards()
-        # The same on all ranks: wrappers are built in the same order.
-        self._serial = next(_SERIAL)
+        self._topic = ''
         self._syncs_batch_norm = False
         self._models: WeakSet[Module] = WeakSet()
         self._steps = 0
@@ -84,6 +86,8 @@ class RankAgreement:
                 holds its own part.
         """
         found = find_sharing(model)
+        if not self._topic and found is not Sharing.ALONE:
+            self._topic = _topic_for(model)
         self._syncs_batch_norm |= any(
             'SyncBatchNorm' in type(module).__name__
             for module in model.modules()
@@ -200,11 +204,16 @@ class RankAgreement:
             # Not the same on all ranks, as it is with DDP alone.
             word['culprits'] = list(culprits[:_MOST_CULPRITS])
         digest = meet(
-            f'{self._serial}/{self._steps}',
+            f'{self._topic}/{self._steps}',
             word,
-            _CERTAIN if certain else PATIENCE,
+            _CERTAIN if certain or self.is_behind else PATIENCE,
             _digest,
         )
+        if digest is None and self.is_behind:
+            raise ReplicasDivergedError(
+                'this rank has missed an update, and the others do not come '
+                'to give it what it missed.'
+            )
         if digest is None and not certain:
             self._missed = tuple(culprits[:_MOST_CULPRITS])
             return None
@@ -225,6 +234,14 @@ class RankAgreement:
             behind=self._missed is not None,
             culprits=list(self._missed or ()),
         )
+
+
+def _topic_for(model: Module) -> str:
+    """A name for a new wrapper that is the same on all ranks."""
+    facts = [(n, tuple(p.shape)) for n, p in model.named_parameters()]
+    name = hashlib.sha256(repr(facts).encode()).hexdigest()[:16]
+    _WRAPPERS[name] += 1
+    return f'{name}/{_WRAPPERS[name]}'
 
 
 def _digest(words: list[dict[str, Any]]) -> dict[str, Any]:
