@@ -271,6 +271,8 @@ def _why_not_to_save(runner: Runner, exception: BaseException) -> str | None:
         if frame.f_code.co_filename.startswith(_OPTIMIZERS):
             return 'the weights were being updated'
     wrappers = name_wrappers(runner.optim_wrapper).values()
+    if any(getattr(wrapper, 'is_behind', False) for wrapper in wrappers):
+        return 'this rank has missed the newest update'
     if not all(wrapper.should_update() for wrapper in wrappers):
         return 'gradients were being accumulated'
     return None

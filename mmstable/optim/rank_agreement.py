@@ -199,12 +199,12 @@ class RankAgreement:
         if get_world_size() == 1:
             return Hearing(not losses_are_finite)
         certain = agreed or not self.is_reduced
-        word = self._word(losses_are_finite, str(device))
+        word = self._word(losses_are_finite, device)
         if certain:
             # Not the same on all ranks, as it is with DDP alone.
             word['culprits'] = list(culprits[:_MOST_CULPRITS])
         digest = meet(
-            f'{self._topic}/{self._steps}',
+            f'{self._topic}/{self._steps}/bad',
             word,
             _CERTAIN if certain or self.is_behind else PATIENCE,
             _digest,
@@ -220,7 +220,27 @@ class RankAgreement:
         self._missed = None
         return _read(digest or _digest([word]))
 
-    def _word(self, losses_are_finite: bool, device: str) -> dict[str, Any]:
+    def hear_of_dropped(
+        self, dropped: bool, device: object
+    ) -> tuple[Origin, ...]:
+        """Talk about iterations that were left out of an applied step.
+
+        Args:
+            dropped (bool): Whether this rank left out any.
+            device (object): Where its gradients are.
+        """
+        if get_world_size() == 1:
+            return ()
+        where = 'loss' if dropped else ''
+        digest = meet(
+            f'{self._topic}/{self._steps}/dropped',
+            _describe(device, where),
+            _CERTAIN,
+            _digest,
+        )
+        return () if digest is None else _read(digest).origins
+
+    def _word(self, losses_are_finite: bool, device: object) -> dict[str, Any]:
         if self._missed is not None:
             where = 'reduced_gradient'
         elif not losses_are_finite:
@@ -230,10 +250,19 @@ class RankAgreement:
         else:
             where = ''
         return dict(
-            origin=[get_rank(), platform.node(), device, where],
+            _describe(device, where),
             behind=self._missed is not None,
             culprits=list(self._missed or ()),
         )
+
+
+def _describe(device: object, where: str) -> dict[str, Any]:
+    """What this rank has to say."""
+    return dict(
+        origin=[get_rank(), platform.node(), str(device), where],
+        behind=False,
+        culprits=[],
+    )
 
 
 def _topic_for(model: Module) -> str:

@@ -121,6 +121,15 @@ class SafeOptimWrapper(OptimWrapper):
         return self._safe_step.ranks
 
     @property
+    def is_behind(self) -> bool:
+        """Whether all ranks but this one have made the newest update.
+
+        It gets that update in the next step.
+        """
+        self._safe_step.settle()
+        return self._ranks.is_behind
+
+    @property
     def clip(self) -> Clip | None:
         """How gradients are clipped; None if they are not."""
         return self._update.clip

@@ -11,7 +11,7 @@ from mmengine.dist import get_world_size
 from torch import Tensor
 from torch.optim import Optimizer
 
-from mmstable.events import Culprit, Fault, Origin, Outcome, StepReport
+from mmstable.events import Culprit, Fault, Outcome, StepReport
 from mmstable.numerics import grad_health
 from mmstable.numerics.loss_scaler import LossScaler
 from mmstable.optim.buffer_protection import BufferProtection
@@ -199,19 +199,19 @@ class SafeStep:
             Outcome.APPLIED,
             attempt.loss_scale,
             attempt.window,
-            fault=Fault.NAN_LOSS if attempt.window.all_dropped else None,
-            origins=self._origins_of_dropped(attempt),
+            **self._describe_dropped(attempt),
             **facts,
         )
 
-    def _origins_of_dropped(self, attempt: StepAttempt) -> tuple[Origin, ...]:
-        if not attempt.window.all_dropped:
-            return ()
+    def _describe_dropped(self, attempt: StepAttempt) -> dict[str, Any]:
+        window = attempt.window
+        if not window.all_dropped:
+            return {}
         # All ranks know that something was dropped, so all come.
-        hearing = self.ranks.hear(
-            attempt.window.dropped == 0, attempt.device, agreed=True
+        origins = self.ranks.hear_of_dropped(
+            window.dropped > 0, attempt.device
         )
-        return () if hearing is None else hearing.origins
+        return dict(fault=Fault.NAN_LOSS, origins=origins)
 
     def _vote(
         self,
@@ -289,6 +289,7 @@ class SafeStep:
             Outcome.APPLIED,
             attempt.loss_scale,
             attempt.window,
+            **self._describe_dropped(attempt),
         )
 
     def _catch_up(self, leader: int | None) -> None:

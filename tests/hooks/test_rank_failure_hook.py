@@ -53,6 +53,9 @@ def test_what_is_saved_is_the_state_of_all(monkeypatch):
     assert 'no rank has the whole state' in why_not(sharded, error)
     opened = run_with(Sharing.REDUCED, monkeypatch, closed=False)
     assert 'accumulated' in why_not(opened, error)
+    behind = run_with(Sharing.REDUCED, monkeypatch)
+    behind.optim_wrapper.is_behind = True
+    assert 'missed the newest update' in why_not(behind, error)
     inside = caught(update_with_a_broken_gradient)
     whole = run_with(Sharing.REDUCED, monkeypatch)
     assert 'being updated' in why_not(whole, inside)

@@ -210,6 +210,23 @@ def dropped_in_no_sync(count, choices):
         assert_alike(run, report)
 
 
+def dropped_and_late_in_one_window():
+    run = Run(count=2)
+    reference = Run(count=2)
+    for one, late in ((run, (1,)), (reference, ())):
+        one.step(bad_loss=(0,))
+        report = one.step(late=late)
+        # The rank that falls behind tells what the others tell.
+        assert report.outcome is Outcome.APPLIED
+        assert report.fault is Fault.NAN_LOSS
+        assert [origin.rank for origin in report.origins] == [0]
+    run.step()
+    report = run.step()
+    assert report.copied_from == 0
+    assert_alike(run, report)
+    assert_equal(run, reference)
+
+
 def every_choice(count):
     places = list(itertools.product(range(get_world_size()), range(count)))
     for size in range(len(places)):
@@ -225,7 +242,7 @@ def random_faults(seed):
         kind = rng.choice(kinds)
         faults = {} if kind is None else {kind: (rng.randrange(world),)}
         report = run.step(**faults)
-    while run.wrapper._ranks.is_behind or report.copied_from is not None:
+    while run.wrapper.is_behind or report.copied_from is not None:
         report = run.step()
     assert_alike(run, report)
     assert run.wrapper.skipped_steps > 1
@@ -344,6 +361,7 @@ def two_ranks(rank, folder):
     infinity_after_the_all_reduce()
     a_gate_makes_all_ranks_vote()
     dropped_in_no_sync(2, every_choice(2))
+    dropped_and_late_in_one_window()
     dropped_in_no_sync(3, [[], [(0, 0), (0, 1)], [(0, 0), (1, 1)]])
     names_can_be_left_out()
     no_collective_is_added()
