@@ -242,8 +242,10 @@ def random_faults(seed):
         kind = rng.choice(kinds)
         faults = {} if kind is None else {kind: (rng.randrange(world),)}
         report = run.step(**faults)
-    while run.wrapper.is_behind or report.copied_from is not None:
+    # One to catch up, if the last fault was a late one.
+    for _ in range(2):
         report = run.step()
+    assert not run.wrapper.is_behind
     assert_alike(run, report)
     assert run.wrapper.skipped_steps > 1
 
