@@ -76,7 +76,8 @@ def _wrap_for_cpu(cfg: Config) -> None:
     wrapper.setdefault('type', 'MMDistributedDataParallel')
     # Given, because mmengine fills in the local rank otherwise.
     wrapper.setdefault('device_ids', None)
-    if cfg.get('runner_type', 'Runner') == 'Runner':
+    # That one has a strategy instead.
+    if cfg.get('runner_type') != 'FlexibleRunner':
         cfg.model_wrapper_cfg = wrapper
 
 
