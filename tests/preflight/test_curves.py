@@ -56,12 +56,11 @@ def follow(curve: dict[str, Any], restart: int | None = None) -> list[Any]:
             states = [one.state_dict() for one in schedulers]
             state = wrapper.state_dict()
             wrapper = SafeOptimWrapper(build_optimizer(curve['optimizer']))
-            wrapper.load_state_dict(state)
+            # In the order of mmengine.
             schedulers = [build(one, wrapper, total) for one in configs]
+            wrapper.load_state_dict(state)
             for one, saved in zip(schedulers, states):
                 one.load_state_dict(saved)
-            # As mmengine does: the optimizer comes last.
-            wrapper.load_state_dict(state)
         for group, row in zip(wrapper.param_groups, rows):
             row.append(read(group, curve['key']))
         wrapper.optimizer.step()
