@@ -16,6 +16,7 @@ from mmstable.cli import config_edits as edits
 from mmstable.cli.config_file import check_config_path, load_config
 from mmstable.cli.config_mistakes import explain_mistake
 from mmstable.cli.cpu_ranks import prepare_cpu_ranks
+from mmstable.cli.old_config import modernize
 from mmstable.cli.resume import settle_checkpoint
 from mmstable.cli.resume_command import resume_command
 from mmstable.cli.train_args import parse_args
@@ -56,9 +57,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def edit_config(cfg: Config, args: argparse.Namespace) -> Config:
-    """Apply the command line to ``cfg``, which is returned."""
-    if args.cfg_options:
-        edits.merge_options(cfg, args.cfg_options)
+    """Translate ``cfg`` if it is old, and apply the command line."""
+    cfg = modernize(cfg, args.cfg_options, _say_once)
     edits.set_work_dir(cfg, args.work_dir, args.config)
     resume = args.resume
     if args.before_iter is not None and not (

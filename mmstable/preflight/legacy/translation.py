@@ -72,12 +72,14 @@ class Translation:
         return [one for one in self.findings if one.weight in weights]
 
     def summary(self) -> list[str]:
-        """Which keys became which, a line for each new one."""
-        return [
-            f'{", ".join(old)} -> {new}'
-            + (f' ({self.remarks[new]})' if new in self.remarks else '')
-            for new, old in self.origins.items()
-        ]
+        """Which keys became which, in as few lines as possible."""
+        lines: dict[str, list[str]] = {}
+        for new, old in self.origins.items():
+            remark = self.remarks.get(new)
+            lines.setdefault(', '.join(old), []).append(
+                f'{new} ({remark})' if remark else new
+            )
+        return [f'{old} -> {", ".join(new)}' for old, new in lines.items()]
 
 
 def translate(config: Mapping[str, Any]) -> Translation:
