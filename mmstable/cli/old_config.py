@@ -44,6 +44,12 @@ def modernize(
     merge_options(cfg, before, allow_new=True)
     cfg = _translate(cfg, say)
     merge_options(cfg, after)
+    loop = cfg.get('train_cfg') or {}
+    if not any(key in loop for key in ('type', 'max_epochs', 'max_iters')):
+        raise UsageError(
+            'nothing in the config says how long to train: mmcv has `runner` '
+            'or `total_epochs` for it.'
+        )
     return cfg
 
 
@@ -54,11 +60,11 @@ def _translate(cfg: Config, say: Callable[[str], None]) -> Config:
     serious = translation.of_weight(Weight.SERIOUS)
     if serious:
         raise UsageError(
-            'this config is of mmcv 1.x and would train differently than '
-            f'its author meant: {"; ".join(map(str, serious))}. '
+            'this config has keys of mmcv 1.x that cannot be translated, so '
+            f'it would train differently: {"; ".join(map(str, serious))}. '
             "'mmstable upgrade OLD.py -o NEW.py' translates the rest."
         )
-    say('this config is of mmcv 1.x, it is translated for this run:')
+    say('this config has keys of mmcv 1.x, translated for this run:')
     for line in translation.summary():
         say(f'  {line}')
     left = translation.of_weight(Weight.LEFT)

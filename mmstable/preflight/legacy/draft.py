@@ -46,7 +46,6 @@ class Draft:
         origins (dict): From new keys to the old ones behind them.
         remarks (dict): From new keys to what they amount to.
         findings (list): What there is to tell.
-        old_keys (tuple): The old keys that it had.
         by_epoch (bool): Whether the run is counted in epochs.
         all_old (bool): Whether nothing in it was written for mmengine.
     """
@@ -55,7 +54,6 @@ class Draft:
     origins: dict[str, list[str]] = field(default_factory=dict)
     remarks: dict[str, str] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
-    old_keys: tuple[str, ...] = ()
     by_epoch: bool = True
     all_old: bool = True
 

@@ -83,13 +83,17 @@ def _drop_workflow(draft: Draft) -> None:
     if 'workflow' not in draft.settings:
         return
     workflow = draft.settings.pop('workflow') or []
+    if not all(isinstance(flow, (list, tuple)) and flow for flow in workflow):
+        raise UsageError(
+            f"workflow: must be a list like [('train', 1)], got {workflow!r}."
+        )
     modes = [flow[0] for flow in workflow]
     if modes in ([], ['train']):
         draft.note('workflow', 'not needed, the loop does nothing but train')
     else:
         draft.leave(
             'workflow',
-            f'{list(map(tuple, workflow))}: mmengine computes no losses on '
+            f'{workflow!r}: mmengine computes no losses on '
             'validation data; training goes on without them',
         )
 

@@ -30,7 +30,8 @@ def translate_loss_scale(draft: Draft, path: str, scale: Any) -> Any:
     try:
         ScalePolicy.from_config(scale)
     except (TypeError, ValueError) as error:
-        raise UsageError(f'{path}: {error}') from error
+        where = path.rpartition('.')[0]
+        raise UsageError(f'{where}: {error}') from error
     return scale
 
 

@@ -7,17 +7,16 @@ import difflib
 from mmstable.preflight.legacy.draft import Draft
 from mmstable.preflight.legacy.keys import OLD_KEYS
 
-# High enough to let variables like `dataset` or `lr` pass.
-_LIKENESS = 0.85
+# High enough to let variables like `dataset` or `optimizer_cfg` pass.
+_LIKENESS = 0.9
 
 
 def find_misspelt(draft: Draft) -> None:
     """List them. mmcv did not mind, but their author would."""
-    wanted = [key for key in OLD_KEYS if key not in draft.old_keys]
     for key in draft.settings:
-        if key in draft.origins:
+        if key in draft.origins or key in OLD_KEYS:
             continue
-        near = difflib.get_close_matches(key, wanted, n=1, cutoff=_LIKENESS)
+        near = difflib.get_close_matches(key, OLD_KEYS, 1, _LIKENESS)
         if near:
             draft.leave(
                 key,

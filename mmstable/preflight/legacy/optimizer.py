@@ -56,12 +56,8 @@ def translate_optimizer(draft: Draft) -> None:
     config = take_dict(draft, 'optimizer_config') or {}
     wrapper = dict(draft.settings.get('optim_wrapper') or {})
     settings = _merge(config, fp16 or {})
-    draft.unknown(
-        'optimizer_config',
-        [name for name in settings if name not in _SETTINGS],
-        _SETTINGS,
-    )
-    amp = fp16 is not None or _is_amp(draft, settings)
+    _check_names(draft, settings)
+    amp = fp16 is not None or _is_amp(settings)
     _set_type(draft, wrapper, amp)
     if amp:
         path = 'fp16' if fp16 is not None else 'optimizer_config'
@@ -86,14 +82,23 @@ def _merge(
     return {**config, **fp16}
 
 
-def _is_amp(draft: Draft, settings: dict[str, Any]) -> bool:
+def _check_names(draft: Draft, settings: Mapping[str, Any]) -> None:
+    kind = settings.get('type', 'OptimizerHook')
+    others = [name for name in settings if name not in _SETTINGS]
+    if kind in _HOOKS:
+        draft.unknown('optimizer_config', others, _SETTINGS)
+        return
+    told = f' nor {", ".join(others)}' if others else ''
+    draft.warn(
+        'optimizer_config.type',
+        f'{kind!r} is no optimizer hook of mmcv 1.7. Clipping, accumulation '
+        f'and fp16 are translated, but not what it does besides{told}',
+    )
+
+
+def _is_amp(settings: dict[str, Any]) -> bool:
     kind = settings.get('type', 'OptimizerHook')
     if kind not in _HOOKS:
-        draft.warn(
-            'optimizer_config.type',
-            f"'{kind}' is no optimizer hook of mmcv 1.7: what it does "
-            'besides clipping, accumulation and fp16 is not translated',
-        )
         return 'fp16' in str(kind).lower() or 'loss_scale' in settings
     # Of Swin Transformer, where apex had a scale of its own.
     if settings.get('use_fp16'):
@@ -165,7 +170,8 @@ def _set_clip(draft: Draft, wrapper: dict[str, Any], clip: Any) -> None:
     try:
         parse_clip_grad(clip)
     except (TypeError, ValueError) as error:
-        raise UsageError(f'optimizer_config.grad_clip: {error}') from error
+        text = str(error).partition(': ')[2]
+        raise UsageError(f'optimizer_config.grad_clip: {text}') from error
     if wrapper.get('clip_grad') is None:
         wrapper['clip_grad'] = clip
     elif wrapper['clip_grad'] != clip:

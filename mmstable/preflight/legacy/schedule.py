@@ -76,11 +76,12 @@ class _Schedule:
         name = self.config.pop('policy')
         try:
             policy = find_policy(self.key, name, self.policies)
-        except ValueError as error:
+        except ValueError:
             self.draft.warn(
                 f'{self.key}.policy',
-                f'{str(error).partition(": ")[2].rstrip(".")}. The value '
-                'stays as it is until there is a `param_scheduler`',
+                f'{name!r} is no policy of mmcv 1.7, which has '
+                f'{", ".join(self.policies)}. A `param_scheduler` has to '
+                'take its place',
             )
             return []
         by_epoch = self._take_by_epoch(policy)

@@ -100,7 +100,7 @@ def translate(config: Mapping[str, Any]) -> Translation:
         for key in order
         if key in OLD_KEYS and key not in old
     }
-    draft = Draft(settings, old_keys=tuple(old), all_old=is_all_old(settings))
+    draft = Draft(settings, all_old=is_all_old(settings))
     draft.by_epoch = _counts_epochs(settings.get('train_cfg'))
     for one in _STEPS:
         one(draft)

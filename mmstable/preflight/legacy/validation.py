@@ -5,6 +5,7 @@ from __future__ import annotations
 from mmstable.preflight.legacy.draft import Draft
 
 _LOOPS = {'val': 'ValLoop', 'test': 'TestLoop'}
+_WORDS = {'val': 'validated', 'test': 'tested'}
 
 
 def settle_validation(draft: Draft) -> None:
@@ -12,6 +13,7 @@ def settle_validation(draft: Draft) -> None:
 
     mmengine wants loader, loop and evaluator together or none of them.
     """
+    missing = []
     for split, loop in _LOOPS.items():
         key = f'{split}_dataloader'
         if 'data' not in draft.origins.get(key, ()):
@@ -22,11 +24,14 @@ def settle_validation(draft: Draft) -> None:
         aside = f'old_{key}'
         draft.settings[aside] = draft.settings.pop(key)
         draft.origins[aside] = draft.origins.pop(key)
-        draft.remarks[aside] = f'until there is a {split}_evaluator'
-        what = 'validates' if split == 'val' else 'tests'
+        missing.append(split)
+    if missing:
+        evaluators, loaders = (
+            ' and '.join(name.format(split) for split in missing)
+            for name in ('`{}_evaluator`', '`old_{}_dataloader`')
+        )
         draft.leave(
-            f'data.{split}',
-            f'mmengine {what} with a `{split}_evaluator`, which there is '
-            f'none of. Its loader is kept as `{aside}`; nothing is '
-            f'{"validated" if split == "val" else "tested"} until then',
+            ', '.join(f'data.{split}' for split in missing),
+            f'kept as {loaders}, because there is no {evaluators}; nothing '
+            f'is {" or ".join(_WORDS[split] for split in missing)} without',
         )
