@@ -6,6 +6,7 @@ The curves were recorded from mmcv by ``record_mmcv_curves.py``.
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,8 @@ RECORDED = json.loads(Path(__file__).with_name('mmcv_curves.json').read_text())
 EPOCHS, LENGTH = (RECORDED['recorded'][key] for key in ('epochs', 'length'))
 ITERS = EPOCHS * LENGTH
 CURVES = RECORDED['curves']
+# Nothing is trained here.
+pytestmark = pytest.mark.filterwarnings('ignore:Detected call of')
 
 
 def old_config(curve: dict[str, Any]) -> dict[str, Any]:
@@ -63,7 +66,6 @@ def follow(curve: dict[str, Any], restart: int | None = None) -> list[Any]:
                 one.load_state_dict(saved)
         for group, row in zip(wrapper.param_groups, rows):
             row.append(read(group, curve['key']))
-        wrapper.optimizer.step()
         for one in schedulers:
             if not one.by_epoch or (iteration + 1) % LENGTH == 0:
                 one.step()
@@ -76,23 +78,24 @@ def read(group: dict[str, Any], key: str) -> float:
     return group['betas'][0] if 'betas' in group else group['momentum']
 
 
-def name_of(curve: dict[str, Any]) -> str:
-    words = [curve['key'][:2], curve['runner'][:4], curve['optimizer']]
-    return '-'.join([*words, *map(str, curve['config'].values())])
+@pytest.mark.parametrize(
+    ('key', 'policy'),
+    sorted({(one['key'], one['config']['policy']) for one in CURVES}),
+)
+def test_every_iteration_is_as_in_mmcv(key: str, policy: str) -> None:
+    for curve in CURVES:
+        if (curve['key'], curve['config']['policy']) != (key, policy):
+            continue
+        rows = follow(curve)
+        assert len(rows[0]) == len(curve['values'][0]) == ITERS
+        for row, recorded in zip(rows, curve['values']):
+            for value, wanted in zip(row, recorded):
+                assert math.isclose(value, wanted, rel_tol=1e-12), curve
 
 
-@pytest.mark.parametrize('curve', CURVES, ids=name_of)
-def test_every_iteration_is_as_in_mmcv(curve: dict[str, Any]) -> None:
-    rows = follow(curve)
-    for row, recorded in zip(rows, curve['values']):
-        assert row == pytest.approx(recorded, rel=1e-12, abs=0)
-
-
-@pytest.mark.parametrize('curve', CURVES[::9], ids=name_of)
-def test_a_resumed_schedule_goes_on_as_if_nothing_was(
-    curve: dict[str, Any],
-) -> None:
-    assert follow(curve, restart=11) == follow(curve)
+def test_a_resumed_schedule_goes_on_as_if_nothing_was() -> None:
+    for curve in CURVES[::9]:
+        assert follow(curve, restart=11) == follow(curve), curve
 
 
 def test_every_policy_and_warmup_was_recorded() -> None:

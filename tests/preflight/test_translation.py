@@ -663,8 +663,8 @@ def test_contradictions_are_serious(old: dict, path: str) -> None:
         ),
         (dict(workflow=['train']), "like [('train', 1)], got ['train']."),
         (
-            dict(checkpoint_config=dict(intervall=3)),
-            'checkpoint_config: there is no setting `intervall`; ',
+            dict(checkpoint_config=dict(interval_=3)),
+            'checkpoint_config: there is no setting `interval_`; ',
         ),
         (
             dict(log_config=dict(interval=0)),
