@@ -61,7 +61,7 @@ def new_bases(
             # They get a scope on the way, which is in the merged config.
             continue
         base = os.path.join(folder, name)
-        settings = plain_settings(load_config(base))
+        settings = plain_settings(load_config(base, import_modules=False))
         if not translate(settings).changed and set(settings) <= set(wanted):
             found[base] = settings
     return found

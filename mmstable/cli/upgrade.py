@@ -8,6 +8,8 @@ import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from mmengine.config import Config
+
 from mmstable.checkpoint.atomic_file import replace_text
 from mmstable.cli.base_files import direct_bases, new_bases, plain_settings
 from mmstable.cli.config_file import load_config
@@ -18,7 +20,7 @@ from mmstable.preflight.legacy.difference import difference
 from mmstable.preflight.legacy.render import render
 
 # Translated, but something has no counterpart.
-EXIT_INCOMPLETE = 4
+EXIT_INCOMPLETE = 5
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -30,7 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     try:
         args = _parse_args(argv)
-        translation = translate(plain_settings(load_config(args.config)))
+        translation = translate(plain_settings(_load(args.config)))
         text = _text(args.config, args.output, translation)
         _report(args.config, translation)
         _write(args.output, text)
@@ -60,6 +62,21 @@ def _parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         help='where to write the new config; on stdout if not given',
     )
     return parser.parse_args(argv)
+
+
+def _load(path: str) -> Config:
+    try:
+        return load_config(path)
+    except UsageError as error:
+        if not isinstance(error.__cause__, ImportError):
+            raise
+    # Code for mmcv 1.x, as a rule. It is not needed to translate.
+    cfg = load_config(path, import_modules=False)
+    _say(
+        f'{path}: `custom_imports` cannot be imported here; hooks from there '
+        'are not known'
+    )
+    return cfg
 
 
 def _text(path: str, output: str | None, translation: Translation) -> str:

@@ -218,7 +218,7 @@ def test_the_upgraded_config_trains_the_same(folder: Path) -> None:
 
     assert train(folder, 'seed=3') == 0
     old = notes(folder)
-    assert upgrade(['old.py', '-o', 'new.py']) == 4
+    assert upgrade(['old.py', '-o', 'new.py']) == 5
     (folder / 'notes.jsonl').unlink()
     options = ['train_cfg.max_iters=6', 'param_scheduler.0.warmup_iters=3']
     command = ['new.py', '--seed', '3', '--cfg-options', *options]

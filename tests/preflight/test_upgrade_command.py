@@ -118,14 +118,14 @@ def test_settings_without_counterpart_are_told(
             'optimzer_config = dict()\n'
             "custom_hooks = [dict(type='MyHook')]\n"
         )
-    assert main(['old.py', '-o', 'new.py']) == 4
+    assert main(['old.py', '-o', 'new.py']) == 5
     told = capsys.readouterr().err
     assert 'runner, evaluation -> train_cfg (max_iters 200000)\n' in told
     assert 'mmstable upgrade: without counterpart\n' in told
     assert '  evaluation.metric: data sets of mmcv evaluated ' in told
     assert '  custom_hooks[0]: MyHook is neither of mmcv nor ' in told
     assert 'Did you mean optimizer_config?\n' in told
-    assert told.endswith('some settings have no counterpart (exit 4)\n')
+    assert told.endswith('some settings have no counterpart (exit 5)\n')
     text = (folder / 'new.py').read_text()
     assert '# evaluation.metric: data sets of mmcv evaluated' in text
 
@@ -135,7 +135,7 @@ def test_what_would_train_differently_is_told(
 ) -> None:
     with (folder / 'old.py').open('a') as file:
         file.write("lr_config = dict(_delete_=True, policy='YOLOX')\n")
-    assert main(['old.py', '-o', 'new.py']) == 4
+    assert main(['old.py', '-o', 'new.py']) == 5
     told = capsys.readouterr().err
     assert 'would train differently, to be settled by you\n' in told
     assert "  lr_config.policy: 'YOLOX' is no policy of mmcv 1.7" in told
@@ -173,6 +173,18 @@ def test_a_new_config_with_bases_is_not_torn_from_them(
     main(['old.py', '-o', 'new.py'])
     assert main(['new.py', '-o', 'sub/new.py']) == 2
     assert 'is found from its own folder only' in capsys.readouterr().err
+
+
+def test_old_code_is_not_needed(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ('old.py', 'base/model.py'):
+        with (folder / name).open('a') as file:
+            file.write("custom_imports = dict(imports=['no_such_module'])\n")
+    assert main(['old.py', '-o', 'new.py']) == 0
+    assert '`custom_imports` cannot be imported' in capsys.readouterr().err
+    assert 'custom_imports' not in (folder / 'new.py').read_text()
+    assert "_base_ = ['./base/model.py']" in (folder / 'new.py').read_text()
 
 
 def test_json_and_yaml_become_python(folder: Path) -> None:

@@ -62,14 +62,30 @@ class Draft:
         self.settings[key] = value
         self._came_from(key, origins)
 
-    def fill(self, key: str, values: Mapping[str, Any], *origins: str) -> None:
-        """Add to a new key that is a dict; what it has already is kept."""
+    def fill(
+        self,
+        key: str,
+        values: Mapping[str, Any],
+        *origins: str,
+        serious: bool = True,
+    ) -> None:
+        """Add to a new key that is a dict; what it has already is kept.
+
+        Args:
+            key (str): The new key.
+            values (Mapping): What to add.
+            *origins (str): The old keys behind it.
+            serious (bool): Whether a contradiction matters to the training.
+                Defaults to True.
+        """
         known = dict(self.settings.get(key) or {})
         for name, value in values.items():
             if known.get(name) is None or known[name] == value:
                 known[name] = value
             else:
-                self.conflict(origins[0], f'{key}.{name}', value, known[name])
+                self.conflict(
+                    origins[0], f'{key}.{name}', value, known[name], serious
+                )
         self.put(key, known, *origins)
 
     def append(self, key: str, value: Any, *origins: str) -> None:
@@ -88,9 +104,12 @@ class Draft:
         """Tell of a setting without which the training is another one."""
         self.findings.append(Finding(path, why, Weight.SERIOUS))
 
-    def conflict(self, old: str, new: str, said: Any, found: Any) -> None:
+    def conflict(
+        self, old: str, new: str, said: Any, found: Any, serious: bool = True
+    ) -> None:
         """Tell of an old and a new setting that contradict each other."""
-        self.warn(
+        tell = self.warn if serious else self.leave
+        tell(
             old,
             f'it asks for {said!r}, but `{new}` is {found!r}, which is kept. '
             'Remove one of the two',

@@ -28,7 +28,7 @@ def translate_evaluation(draft: Draft) -> None:
         if config.get(old) is not None
     }
     if loop:
-        draft.fill('train_cfg', loop, 'evaluation')
+        draft.fill('train_cfg', loop, 'evaluation', serious=False)
     for name in _NOT_NEEDED:
         if name in config:
             config.pop(name)

@@ -40,12 +40,12 @@ _VARIABLES = {
     'total_epochs': 'train_cfg',
     'total_iters': 'train_cfg',
     'data': 'train_dataloader',
-    'seed': 'randomness',
-    'deterministic': 'randomness',
-    'cudnn_benchmark': 'env_cfg',
-    'dist_params': 'env_cfg',
-    'opencv_num_threads': 'env_cfg',
-    'mp_start_method': 'env_cfg',
+    'seed': 'randomness.seed',
+    'deterministic': 'randomness.deterministic',
+    'cudnn_benchmark': 'env_cfg.cudnn_benchmark',
+    'dist_params': 'env_cfg.dist_cfg',
+    'opencv_num_threads': 'env_cfg.mp_cfg',
+    'mp_start_method': 'env_cfg.mp_cfg',
     'gpu_ids': 'optim_wrapper',
     'device': 'optim_wrapper',
 }
@@ -97,7 +97,15 @@ def _is_variable(key: str, settings: Mapping[str, Any]) -> bool:
     other = _VARIABLES.get(key)
     if other == 'train_cfg':
         return is_loop(settings.get('train_cfg'))
-    return other is not None and settings.get(other) is not None
+    return other is not None and _look_up(settings, other) is not None
+
+
+def _look_up(settings: Any, path: str) -> Any:
+    for name in path.split('.'):
+        if not isinstance(settings, Mapping):
+            return None
+        settings = settings.get(name)
+    return settings
 
 
 def _has_optimizer(wrapper: Any) -> bool:

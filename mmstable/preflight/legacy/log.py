@@ -43,7 +43,7 @@ def translate_log(draft: Draft) -> None:
         return
     config = take_dict(draft, 'log_config')
     if config is None:
-        draft.fill('default_hooks', {'logger': None}, 'log_config')
+        _fill(draft, 'default_hooks', {'logger': None})
         return
     interval = config.pop('interval', _DEFAULT_INTERVAL)
     hooks = config.pop('hooks', None) or []
@@ -65,7 +65,7 @@ def translate_log(draft: Draft) -> None:
     ignore = [one['ignore_last'] for one in hooks if 'ignore_last' in one]
     if ignore:
         logger['ignore_last'] = all(ignore)
-    draft.fill('default_hooks', {'logger': logger}, 'log_config')
+    _fill(draft, 'default_hooks', {'logger': logger})
     # mmcv shows means over the interval, mmengine over ten iterations.
     processor: dict[str, Any] = {
         'by_epoch': by_epoch,
@@ -81,8 +81,13 @@ def translate_log(draft: Draft) -> None:
                 'window_size': 1,
             }
         ]
-    draft.fill('log_processor', processor, 'log_config')
+    _fill(draft, 'log_processor', processor)
     _put_visualizer(draft, hooks, interval)
+
+
+def _fill(draft: Draft, key: str, values: Mapping[str, Any]) -> None:
+    # Whatever is logged, the training is the same.
+    draft.fill(key, values, 'log_config', serious=False)
 
 
 def _put_visualizer(draft: Draft, hooks: list[Any], interval: int) -> None:
@@ -105,7 +110,7 @@ def _put_visualizer(draft: Draft, hooks: list[Any], interval: int) -> None:
             )
     if backends:
         visualizer = {'type': 'Visualizer', 'vis_backends': backends}
-        draft.fill('visualizer', visualizer, 'log_config')
+        _fill(draft, 'visualizer', visualizer)
 
 
 def _tell_rest(
