@@ -32,6 +32,25 @@ class CheckpointError(MMStableError):
     exit_code = 3
 
 
+class TrainingDiverged(MMStableError):
+    """The run cannot be saved by going back once more.
+
+    Args:
+        text (str): What its owner has to know; it is in the log already.
+        file (str): The diagnosis.
+    """
+
+    exit_code = 4
+
+    def __init__(self, text: str, file: str) -> None:
+        super().__init__(text)
+        self.file = file
+
+
+class InjectedError(MMStableError, RuntimeError):
+    """The exception that FaultInjectorHook was told to raise."""
+
+
 class StoppedBySignal(MMStableError):
     """The run was asked to stop, and can be resumed.
 

@@ -10,7 +10,8 @@ One training iteration, and where each record is made::
         zero_grad
     after_train_iter             optim_wrapper.last_step is a StepReport
       RuntimeInfoHook            mmengine reads the loss: the device is idle
-      hooks of mmstable          obey last_step
+      hooks of mmstable          obey last_step; what DivergenceGuardHook
+                                 does about it is an Intervention
       EMAHook, LoggerHook, ParamSchedulerHook, CheckpointHook
 """
 
@@ -124,3 +125,74 @@ class StepReport:
     def skipped(self) -> bool:
         """Whether the step was left out because of a fault."""
         return self.outcome is Outcome.SKIPPED
+
+
+class Action(str, Enum):
+    """What can be done about a fault, from the mildest to the last."""
+
+    WARN = 'warn'
+    SKIP = 'skip'
+    LOWER_LR = 'lower_lr'
+    ROLLBACK = 'rollback'
+    STOP = 'stop'
+
+
+@dataclass(frozen=True)
+class Intervention:
+    """Something that was done about a fault of the run.
+
+    Args:
+        iteration (int): Training iterations done, this one included.
+        action (Action): What was done.
+        fault (Fault): About what.
+        reason (str): The same in words.
+        since (int): The iteration that it began with.
+        subject (str): What was found bad: 'loss', 'grad_norm', or the name
+            of an optimizer wrapper. Defaults to ''.
+        culprits (tuple[Culprit]): Entries of the state that are not finite.
+            Defaults to ().
+        restored (int, optional): The iteration that the run went back to.
+            Defaults to None.
+        source (str, optional): 'memory', or the checkpoint it went back to.
+            Defaults to None.
+        lr_factor (float): What the learning rate of the schedule is
+            multiplied by from now on. Defaults to 1.0.
+    """
+
+    iteration: int
+    action: Action
+    fault: Fault
+    reason: str
+    since: int
+    subject: str = ''
+    culprits: tuple[Culprit, ...] = ()
+    restored: int | None = None
+    source: str | None = None
+    lr_factor: float = 1.0
+
+
+@dataclass(frozen=True)
+class Injection:
+    """A fault that FaultInjectorHook has put into a run.
+
+    Args:
+        iteration (int): The iteration it is part of, counted from 1.
+        rank (int): The process that it happened to.
+        kind (str): As in the config.
+        target (str): The parameter, buffer, loss or input that was hit; for
+            the other kinds, the place: 'forward' or 'data'.
+        value (str): What was put there: 'NaN', 'Inf', a factor, seconds, or
+            the name of a signal or error.
+    """
+
+    iteration: int
+    rank: int
+    kind: str
+    target: str
+    value: str
+
+    def __str__(self) -> str:
+        return (
+            f'Iter {self.iteration}: {self.kind}, {self.value} in '
+            f"'{self.target}', rank {self.rank}"
+        )

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from mmengine.config import Config
 from mmengine.optim import build_optim_wrapper
+from mmengine.registry import HOOKS
 from torch import nn
 
 import mmstable
@@ -102,6 +103,80 @@ def test_a_leaf_changes_one_value_in_one_line(
     assert value == expected
     assert cfg.optim_wrapper.clip_grad.norm_type == 2
     assert build_optim_wrapper(nn.Linear(2, 2), cfg.optim_wrapper)
+
+
+def test_the_average_is_added_to_the_hooks_of_the_runtime(
+    tmp_path: Path,
+) -> None:
+    leaf = tmp_path / 'leaf.py'
+    leaf.write_text(
+        f"""_base_ = ['{BASE}/{RUNTIMES[0]}.py', '{BASE}/ema.py']
+custom_hooks = [*_base_.custom_hooks, _base_.ema_hook]
+"""
+    )
+    runtime = Config.fromfile(BASE / f'{RUNTIMES[0]}.py')
+    *others, average = Config.fromfile(leaf).custom_hooks
+    assert others == runtime.custom_hooks
+    assert type(HOOKS.build(average)) is mmstable.hooks.SafeEMAHook
+
+
+STABILITY = sorted(path.stem for path in (BASE / 'stability').glob('*.py'))
+
+
+def write_stable_leaf(folder: Path, preset: str) -> Config:
+    leaf = folder / 'leaf.py'
+    leaf.write_text(
+        f"""_base_ = [
+    '{BASE}/{RUNTIMES[0]}.py',
+    '{BASE}/schedules/schedule_20k_fp16.py',
+    '{BASE}/stability/{preset}.py',
+]
+optim_wrapper = _base_.stability.optim_wrapper
+default_hooks = dict(guard=_base_.stability.guard)
+"""
+    )
+    return Config.fromfile(leaf)
+
+
+@pytest.mark.parametrize('preset', STABILITY)
+def test_every_stability_preset_builds(tmp_path: Path, preset: str) -> None:
+    cfg = write_stable_leaf(tmp_path, preset)
+    wrapper = build_optim_wrapper(nn.Linear(2, 2), cfg.optim_wrapper)
+    assert type(wrapper) is mmstable.SafeAmpOptimWrapper
+    guard = HOOKS.build(cfg.default_hooks.guard)
+    assert type(guard) is mmstable.hooks.DivergenceGuardHook
+    assert cfg.default_hooks.checkpoint.type == 'mmstable.SafeCheckpointHook'
+
+
+def test_stability_presets_get_stricter(tmp_path: Path) -> None:
+    names = ['default', 'safe', 'ultra_safe']
+    cfgs = [write_stable_leaf(tmp_path, name) for name in names]
+    guards = [cfg.default_hooks.guard for cfg in cfgs]
+    for key in ('window', 'max_consecutive_bad', 'lr_factor'):
+        values = [guard[key] for guard in guards]
+        assert values == sorted(values, reverse=True)
+    norms = [cfg.optim_wrapper.clip_grad.max_norm for cfg in cfgs]
+    assert norms == sorted(norms, reverse=True)
+    scales = [cfg.optim_wrapper.loss_scale.init_scale for cfg in cfgs]
+    assert scales == sorted(scales, reverse=True)
+
+
+def test_the_default_preset_spells_out_the_defaults() -> None:
+    import inspect
+
+    guard = dict(
+        Config.fromfile(BASE / 'stability/default.py').stability.guard
+    )
+    guard.pop('type')
+    defaults = inspect.signature(mmstable.hooks.DivergenceGuardHook).parameters
+    assert guard == {name: defaults[name].default for name in guard}
+
+
+@pytest.mark.parametrize('kind', ['iter', 'epoch'])
+def test_schedules_wait_for_skipped_steps(kind: str) -> None:
+    cfg = Config.fromfile(BASE / 'schedules' / f'{kind}_based_fp16.py')
+    hook = HOOKS.build(cfg.default_hooks.param_scheduler)
+    assert type(hook) is mmstable.hooks.SafeParamSchedulerHook
 
 
 @pytest.mark.parametrize(

@@ -248,6 +248,20 @@ def test_missing_checkpoint_is_suggested(
             + ['optim_wrapper.fp32_modules=nothing'],
             "'nothing' matches no module of the model",
         ),
+        (
+            ['train_dataloader.batch_size=0'],
+            'train_dataloader.batch_size must be an int of at least 1, got 0.',
+        ),
+        (
+            ['optim_wrapper.accumulative_counts=5'],
+            'the whole run has 4: 4 // 5 = 0 full steps',
+        ),
+        (
+            ['train_cfg.type=mmstable.SafeIterBasedTrainLoop']
+            + ['train_dataloader.drop_last=True']
+            + ['train_dataloader.batch_size=9'],
+            '8 // batch_size 9 = 0 full batches, and drop_last=True',
+        ),
     ],
 )
 def test_wrong_setting_is_one_line(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -52,6 +52,13 @@ def find_poison(
         if not legitimate:
             found.append(Culprit(f'{section}.{name}', kind))
     return found
+
+
+def list_culprits(culprits: Sequence[Culprit], most: int = 3) -> str:
+    """The first of some culprits, and how many more there are."""
+    names = ', '.join(f'{c.name} ({c.kind})' for c in culprits[:most])
+    more = len(culprits) - most
+    return f'{names} and {more} more' if more > 0 else names
 
 
 def count_infinite(model: Module) -> dict[str, int]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mmstable.checkpoint.audit import find_poison
+from mmstable.checkpoint.audit import find_poison, list_culprits
 from mmstable.checkpoint.loading import (
     BadCheckpoint,
     check_container,
@@ -113,8 +113,7 @@ def _check_values(path: Path, checkpoint: dict[str, Any]) -> None:
     saved = checkpoint.get('mmstable', {}).get('SafeCheckpointHook', {})
     poison = find_poison(checkpoint, saved.get('infinite_buffers'))
     if poison:
-        names = ', '.join(f'{c.name} ({c.kind})' for c in poison[:3])
-        raise BadCheckpoint(path, f'non-finite: {names}')
+        raise BadCheckpoint(path, f'non-finite: {list_culprits(poison)}')
 
 
 @dataclass(frozen=True)

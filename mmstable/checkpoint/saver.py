@@ -19,7 +19,7 @@ from mmengine.logging import print_log
 from mmengine.runner import Runner
 
 from mmstable.checkpoint.atomic_file import HashedStream, atomic_file
-from mmstable.checkpoint.audit import find_poison
+from mmstable.checkpoint.audit import find_poison, list_culprits
 from mmstable.checkpoint.loading import (
     BadCheckpoint,
     check_container,
@@ -46,9 +46,7 @@ class Poisoned(Exception):
         self.culprits = culprits
 
     def __str__(self) -> str:
-        names = ', '.join(f'{c.name} ({c.kind})' for c in self.culprits[:3])
-        more = len(self.culprits) - 3
-        return f'not finite: {names}' + (f' and {more} more' * (more > 0))
+        return f'not finite: {list_culprits(self.culprits)}'
 
 
 class CheckpointSaver:

@@ -6,11 +6,29 @@ import re
 import traceback
 
 from mmengine import registry as root
+from mmengine.config import Config
 from mmengine.registry import Registry
 
 from mmstable.cli.suggest import did_you_mean
+from mmstable.loops.batch_checks import check_batch_size, check_counts
 
 _UNREGISTERED = re.compile(r'(\S+) is not in the (\S+)::(.+?) registry')
+
+
+def refuse_impossible_batches(cfg: Config) -> None:
+    """Raise for what is wrong whatever loop and wrapper are used."""
+    for setting in ('train_dataloader', 'val_dataloader', 'test_dataloader'):
+        check_batch_size(cfg.get(setting), setting)
+    iterations = (cfg.get('train_cfg') or {}).get('max_iters')
+    wrappers = {'optim_wrapper': cfg.get('optim_wrapper')}
+    wrappers.update(
+        (f'optim_wrapper.{name}', value)
+        for name, value in (wrappers['optim_wrapper'] or {}).items()
+    )
+    for setting, wrapper in wrappers.items():
+        if isinstance(wrapper, dict) and isinstance(iterations, int):
+            counts = wrapper.get('accumulative_counts')
+            check_counts(setting, counts, iterations)
 
 
 def explain_mistake(error: Exception) -> str | None:

@@ -14,13 +14,21 @@ from mmengine.runner import Runner
 
 from mmstable.cli import config_edits as edits
 from mmstable.cli.config_file import check_config_path, load_config
-from mmstable.cli.config_mistakes import explain_mistake
+from mmstable.cli.config_mistakes import (
+    explain_mistake,
+    refuse_impossible_batches,
+)
 from mmstable.cli.cpu_ranks import prepare_cpu_ranks
 from mmstable.cli.old_config import modernize
 from mmstable.cli.resume import settle_checkpoint
 from mmstable.cli.resume_command import resume_command
 from mmstable.cli.train_args import parse_args
-from mmstable.errors import MMStableError, StoppedBySignal, UsageError
+from mmstable.errors import (
+    MMStableError,
+    StoppedBySignal,
+    TrainingDiverged,
+    UsageError,
+)
 
 # What a shell reports for a program that Ctrl-C has ended.
 _EXIT_INTERRUPTED = 130
@@ -38,6 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         check_config_path(args.config)
         _choose_gpus(args.gpu_ids, args.launcher)
         cfg = edit_config(load_config(args.config), args)
+        refuse_impossible_batches(cfg)
         # For the hook that tells how to go on.
         cfg.resume_command = resume_command(
             _program(), sys.argv[1:] if argv is None else argv, cfg.work_dir
@@ -47,6 +56,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except StoppedBySignal as stop:
         _say(f'{stop}; the command to go on is above')
         return stop.exit_code
+    except TrainingDiverged as error:
+        _say(f'error: diverged; the reason is above, and in {error.file}')
+        return error.exit_code
     except MMStableError as error:
         _say(f'error: {error}')
         return error.exit_code

@@ -1,17 +1,25 @@
 """What happens to this run?  One hook, one file."""
 
+from mmstable.hooks.divergence_guard_hook import DivergenceGuardHook
 from mmstable.hooks.emergency_checkpoint_hook import EmergencyCheckpointHook
 from mmstable.hooks.event_log_hook import EventLogHook
+from mmstable.hooks.fault_injector_hook import FaultInjectorHook
 from mmstable.hooks.grad_clip_hook import GradClipHook
 from mmstable.hooks.grad_nan_logger_hook import GradNanLoggerHook
 from mmstable.hooks.resume_report_hook import ResumeReportHook
 from mmstable.hooks.safe_checkpoint_hook import SafeCheckpointHook
+from mmstable.hooks.safe_ema_hook import SafeEMAHook
+from mmstable.hooks.safe_param_scheduler_hook import SafeParamSchedulerHook
 
 __all__ = [
+    'DivergenceGuardHook',
     'EmergencyCheckpointHook',
     'EventLogHook',
+    'FaultInjectorHook',
     'GradClipHook',
     'GradNanLoggerHook',
     'ResumeReportHook',
     'SafeCheckpointHook',
+    'SafeEMAHook',
+    'SafeParamSchedulerHook',
 ]

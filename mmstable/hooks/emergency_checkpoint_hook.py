@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence, Sized
 from typing import Any
 
@@ -11,8 +10,9 @@ from mmengine.hooks import Hook
 from mmengine.runner import Runner
 
 from mmstable import dist
+from mmstable.checkpoint.going_on import how_to_go_on
 from mmstable.checkpoint.stop_signal import StopSignal
-from mmstable.errors import StoppedBySignal
+from mmstable.errors import StoppedBySignal, TrainingDiverged
 from mmstable.hooks.safe_checkpoint_hook import SafeCheckpointHook
 from mmstable.optim.new_steps import name_wrappers
 from mmstable.registry import HOOKS, register_globally
@@ -115,7 +115,8 @@ class EmergencyCheckpointHook(Hook):
         """Save the last complete state, unless that was done already."""
         self._is_training = False
         self._signal.uninstall()
-        if isinstance(exception, StoppedBySignal):
+        if isinstance(exception, (StoppedBySignal, TrainingDiverged)):
+            # Saved already, or not worth saving.
             return
         if self._signal.received is not None and get_world_size() == 1:
             # A signal to the whole group: it has killed dataloader workers,
@@ -132,7 +133,7 @@ class EmergencyCheckpointHook(Hook):
             runner.logger.error(
                 f'mmstable: training failed with {type(exception).__name__}. '
                 f'The state before it is saved in {path}. '
-                f'{_how_to_go_on(runner, path)}'
+                f'{how_to_go_on(runner, path)}'
             )
 
     def _stop_if_asked(self, runner: Runner, count: int) -> None:
@@ -151,7 +152,7 @@ class EmergencyCheckpointHook(Hook):
         if is_main_process():
             runner.logger.warning(
                 f'mmstable: stopped by {name}: {saved}. '
-                f'{_how_to_go_on(runner, path)}'
+                f'{how_to_go_on(runner, path)}'
             )
         raise StoppedBySignal(name, received or 15)
 
@@ -164,14 +165,3 @@ class EmergencyCheckpointHook(Hook):
             'SafeCheckpointHook (default_hooks.checkpoint).'
         )
         return None
-
-
-def _how_to_go_on(runner: Runner, path: str | None) -> str:
-    if path is None:
-        return ''
-    # The command line that started this run, if it was ours.
-    command = runner.cfg.get('resume_command')
-    if command is None:
-        command = f'mmstable train {runner.cfg.filename} --work-dir '
-        command += shlex.quote(runner.work_dir)
-    return f'Go on with: {command} --resume-from {shlex.quote(path)}'

@@ -9,8 +9,8 @@ from mmengine.hooks import Hook
 from mmengine.runner import Runner
 
 from mmstable.errors import StoppedBySignal
-from mmstable.events import Culprit
-from mmstable.optim.new_steps import name_wrappers
+from mmstable.events import Culprit, Injection, Intervention
+from mmstable.optim.new_steps import name_losses, name_wrappers
 from mmstable.registry import HOOKS, register_globally
 from mmstable.report.event_log import EventLog
 from mmstable.report.run_facts import describe_run, device_of
@@ -67,6 +67,7 @@ class EventLogHook(Hook):
         if self._recorder is None:
             return
         iteration = runner.iter + 1
+        name_losses(runner.optim_wrapper, outputs)
         self._recorder.check_steps(iteration, outputs)
         if iteration % self._interval == 0:
             self._recorder.sample(iteration, outputs, device_of(runner.model))
@@ -77,6 +78,18 @@ class EventLogHook(Hook):
         """Record a checkpoint that SafeCheckpointHook did not save."""
         if self._recorder is not None:
             self._recorder.record_poison(runner.iter + 1, culprits)
+
+    def after_intervention(
+        self, runner: Runner, intervention: Intervention
+    ) -> None:
+        """Record what DivergenceGuardHook has done."""
+        if self._recorder is not None:
+            self._recorder.record_intervention(intervention)
+
+    def after_fault_injected(self, runner: Runner, fault: Injection) -> None:
+        """Record what FaultInjectorHook did, before it shows."""
+        if self._recorder is not None:
+            self._recorder.record_injection(fault)
 
     def before_val(self, runner: Runner) -> None:
         """Keep validation out of the iteration time."""

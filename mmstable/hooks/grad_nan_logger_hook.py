@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections import Counter, deque
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +10,7 @@ from mmengine.runner import Runner
 
 from mmstable.events import Fault, StepReport
 from mmstable.hooks.step_hook import StepHook
-from mmstable.numerics.bad_rate import BadRate
+from mmstable.numerics.step_statistics import StepStatistics
 from mmstable.optim.new_steps import name_wrappers
 from mmstable.optim.stock_steps import StockSteps
 from mmstable.registry import HOOKS, register_globally
@@ -73,10 +72,10 @@ class GradNanLoggerHook(StepHook):
             )
         self._wording = make_wording(lang, max_names)
         self._window = window
-        self._limits = (window, max_bad_rate, max_in_a_row)
-        self._calibration_steps = calibration_steps
+        self._limits = (window, max_bad_rate, max_in_a_row, calibration_steps)
         self._budget = LineBudget(max_lines, per=100)
-        self._stats: dict[str, _Statistics] = {}
+        self._stats: dict[str, StepStatistics] = {}
+        self._quiet_until: dict[str, int] = {}
         self._observed: set[str] = set()
 
     def before_train(self, runner: Runner) -> None:
@@ -102,24 +101,19 @@ class GradNanLoggerHook(StepHook):
                     self._wording.observes_only(type(wrapper).__name__)
                 )
         for name in sources:
-            self._stats.setdefault(name, _Statistics(*self._limits))
+            self._stats.setdefault(name, StepStatistics(*self._limits))
         return sources
 
     def after_step(
         self, runner: Runner, name: str, report: StepReport
     ) -> None:
         """Count the step, and tell of it if it is bad."""
-        stats = self._stats[name]
-        bad = report.fault is not None
-        calibrating = (
-            report.fault is Fault.OVERFLOW
-            and stats.applied < self._calibration_steps
-        )
-        stats.add(report, alarming=bad and not calibrating)
+        alarming = self._stats[name].add(report)
         self._publish(runner, name, report)
-        if bad:
+        if report.fault is not None:
             self._tell(runner, name, report)
-            self._warn_if_too_many(runner, stats, report, calibrating)
+        if alarming:
+            self._warn_if_too_many(runner, name, report)
 
     def after_train(self, runner: Runner) -> None:
         """Say what was left out."""
@@ -159,17 +153,13 @@ class GradNanLoggerHook(StepHook):
             runner.logger.info(self._wording.left_out(*facts))
 
     def _warn_if_too_many(
-        self,
-        runner: Runner,
-        stats: _Statistics,
-        report: StepReport,
-        calibrating: bool,
+        self, runner: Runner, name: str, report: StepReport
     ) -> None:
-        if calibrating or not stats.alarming.is_too_high:
+        stats = self._stats[name]
+        is_quiet = report.iteration < self._quiet_until.get(name, 0)
+        if is_quiet or not stats.alarming.is_too_high:
             return
-        if report.iteration < stats.quiet_until:
-            return
-        stats.quiet_until = report.iteration + self._window
+        self._quiet_until[name] = report.iteration + self._window
         bad, seen = stats.alarming.counts()
         runner.logger.warning(
             self._wording.too_many(
@@ -183,62 +173,22 @@ class GradNanLoggerHook(StepHook):
     def state_dict(self) -> dict[str, Any]:
         """What a resumed run has to know."""
         return {
-            name: stats.state_dict() for name, stats in self._stats.items()
+            name: {
+                **stats.state_dict(),
+                'quiet_until': self._quiet_until.get(name, 0),
+            }
+            for name, stats in self._stats.items()
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over what :meth:`state_dict` gave."""
         for name, saved in state.items():
-            self._stats[name] = _Statistics(*self._limits)
+            self._stats[name] = StepStatistics(*self._limits)
             self._stats[name].load_state_dict(saved)
+            self._quiet_until[name] = saved['quiet_until']
 
 
 def _is_scaled(runner: Runner, name: str) -> bool:
     wrapper = name_wrappers(runner.optim_wrapper)[name]
     scaler = getattr(wrapper, 'loss_scaler', None)
     return scaler is not None and scaler.is_enabled()
-
-
-class _Statistics:
-    """What is known of the steps of one wrapper."""
-
-    def __init__(
-        self, window: int, max_bad_rate: float, max_in_a_row: int
-    ) -> None:
-        # All bad steps, and those that are not part of finding a scale.
-        self.overall = BadRate(window, max_bad_rate, max_in_a_row)
-        self.alarming = BadRate(window, max_bad_rate, max_in_a_row)
-        self._faults: deque[str | None] = deque(maxlen=window)
-        self.applied = 0
-        self.skipped = 0
-        self.quiet_until = 0
-
-    def add(self, report: StepReport, alarming: bool) -> None:
-        self.applied += report.applied
-        self.skipped += report.skipped
-        self.overall.add(report.fault is not None)
-        self.alarming.add(alarming)
-        fault = report.fault if alarming else None
-        self._faults.append(None if fault is None else fault.value)
-
-    def commonest_fault(self) -> Fault:
-        counts = Counter(fault for fault in self._faults if fault)
-        return Fault(counts.most_common(1)[0][0])
-
-    def state_dict(self) -> dict[str, Any]:
-        return dict(
-            overall=self.overall.state_dict(),
-            alarming=self.alarming.state_dict(),
-            faults=list(self._faults),
-            applied=self.applied,
-            skipped=self.skipped,
-            quiet_until=self.quiet_until,
-        )
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.overall.load_state_dict(state['overall'])
-        self.alarming.load_state_dict(state['alarming'])
-        self._faults.extend(state['faults'])
-        self.applied = state['applied']
-        self.skipped = state['skipped']
-        self.quiet_until = state['quiet_until']

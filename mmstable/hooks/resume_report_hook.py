@@ -9,6 +9,7 @@ from mmengine.runner import Runner
 
 from mmstable.checkpoint.lr_schedule import ConfiguredSchedule
 from mmstable.checkpoint.old_formats import prepare_to_resume
+from mmstable.hooks.safe_param_scheduler_hook import SafeParamSchedulerHook
 from mmstable.optim.new_steps import name_wrappers
 from mmstable.registry import HOOKS, register_globally
 from mmstable.report.samples import read_lr, read_scale
@@ -69,6 +70,9 @@ class ResumeReportHook(Hook):
             or ('param_schedulers' in missing and runner.param_schedulers)
         ):
             self._configured.move_to(runner)
+            for hook in runner.hooks:
+                if isinstance(hook, SafeParamSchedulerHook):
+                    hook.forget_debts()
             rate = f'{_rates(runner)} (schedule of the config; was {rate})'
         facts = {
             'epoch': str(runner.epoch),

@@ -19,7 +19,8 @@ from mmstable.checkpoint.run_state import RunStateResumer, collect_run_state
 from mmstable.checkpoint.save_first import RunnerStandIn, save_first
 from mmstable.checkpoint.saver import CheckpointSaver, Poisoned
 from mmstable.errors import ConfigError
-from mmstable.optim.new_steps import name_wrappers
+from mmstable.optim.new_steps import name_wrappers, settle_steps
+from mmstable.optim.state_names import name_states
 from mmstable.registry import HOOKS, register_globally
 
 
@@ -250,8 +251,7 @@ class SafeCheckpointHook(CheckpointHook):
         """Save on the main process; all ranks learn whether it worked."""
         # Reading a verdict may take an agreement of all ranks; the main
         # process alone would wait for it in vain.
-        for wrapper in name_wrappers(runner.optim_wrapper).values():
-            getattr(wrapper, 'last_step', None)
+        settle_steps(runner.optim_wrapper)
         failure: list[Any] = [None]
         if is_main_process():
             failure = [self._try_to_save(runner, name, state or {}, kwargs)]
@@ -271,6 +271,10 @@ class SafeCheckpointHook(CheckpointHook):
         extra = {type(self).__name__: {'infinite_buffers': infinite, **state}}
         try:
             self._place.save(self._saver, runner, name, extra, **kwargs)
+        except Poisoned as error:
+            return Poisoned(
+                name_states(error.culprits, runner.optim_wrapper, runner.model)
+            )
         except Exception as error:
             return error
         return None

@@ -9,7 +9,12 @@ from mmengine.hooks import Hook
 from mmengine.runner import Runner
 
 from mmstable.events import StepReport
-from mmstable.optim.new_steps import NewSteps, name_wrappers
+from mmstable.optim.new_steps import (
+    NewSteps,
+    name_losses,
+    name_wrappers,
+    reporting_wrappers,
+)
 
 
 class StepHook(Hook):
@@ -41,6 +46,8 @@ class StepHook(Hook):
         outputs: dict | None = None,
     ) -> None:
         """Pass on what is new."""
+        # The loops of mmstable have done so, mmengine's own do not.
+        name_losses(runner.optim_wrapper, outputs)
         for name, report in self._steps:
             # Wrappers in a dict do not know of iterations before a resume.
             counted = replace(report, iteration=runner.iter + 1)
@@ -64,11 +71,7 @@ class StepHook(Hook):
 
     def step_sources(self, runner: Runner) -> dict[str, Any]:
         """The wrappers that report their steps, by name."""
-        return {
-            name: wrapper
-            for name, wrapper in name_wrappers(runner.optim_wrapper).items()
-            if hasattr(wrapper, 'last_step')
-        }
+        return reporting_wrappers(runner.optim_wrapper)
 
     def after_step(
         self, runner: Runner, name: str, report: StepReport

@@ -8,6 +8,7 @@ from mmengine.runner import EpochBasedTrainLoop, Runner
 from torch import nn
 from torch.utils.data import DataLoader
 
+from mmstable.loops.batch_checks import check_batch_size, check_data
 from mmstable.loops.data_place import DataPlace
 from mmstable.loops.safe_loop import SafeLoop
 from mmstable.registry import LOOPS, register_globally
@@ -36,7 +37,9 @@ class SafeEpochBasedTrainLoop(SafeLoop, EpochBasedTrainLoop):
         replay: bool = False,
         **kwargs: Any,
     ) -> None:
+        check_batch_size(dataloader)
         super().__init__(runner, dataloader, replay=replay, **kwargs)
+        check_data(self.dataloader)
         self._skip_batches = 0
 
     def resume_meta(self) -> dict[str, int]:
@@ -61,9 +64,7 @@ class SafeEpochBasedTrainLoop(SafeLoop, EpochBasedTrainLoop):
         """Train on one batch."""
         place = {'batch_idx': idx, 'data_batch': data_batch}
         self.runner.call_hook('before_train_iter', **place)
-        outputs = self.runner.model.train_step(
-            data_batch, optim_wrapper=self.runner.optim_wrapper
-        )
+        outputs = self._train_step(data_batch)
         self._place = DataPlace(self._epoch, idx + 1)
         self._stepped = True
         self.runner.call_hook('after_train_iter', **place, outputs=outputs)

@@ -10,6 +10,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from mmstable.checkpoint.rng import capture_rng, restore_rng
+from mmstable.loops.batch_checks import check_batch_size, check_data
 from mmstable.loops.data_place import (
     DataPlace,
     pass_length,
@@ -59,7 +60,9 @@ class SafeIterBasedTrainLoop(SafeLoop, IterBasedTrainLoop):
         replay: bool = False,
         **kwargs: Any,
     ) -> None:
+        check_batch_size(dataloader)
         BaseLoop.__init__(self, runner, dataloader)
+        check_data(self.dataloader)
         loader = self.dataloader
         super().__init__(
             runner, _NoData(loader.dataset), replay=replay, **kwargs
@@ -75,9 +78,7 @@ class SafeIterBasedTrainLoop(SafeLoop, IterBasedTrainLoop):
         """Train on one batch."""
         place = {'batch_idx': self._iter, 'data_batch': data_batch}
         self.runner.call_hook('before_train_iter', **place)
-        outputs = self.runner.model.train_step(
-            data_batch, optim_wrapper=self.runner.optim_wrapper
-        )
+        outputs = self._train_step(data_batch)
         if self.dataloader_iterator is not None:
             self._place = self.dataloader_iterator.place
         self._stepped = True

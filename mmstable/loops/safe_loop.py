@@ -12,6 +12,7 @@ from mmengine.runner import BaseLoop
 
 from mmstable.checkpoint.rng import capture_rng, restore_rng
 from mmstable.errors import CheckpointError, MMStableError
+from mmstable.loops.batch_checks import check_steps
 from mmstable.loops.data_place import (
     DataFacts,
     DataPlace,
@@ -22,6 +23,7 @@ from mmstable.loops.moving import can_move, iterate_from
 from mmstable.loops.pass_rng import capture_pass_rng, restore_pass_rng
 from mmstable.loops.replay import replay
 from mmstable.loops.validation_mark import ValidationMark
+from mmstable.optim.new_steps import name_losses, settle_steps
 
 _FACTS = tuple(field.name for field in fields(DataFacts))
 _KEYS = (*_FACTS, 'epoch', 'index', 'iteration', 'validated')
@@ -68,6 +70,7 @@ class SafeLoop(BaseLoop):
 
     def run(self) -> Any:
         """Train; tell all hooks of an exception before it leaves."""
+        check_steps(self.runner)
         try:
             return self._run()
         except (Exception, KeyboardInterrupt) as error:
@@ -134,6 +137,13 @@ class SafeLoop(BaseLoop):
     @abstractmethod
     def _run(self) -> Any:
         """Train."""
+
+    def _train_step(self, data_batch: Any) -> Any:
+        outputs = self.runner.model.train_step(
+            data_batch, optim_wrapper=self.runner.optim_wrapper
+        )
+        name_losses(self.runner.optim_wrapper, outputs)
+        return outputs
 
     def _tell(self, error: BaseException) -> MMStableError | None:
         """Tell all hooks; one may know a better name for what happened."""
@@ -229,6 +239,8 @@ class SafeLoop(BaseLoop):
             and (count % self.val_interval == 0 or count == total)
         ):
             return
+        # Running statistics of a bad step are put back when it is settled.
+        settle_steps(self.runner.optim_wrapper)
         # A resumed run has no validation in this place, or has it twice.
         self._rng_outside = capture_rng()
         self._mark.watch(self.runner, count)

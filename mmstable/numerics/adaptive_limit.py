@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import bisect
 import math
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Mapping
 from typing import Any
+
+from mmstable.numerics.sorted_window import SortedWindow
 
 
 class _RecentNorms(ABC):
@@ -22,7 +23,7 @@ class _RecentNorms(ABC):
     def __init__(
         self, window: int, warmup: int, max_norm: float | None
     ) -> None:
-        self.norms: deque[float] = deque(maxlen=window)
+        self.norms: deque[float] | SortedWindow = deque(maxlen=window)
         self._warmup = warmup
         self._max_norm = max_norm
 
@@ -75,31 +76,10 @@ class PercentileLimit(_RecentNorms):
     ) -> None:
         super().__init__(window, warmup, max_norm)
         self._percentile = percentile
-        self._ordered: list[float] = []
+        self.norms: SortedWindow = SortedWindow(window)
 
     def _learned_limit(self) -> float:
-        place = (len(self._ordered) - 1) * self._percentile / 100
-        below = int(place)
-        above = min(below + 1, len(self._ordered) - 1)
-        share = place - below
-        return (
-            self._ordered[below] * (1 - share) + self._ordered[above] * share
-        )
-
-    def observe(self, norm: float) -> None:
-        """Hear of the norm, before clipping, of an applied step."""
-        if not math.isfinite(norm):
-            return
-        if len(self.norms) == self.norms.maxlen:
-            oldest = bisect.bisect_left(self._ordered, self.norms[0])
-            del self._ordered[oldest]
-        super().observe(norm)
-        bisect.insort(self._ordered, norm)
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take over remembered norms; the newest if there are too many."""
-        super().load_state_dict(state)
-        self._ordered = sorted(self.norms)
+        return self.norms.quantile(self._percentile / 100)
 
     def __str__(self) -> str:
         return f'percentile={self._percentile:g} of {self.norms.maxlen}'

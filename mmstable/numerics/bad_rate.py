@@ -16,20 +16,21 @@ class BadRate:
             Defaults to 0.05.
         max_in_a_row (int): So many bad ones in a row are too many.
             Defaults to 5.
+        least (int): Steps that it takes before a share says anything.
+            Defaults to 20.
     """
-
-    # A rate of three steps says nothing.
-    _LEAST = 20
 
     def __init__(
         self,
         window: int = 200,
         max_rate: float = 0.05,
         max_in_a_row: int = 5,
+        least: int = 20,
     ) -> None:
         self._recent: deque[bool] = deque(maxlen=window)
         self._max_rate = max_rate
         self._max_in_a_row = max_in_a_row
+        self._least = least
         self._bad = 0
         self.in_a_row = 0
 
@@ -51,7 +52,7 @@ class BadRate:
         """Whether this is no longer what healthy training does."""
         if self.in_a_row >= self._max_in_a_row:
             return True
-        return len(self._recent) >= self._LEAST and self.rate > self._max_rate
+        return len(self._recent) >= self._least and self.rate > self._max_rate
 
     def __str__(self) -> str:
         return f'{self._bad} of the last {len(self._recent)} steps'
@@ -59,6 +60,12 @@ class BadRate:
     def counts(self) -> tuple[int, int]:
         """Bad steps, and all that are remembered."""
         return self._bad, len(self._recent)
+
+    def clear(self) -> None:
+        """Forget all steps."""
+        self._recent.clear()
+        self._bad = 0
+        self.in_a_row = 0
 
     def state_dict(self) -> dict[str, Any]:
         """What a resumed run has to know."""

@@ -17,6 +17,35 @@ def name_wrappers(optim_wrapper: Any) -> dict[str, Any]:
     return {'optim_wrapper': optim_wrapper}
 
 
+def reporting_wrappers(optim_wrapper: Any) -> dict[str, Any]:
+    """Those that say what became of their steps, by name."""
+    return {
+        name: wrapper
+        for name, wrapper in name_wrappers(optim_wrapper).items()
+        if hasattr(wrapper, 'last_step')
+    }
+
+
+def settle_steps(optim_wrapper: Any) -> None:
+    """Wait for the verdict on the newest steps, and for what follows it."""
+    for wrapper in name_wrappers(optim_wrapper).values():
+        getattr(wrapper, 'last_step', None)
+
+
+def name_losses(optim_wrapper: Any, outputs: Any) -> None:
+    """Tell all wrappers of a run what their losses were made of.
+
+    Args:
+        optim_wrapper (OptimWrapper or OptimWrapperDict): Of the run.
+        outputs (Mapping): What the model's ``train_step`` gave.
+    """
+    if not isinstance(outputs, Mapping):
+        return
+    for wrapper in name_wrappers(optim_wrapper).values():
+        if hasattr(wrapper, 'name_losses'):
+            wrapper.name_losses(outputs)
+
+
 class NewSteps:
     """The steps that have happened since the last look.
 

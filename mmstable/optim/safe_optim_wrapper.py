@@ -5,9 +5,9 @@ from __future__ import annotations
 import copy
 import logging
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Callable
 
 import torch
 from mmengine.dist import get_world_size
@@ -21,6 +21,7 @@ from mmstable.events import Outcome, StepReport
 from mmstable.numerics.clip_settings import Clip, parse_clip_grad
 from mmstable.numerics.loss_scaler import LossScaler
 from mmstable.numerics.scale_policy import ScalePolicy
+from mmstable.optim.buffer_protection import BufferProtection
 from mmstable.optim.parameter_names import ParameterNames
 from mmstable.optim.safe_step import SafeStep
 from mmstable.optim.saved_state import keep_configured_implementation
@@ -32,8 +33,8 @@ from mmstable.registry import OPTIM_WRAPPERS, register_globally
 class SafeOptimWrapper(OptimWrapper):
     """An ``OptimWrapper`` that leaves out steps with NaN or Inf gradients.
 
-    A bad step leaves weights, optimizer state and step counters as they
-    were. What became of the newest step is in :attr:`last_step`.
+    A bad step leaves weights, buffers, optimizer state and step counters as
+    they were. What became of the newest step is in :attr:`last_step`.
 
     mmengine's own methods are called by the name of their class here, not
     through ``super()``: in :class:`SafeAmpOptimWrapper` the next class in
@@ -46,6 +47,10 @@ class SafeOptimWrapper(OptimWrapper):
         clip_grad (dict, optional): As in mmengine: ``max_norm`` and
             ``norm_type``, or ``type='value'`` and ``clip_value``.
             Defaults to None.
+        protect_buffers (bool): Whether running statistics, as those of
+            BatchNorm, are put back when a step is left out. Takes the memory
+            of one copy of all buffers, of two with accumulation. Defaults to
+            True.
     """
 
     # Scaling is for mixed precision; here the scale is 1.
@@ -56,6 +61,7 @@ class SafeOptimWrapper(OptimWrapper):
         optimizer: Optimizer,
         accumulative_counts: int = 1,
         clip_grad: dict | None = None,
+        protect_buffers: bool = True,
     ) -> None:
         if not isinstance(accumulative_counts, int) or accumulative_counts < 1:
             raise ValueError(
@@ -70,21 +76,23 @@ class SafeOptimWrapper(OptimWrapper):
         self._update = Update(optimizer, self._names, clip)
         self._announced = False
         self._warned_of_empty = False
-        self._last_step: StepReport | None = None
         self._counts = {Outcome.APPLIED: 0, Outcome.SKIPPED: 0}
+        self._buffers = BufferProtection(
+            protect_buffers, accumulates=accumulative_counts > 1
+        )
         self._safe_step = SafeStep(
             optimizer,
             self._update,
             self.loss_scaler,
             self._names,
+            self._buffers,
             self._publish,
         )
 
     @property
     def last_step(self) -> StepReport | None:
         """What became of the newest step; None before the first one."""
-        self._safe_step.settle()
-        return self._last_step
+        return self._safe_step.newest
 
     @property
     def applied_steps(self) -> int:
@@ -133,6 +141,7 @@ class SafeOptimWrapper(OptimWrapper):
         # Free here: mmengine has read the last loss, so no work is queued.
         self._safe_step.settle()
         self._meet(model)
+        self._buffers.before_forward()
         with OptimWrapper.optim_context(self, model):
             yield
 
@@ -178,11 +187,35 @@ class SafeOptimWrapper(OptimWrapper):
         self._counts = {
             outcome: counts.get(outcome.value, 0) for outcome in self._counts
         }
-        self._safe_step.forget()
+        self.forget()
         OptimWrapper.load_state_dict(self, state)
+
+    def forget(self) -> None:
+        """Drop what is known of the optimizer: its state is replaced."""
+        self._safe_step.forget()
+
+    def name_losses(self, outputs: Mapping[str, Any]) -> None:
+        """Hear what a model's ``train_step`` gave, for the report.
+
+        The wrapper itself sees nothing but the sum of all losses. Called by
+        the loops and hooks of mmstable; once an iteration is enough.
+        """
+        self._safe_step.name_losses(outputs)
+
+    def reject_steps(self, judge: Callable[[float, float], bool]) -> None:
+        """Let somebody else leave out good steps, too.
+
+        The verdict on every step is waited for from now on.
+
+        Args:
+            judge (Callable): Called with the loss and the unscaled norm of
+                the gradients of a step; True leaves it out as a spike.
+        """
+        self._safe_step.reject = judge
 
     def _meet(self, model: Module) -> None:
         """Learn what can only be learned from the model, once for each."""
+        self._buffers.learn(model)
         self._names.learn(model)
         if not self._announced:
             self._announced = True
@@ -197,7 +230,6 @@ class SafeOptimWrapper(OptimWrapper):
         return f' ({", ".join(details)})' if details else ''
 
     def _publish(self, report: StepReport) -> None:
-        self._last_step = report
         if report.outcome is Outcome.EMPTY:
             if self._warned_of_empty:
                 return
@@ -212,8 +244,9 @@ class SafeOptimWrapper(OptimWrapper):
             return
         self._counts[report.outcome] += 1
         hub = self.message_hub
-        if report.grad_norm is not None and math.isfinite(report.grad_norm):
-            hub.update_scalar('train/grad_norm', report.grad_norm)
+        norm = report.grad_norm
+        if report.applied and norm is not None and math.isfinite(norm):
+            hub.update_scalar('train/grad_norm', norm)
         hub.update_scalar(
             'train/stable/skipped', self._counts[Outcome.SKIPPED]
         )

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -11,20 +15,45 @@ class Window:
 
     def __init__(self) -> None:
         self._finite: Tensor | None = None
+        self._total: Tensor | None = None
+        self._terms: list[dict[str, Tensor]] = []
         self.kept = 0
         self.dropped = 0
 
     def keep(self, loss: Tensor) -> None:
         """Note whether a loss is finite, without waiting for it."""
-        finite = torch.isfinite(loss.detach()).all()
-        self._finite = (
-            finite if self._finite is None else finite & self._finite
-        )
+        loss = loss.detach()
+        finite = torch.isfinite(loss).all()
+        if self._finite is None or self._total is None:
+            self._finite, self._total = finite, loss
+        else:
+            self._finite = finite & self._finite
+            self._total = self._total + loss
         self.kept += 1
 
     def drop(self) -> None:
         """Leave out one iteration."""
         self.dropped += 1
+
+    def note_terms(self, outputs: Mapping[str, Any]) -> None:
+        """Hear of the losses that the newest one is the sum of."""
+        self._terms.append(
+            {
+                name: value.detach()
+                for name, value in outputs.items()
+                if 'loss' in name and isinstance(value, Tensor)
+            }
+        )
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing was heard of yet."""
+        return self.kept == 0 and self.dropped == 0
+
+    @property
+    def is_named(self) -> bool:
+        """Whether the losses of every iteration are known by name."""
+        return len(self._terms) == self.kept + self.dropped
 
     @property
     def is_lost(self) -> bool:
@@ -41,3 +70,21 @@ class Window:
     def all_finite(self) -> bool:
         """Whether every kept loss was finite; waits for the device."""
         return self._finite is None or bool(self._finite)
+
+    def mean_loss(self) -> float:
+        """The average of the kept losses; waits for the device."""
+        if self._total is None:
+            return math.nan
+        return float(self._total.sum()) / self.shrinkage
+
+    def bad_terms(self) -> tuple[str, ...]:
+        """Names of the losses that were not finite; waits for the device."""
+        bad = {
+            name: None
+            for terms in self._terms
+            for name, value in terms.items()
+            if not torch.isfinite(value).all()
+        }
+        # mmengine's name for the sum, which is as bad as its worst part.
+        parts = [name for name in bad if name != 'loss']
+        return tuple(parts or bad)

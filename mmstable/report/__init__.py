@@ -3,7 +3,9 @@
 from mmstable.report.reader import EventFileError, read_events
 from mmstable.report.records import (
     Event,
+    GuardIntervention,
     Heartbeat,
+    InjectedFault,
     Poisoned,
     RunEnd,
     RunStart,
@@ -18,7 +20,9 @@ from mmstable.report.records import (
 __all__ = [
     'Event',
     'EventFileError',
+    'GuardIntervention',
     'Heartbeat',
+    'InjectedFault',
     'RunEnd',
     'RunStart',
     'ScaleChange',

@@ -11,6 +11,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import MISSING, fields, is_dataclass
+from enum import Enum
 from functools import cache
 from typing import Any, Callable
 
@@ -24,7 +25,7 @@ _Reader = Callable[[Any], Any]
 
 def encode(record: Event) -> bytes:
     """One line, with its line end."""
-    content = {'event': record.event, **_plain(record)}
+    content = {'event': record.event, **plain(record)}
     text = json.dumps(content, allow_nan=False, separators=(',', ':'))
     return text.encode('ascii') + b'\n'
 
@@ -63,8 +64,10 @@ def _unknown(content: Mapping[str, Any]) -> UnknownEvent:
     )
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """Only what JSON has; anything else as its text."""
+    if isinstance(value, Enum):
+        value = value.value
     if value is None or isinstance(value, (bool, int)):
         return value
     if isinstance(value, str):
@@ -75,13 +78,13 @@ def _plain(value: Any) -> Any:
         return value._asdict()
     if is_dataclass(value):
         return {
-            field.name: _plain(getattr(value, field.name))
+            field.name: plain(getattr(value, field.name))
             for field in fields(value)
         }
     if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
+        return [plain(item) for item in value]
     return str(value)
 
 

@@ -119,6 +119,8 @@ class StepFault(Event):
         dropped_micro_batches (int): Iterations of the window that were left
             out.
         losses (Mapping): Losses of this iteration on this rank, by name.
+        loss_terms (tuple[str]): Which losses were not finite, in any
+            iteration of the window. Defaults to ().
     """
 
     event: ClassVar[str] = 'step_fault'
@@ -132,6 +134,7 @@ class StepFault(Event):
     culprits: tuple[Culprit, ...]
     dropped_micro_batches: int
     losses: Mapping[str, float]
+    loss_terms: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -146,6 +149,56 @@ class Poisoned(Event):
     event: ClassVar[str] = Fault.POISONED.value
 
     culprits: tuple[Culprit, ...]
+
+
+@dataclass(frozen=True)
+class GuardIntervention(Event):
+    """What DivergenceGuardHook did about a fault of the run.
+
+    Args:
+        action (str): A value of :class:`mmstable.events.Action`.
+        fault (str): A value of :class:`mmstable.events.Fault`.
+        reason (str): The same in words.
+        since (int): The iteration that it began with.
+        subject (str): What was found bad: 'loss', 'grad_norm', or the name
+            of an optimizer wrapper.
+        culprits (tuple[Culprit]): Entries of the state that are not finite.
+        restored (int, optional): The iteration that the run went back to.
+        source (str, optional): 'memory', or the checkpoint it went back to.
+        lr_factor (float): What the learning rate of the schedule is
+            multiplied by from now on.
+    """
+
+    event: ClassVar[str] = 'intervention'
+
+    action: str
+    fault: str
+    reason: str
+    since: int
+    subject: str
+    culprits: tuple[Culprit, ...]
+    restored: int | None
+    source: str | None
+    lr_factor: float
+
+
+@dataclass(frozen=True)
+class InjectedFault(Event):
+    """A fault that FaultInjectorHook has put into the run.
+
+    Args:
+        rank (int): The process that it happened to.
+        kind (str): As in the hook's config.
+        target (str): What was hit; see :class:`mmstable.events.Injection`.
+        value (str): What was put there.
+    """
+
+    event: ClassVar[str] = 'injected_fault'
+
+    rank: int
+    kind: str
+    target: str
+    value: str
 
 
 @dataclass(frozen=True)
@@ -267,6 +320,8 @@ EVENTS: Mapping[str, type[Event]] = {
         RunStart,
         StepFault,
         Poisoned,
+        GuardIntervention,
+        InjectedFault,
         ScaleChange,
         Heartbeat,
         RunEnd,

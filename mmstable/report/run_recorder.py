@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import Any
 
 import torch
 from mmengine.optim import BaseOptimWrapper
 
-from mmstable.events import Culprit, Fault, StepReport
+from mmstable.events import Culprit, Fault, Injection, Intervention, StepReport
 from mmstable.report.event_log import EventLog
 from mmstable.report.records import (
+    GuardIntervention,
     Heartbeat,
+    InjectedFault,
     Poisoned,
     RunEnd,
     ScaleChange,
@@ -86,6 +89,29 @@ class RunRecorder:
         """Record that a checkpoint was not saved."""
         if self._rank == 0:
             self._log.write(Poisoned(iteration, time.time(), culprits))
+
+    def record_intervention(self, done: Intervention) -> None:
+        """Record what was done about a fault of the run."""
+        if self._rank == 0:
+            facts = {
+                **{f.name: getattr(done, f.name) for f in fields(done)},
+                'action': done.action.value,
+                'fault': done.fault.value,
+            }
+            self._log.write(GuardIntervention(time=time.time(), **facts))
+
+    def record_injection(self, fault: Injection) -> None:
+        """Record what was broken on purpose; every rank tells of its own."""
+        self._log.write(
+            InjectedFault(
+                iteration=fault.iteration,
+                time=time.time(),
+                rank=fault.rank,
+                kind=fault.kind,
+                target=fault.target,
+                value=fault.value,
+            )
+        )
 
     def sample(
         self,
@@ -164,5 +190,6 @@ class RunRecorder:
                 culprits=report.culprits,
                 dropped_micro_batches=report.dropped_micro_batches,
                 losses=read_losses(outputs),
+                loss_terms=report.loss_terms,
             )
         )

@@ -27,6 +27,12 @@ _ADVICE = {
         "float32 (fp32_modules=['...']); lower the learning rate or lengthen "
         'the warm-up; with bfloat16, try float16 or float32.'
     ),
+    Fault.SPIKE: (
+        'Loss or gradient norm keep jumping far above their recent level. '
+        'Look at the data of these iterations (wrong labels, outliers); clip '
+        'gradients (clip_grad=dict(max_norm=...)); lower the learning rate '
+        'or lengthen the warm-up.'
+    ),
 }
 
 
@@ -48,7 +54,11 @@ class English(Wording):
         if report.fault is Fault.NAN_LOSS:
             dropped = report.dropped_micro_batches
             among = f' in {_micro_batches(dropped)}' if dropped else ''
-            return f'loss is NaN or Inf{among}'
+            terms = ', '.join(report.loss_terms)
+            which = f' ({terms})' if terms not in ('', 'loss') else ''
+            return f'loss is NaN or Inf{which}{among}'
+        if report.fault is Fault.SPIKE:
+            return f'spike (gradient norm {report.grad_norm:.4g})'
         names = examples(report.culprits, self.max_names)
         modules = modules_of(report.culprits)
         kinds = {culprit.kind for culprit in report.culprits}

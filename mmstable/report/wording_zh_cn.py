@@ -24,6 +24,11 @@ _ADVICE = {
         "softmax）；让它们以 FP32 计算 (fp32_modules=['...'])；降低学习率"
         '或延长 warmup；若使用 bfloat16，可改用 float16 或 FP32。'
     ),
+    Fault.SPIKE: (
+        'loss 或梯度范数反复远超近期水平。请检查这些迭代的数据（错误标签、'
+        '离群样本）；启用梯度裁剪 (clip_grad=dict(max_norm=...))；降低学习率'
+        '或延长 warmup。'
+    ),
 }
 
 
@@ -46,7 +51,11 @@ class Chinese(Wording):
 
     def _what(self, report: StepReport) -> str:
         if report.fault is Fault.NAN_LOSS:
-            return '检测到 loss 为 NaN/inf'
+            terms = '、'.join(report.loss_terms)
+            which = f'（{terms}）' if terms not in ('', 'loss') else ''
+            return f'检测到 loss{which} 为 NaN/inf'
+        if report.fault is Fault.SPIKE:
+            return f'检测到尖峰（梯度范数 {report.grad_norm:.4g}）'
         names = examples(report.culprits, self.max_names)
         listed = '、'.join(map(repr, names))
         return f'检测到参数 {listed} 的梯度为 NaN/inf'

@@ -262,7 +262,7 @@ def poison_momentum(runner):
     [
         # EMAHook puts the average where mmengine looks for the weights.
         (poison_average, 'state_dict.net.head.weight'),
-        (poison_momentum, 'optimizer.state.0.momentum_buffer'),
+        (poison_momentum, 'optimizer.net.backbone.weight.momentum_buffer'),
     ],
 )
 def test_average_and_optimizer_are_audited(tmp_path, action, name):

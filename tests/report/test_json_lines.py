@@ -9,7 +9,9 @@ import torch
 
 from mmstable import Culprit
 from mmstable.report import (
+    GuardIntervention,
     Heartbeat,
+    InjectedFault,
     Poisoned,
     RunEnd,
     ScaleChange,
@@ -58,7 +60,21 @@ RECORDS = [
         wrappers={'gen': WrapperTotals(98, 2, {'overflow': 2}, 0)},
         lost_events=1,
     ),
+    InjectedFault(4, 2.5, 1, 'nan_grad', 'a.weight', 'NaN'),
     Poisoned(4, 2.5, (Culprit('state_dict/a', 'NaN'),)),
+    GuardIntervention(
+        iteration=7,
+        time=3.0,
+        action='rollback',
+        fault='poisoned',
+        reason='不是有限值',
+        since=6,
+        subject='',
+        culprits=(Culprit('state_dict.a', 'NaN'),),
+        restored=4,
+        source='memory',
+        lr_factor=0.5,
+    ),
 ]
 
 

@@ -27,12 +27,15 @@ test_cfg = dict(type='TestLoop')
 default_hooks = dict(
     timer=dict(type='IterTimerHook'),
     logger=dict(type='LoggerHook', interval=50),
-    param_scheduler=dict(type='ParamSchedulerHook'),
+    # Waits for skipped steps, and still ends with the run.
+    param_scheduler=dict(type='mmstable.SafeParamSchedulerHook'),
     # Three, so that an older one is left if the newest is bad.
     checkpoint=dict(
         type='mmstable.SafeCheckpointHook', interval=1, max_keep_ckpts=3
     ),
     sampler_seed=dict(type='DistSamplerSeedHook'),
+    # Goes back when bad steps do not stay single; stability/ has presets.
+    guard=dict(type='mmstable.DivergenceGuardHook'),
 )
 
 log_processor = dict(

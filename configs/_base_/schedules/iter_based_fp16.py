@@ -17,7 +17,8 @@ test_cfg = dict(type='TestLoop')
 default_hooks = dict(
     timer=dict(type='IterTimerHook'),
     logger=dict(type='LoggerHook', interval=50, log_metric_by_epoch=False),
-    param_scheduler=dict(type='ParamSchedulerHook'),
+    # Waits for skipped steps, and still ends with the run.
+    param_scheduler=dict(type='mmstable.SafeParamSchedulerHook'),
     checkpoint=dict(
         type='mmstable.SafeCheckpointHook',
         by_epoch=False,
@@ -25,6 +26,8 @@ default_hooks = dict(
         max_keep_ckpts=3,
     ),
     sampler_seed=dict(type='DistSamplerSeedHook'),
+    # Goes back when bad steps do not stay single; stability/ has presets.
+    guard=dict(type='mmstable.DivergenceGuardHook'),
 )
 
 log_processor = dict(

@@ -1,0 +1,156 @@
+"""What does a run survive, with mmstable and without?
+
+The same faults, at the same iterations, for mmengine as it is and for
+mmstable, on a small version of the quick start. A run survives if it comes
+to its end, with finite weights and statistics, and with a metric near that
+of the same run without faults.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from results import DEFAULT_FOLDER, machine_facts
+from survival_runs import CONTENDERS, Result, run_case
+
+# A run this short is noisy; one that a fault has spoiled is far below.
+NEAR = 0.7
+_WEIGHT = 'encoder.1.conv.weight'
+_BUFFER = 'encoder.1.bn.running_var'
+FAULTS: dict[str, dict[str, Any]] = {
+    'NaN gradient': dict(kind='nan_grad', param=_WEIGHT),
+    'Inf gradient': dict(kind='inf_grad', param=_WEIGHT),
+    'NaN loss': dict(kind='nan_loss'),
+    'Inf input': dict(kind='inf_input'),
+    'loss x 1000': dict(kind='spike_loss'),
+    'gradients x 1000': dict(kind='spike_grad'),
+    'NaN weight': dict(kind='nan_weight', param=_WEIGHT),
+    'NaN running variance': dict(kind='nan_buffer', buffer=_BUFFER),
+    'NaN in Adam': dict(kind='nan_state', param=_WEIGHT),
+    'out of memory': dict(kind='oom'),
+    'exception': dict(kind='exception'),
+    'SIGTERM': dict(kind='signal', signal='SIGTERM'),
+    'SIGKILL': dict(kind='signal', signal='SIGKILL'),
+    'hang of a second': dict(kind='hang', seconds=1.0),
+}
+QUICK = ('NaN gradient', 'exception')
+
+
+def plan_cases(
+    names: Sequence[str], iterations: int, seed: int
+) -> dict[str, list[dict[str, Any]]]:
+    """The faults of each case; the first has none, the last has all."""
+    middle = iterations // 2 + 3
+    cases: dict[str, list[dict[str, Any]]] = {'no fault': []}
+    for name in names:
+        cases[name] = [dict(FAULTS[name], at=middle)]
+    order = list(names)
+    random.Random(seed).shuffle(order)
+    gap = iterations * 4 // 5 // len(order)
+    first = iterations // 10
+    cases['all of these'] = [
+        dict(FAULTS[name], at=first + gap * index)
+        for index, name in enumerate(order)
+    ]
+    return cases
+
+
+def survives(result: Result, clean: Result) -> bool:
+    """Whether the owner of the run has what was hoped for."""
+    near = result.miou >= NEAR * clean.miou
+    return result.finished and result.finite and near
+
+
+def measure(
+    cases: dict[str, list[dict[str, Any]]], iterations: int, folder: Path
+) -> list[dict[str, Any]]:
+    rows = []
+    clean: dict[str, Result] = {}
+    for case, faults in cases.items():
+        for contender in CONTENDERS:
+            place = folder / case.replace(' ', '_') / contender
+            result = run_case(place, contender, iterations, faults)
+            clean.setdefault(contender, result)
+            row = {
+                'fault': case,
+                'contender': contender,
+                'survives': survives(result, clean[contender]),
+                **asdict(result),
+            }
+            rows.append(row)
+            print(format_row(row), flush=True)
+    return rows
+
+
+_HEADER = ('fault', 'trained with', 'survives', 'state', 'mIoU', 'starts')
+_WIDTHS = (20, 13, 8, 10, 5, 6)
+
+
+def format_row(row: dict[str, Any]) -> str:
+    state = 'finite' if row['finite'] else 'NaN or Inf'
+    cells = (
+        row['fault'],
+        row['contender'],
+        'yes' if row['survives'] else 'NO',
+        state if row['finished'] else 'lost',
+        f'{row["miou"]:.1f}' if row['finished'] else '',
+        str(row['starts']),
+    )
+    return f'{align(cells)}  {row["told"]}'
+
+
+def align(cells: Sequence[str]) -> str:
+    return '  '.join(f'{c:{w}}' for c, w in zip(cells, _WIDTHS))
+
+
+def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument(
+        '--quick', action='store_true', help='few faults: does it run?'
+    )
+    parser.add_argument('--seed', type=int, default=0)
+    parser.add_argument(
+        '--json',
+        type=Path,
+        default=DEFAULT_FOLDER / 'survival.json',
+        help='where to write the figures (default: %(default)s)',
+    )
+    return parser.parse_args(argv)
+
+
+def main() -> None:
+    args = parse_args()
+    torch.set_num_threads(1)
+    iterations = 40 if args.quick else 600
+    names = QUICK if args.quick else tuple(FAULTS)
+    for fact, value in machine_facts().items():
+        print(f'{fact}: {value}')
+    print(f'\n{align(_HEADER)}  what the owner is told')
+    with tempfile.TemporaryDirectory() as folder:
+        cases = plan_cases(names, iterations, args.seed)
+        rows = measure(cases, iterations, Path(folder))
+    for contender in CONTENDERS:
+        own = [row for row in rows if row['contender'] == contender]
+        count = sum(row['survives'] for row in own)
+        print(f'{contender} survives {count} of {len(own)}')
+    args.json.parent.mkdir(parents=True, exist_ok=True)
+    content = {
+        'machine': machine_facts(),
+        'iterations': iterations,
+        'seed': args.seed,
+        'rows': rows,
+    }
+    args.json.write_text(json.dumps(content, indent=2) + '\n', 'utf-8')
+    print(f'written to {args.json}')
+
+
+if __name__ == '__main__':
+    main()

@@ -1,0 +1,241 @@
+"""Runs that are broken on purpose, with and without mmstable.
+
+Each attempt is a process of its own, and is started again as a scheduler
+would do it, as long as there is a reason to.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import re
+import sys
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from mmengine.config import Config
+from mmengine.registry import OPTIM_WRAPPERS
+from mmengine.runner import Runner
+from stock_wrappers import CpuAmpOptimWrapper
+
+from mmstable import config_path
+from mmstable.checkpoint.audit import find_poison
+from mmstable.checkpoint.loading import load_checkpoint
+from mmstable.cli.config_file import load_config
+from mmstable.cli.train import main as train
+from mmstable.report import read_events
+
+OPTIM_WRAPPERS.register_module(module=CpuAmpOptimWrapper)
+CONTENDERS = ('stock fp32', 'stock fp16', 'mmstable fp32', 'mmstable fp16')
+_MOST_STARTS = 30
+_SCALE = 64.0
+# An exit code that nothing else uses.
+_CANNOT_RESUME = 77
+
+
+@dataclass(frozen=True)
+class Result:
+    """What became of a run.
+
+    Args:
+        finished (bool): Whether it came to its last iteration.
+        finite (bool): Whether its last checkpoint is finite.
+        miou (float): Of the last validation; 0 without one.
+        starts (int): Processes that it took.
+        told (str): What its owner can read about the fault.
+    """
+
+    finished: bool
+    finite: bool
+    miou: float
+    starts: int
+    told: str
+
+
+def quick_config(contender: str, iterations: int) -> Config:
+    """The quick start, small, as this contender trains it."""
+    cfg = load_config(config_path('quickstart/digit-scenes_fcn_fp16.py'))
+    cfg.model.update(channels=(8, 16, 32), context_convs=1)
+    cfg.train_cfg.update(max_iters=iterations, val_interval=iterations)
+    warmup, decay = cfg.param_scheduler
+    warmup.end = decay.begin = iterations // 10
+    cfg.train_dataloader.batch_size = 4
+    cfg.train_dataloader.dataset.update(size=48, num_scenes=4 * iterations)
+    cfg.val_dataloader.dataset.update(size=48, num_scenes=100)
+    cfg.default_hooks.checkpoint.interval = max(iterations // 5, 1)
+    cfg.default_hooks.logger.interval = 10
+    if contender.startswith('stock'):
+        _use_stock(cfg, contender.endswith('fp16'))
+    else:
+        _use_mmstable(cfg, contender.endswith('fp16'), iterations)
+    return cfg
+
+
+def _use_mmstable(cfg: Config, fp16: bool, iterations: int) -> None:
+    cfg.optim_wrapper.update(
+        dtype='float16' if fp16 else 'float32',
+        loss_scale=dict(init_scale=_SCALE) if fp16 else None,
+    )
+    cfg.default_hooks.guard.update(
+        snapshot_interval=max(iterations // 10, 1),
+        lr_recovery=iterations // 5,
+        # The run with all faults together needs some.
+        max_rollbacks=20,
+    )
+
+
+def _use_stock(cfg: Config, fp16: bool) -> None:
+    """What mmengine's own documentation would have one write."""
+    optimizer = dict(cfg.optim_wrapper.optimizer, type='AdamW')
+    clip = dict(cfg.optim_wrapper.clip_grad)
+    cfg.optim_wrapper = dict(
+        type='OptimWrapper', optimizer=optimizer, clip_grad=clip
+    )
+    if fp16:
+        cfg.optim_wrapper.type = 'CpuAmpOptimWrapper'
+        cfg.optim_wrapper.init_scale = _SCALE
+    cfg.custom_hooks = []
+    cfg.train_cfg.type = 'IterBasedTrainLoop'
+    hooks = cfg.default_hooks
+    hooks.checkpoint.type = 'CheckpointHook'
+    hooks.param_scheduler = dict(type='ParamSchedulerHook')
+    for name, hook in list(hooks.items()):
+        if hook.type.startswith('mmstable.'):
+            del hooks[name]
+
+
+def run_case(
+    folder: Path, contender: str, iterations: int, faults: Sequence[dict]
+) -> Result:
+    """Train with these faults, and look at what is left.
+
+    Args:
+        folder (Path): Where; it must not exist yet.
+        contender (str): One of :data:`CONTENDERS`.
+        iterations (int): How long.
+        faults (Sequence[dict]): For ``FaultInjectorHook``.
+    """
+    cfg = quick_config(contender, iterations)
+    cfg.work_dir = str(folder)
+    if faults:
+        injector = dict(type='mmstable.FaultInjectorHook', enabled=True)
+        cfg.custom_hooks.append(dict(injector, faults=list(faults)))
+    folder.mkdir(parents=True)
+    cfg.dump(folder / 'survival_config.py')
+    codes: list[int] = []
+    while len(codes) < _MOST_STARTS and (not codes or codes[-1] != 0):
+        codes.append(_attempt(folder, contender, resume=bool(codes)))
+        if codes[-1] == _CANNOT_RESUME:
+            break
+    return Result(
+        finished=codes[-1] == 0,
+        finite=_is_finite(folder),
+        miou=_last_miou(folder) if codes[-1] == 0 else 0.0,
+        starts=len(codes),
+        told=_what_was_told(folder, contender, codes),
+    )
+
+
+def _attempt(folder: Path, contender: str, resume: bool) -> int:
+    run = _run_stock if contender.startswith('stock') else _run_mmstable
+    # Forked: importing torch takes longer than the whole training.
+    context = multiprocessing.get_context('fork')
+    process = context.Process(target=_in_child, args=(run, folder, resume))
+    process.start()
+    process.join()
+    return process.exitcode or 0
+
+
+def _in_child(run: Any, folder: Path, resume: bool) -> None:
+    with open(folder / 'output.txt', 'ab', buffering=0) as out:
+        os.dup2(out.fileno(), 1)
+        os.dup2(out.fileno(), 2)
+    try:
+        code = run(folder, resume)
+    except BaseException:
+        traceback.print_exc()
+        code = 1
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Not `sys.exit`: what the parent has to do at its end is not ours.
+    os._exit(code)
+
+
+def _run_mmstable(folder: Path, resume: bool) -> int:
+    config = str(folder / 'survival_config.py')
+    return train([config, '--work-dir', str(folder), '--resume', 'auto'])
+
+
+def _run_stock(folder: Path, resume: bool) -> int:
+    cfg = Config.fromfile(folder / 'survival_config.py')
+    cfg.resume = resume
+    runner = Runner.from_cfg(cfg)
+    if resume:
+        # The hook that breaks the run brought mmstable along, which makes
+        # checkpoints loadable. On its own, mmengine has to do without.
+        torch.serialization.clear_safe_globals()
+        try:
+            runner.load_or_resume()
+        except Exception:
+            traceback.print_exc()
+            return _CANNOT_RESUME
+    runner.train()
+    return 0
+
+
+def _is_finite(folder: Path) -> bool:
+    paths = list(folder.glob('iter_*.pth'))
+    if not paths:
+        return False
+    last = max(paths, key=lambda path: int(path.stem.split('_')[1]))
+    return not find_poison(load_checkpoint(last))
+
+
+def _last_miou(folder: Path) -> float:
+    found = re.findall(r'seg/mIoU: ([\d.]+)', _output(folder))
+    return float(found[-1]) if found else 0.0
+
+
+def _output(folder: Path) -> str:
+    return (folder / 'output.txt').read_text(errors='replace')
+
+
+def _what_was_told(folder: Path, contender: str, codes: list[int]) -> str:
+    if contender.startswith('stock'):
+        return _told_by_the_log(_output(folder), codes)
+    parts: dict[str, None] = {}
+    for path in sorted(folder.rglob('events*.jsonl')):
+        for event in read_events(path):
+            parts.update(dict.fromkeys(_words(event)))
+    return ', '.join(parts) or 'nothing'
+
+
+def _told_by_the_log(text: str, codes: list[int]) -> str:
+    parts = []
+    lines = re.findall(r'Iter\(train\).*? loss: nan', text)
+    if lines:
+        parts.append(f'loss: nan in {len(lines)} log lines')
+    if 'Traceback' in text:
+        parts.append('a traceback')
+    if _CANNOT_RESUME in codes:
+        parts.append('torch.load refuses the checkpoint')
+    return ', '.join(parts) or 'nothing'
+
+
+def _words(event: Any) -> list[str]:
+    if event.event == 'step_fault':
+        names = event.loss_terms or [c.name for c in event.culprits[:1]]
+        return [
+            f'{event.fault} ({", ".join(names)})' if names else event.fault
+        ]
+    if event.event == 'intervention':
+        names = [c.name for c in event.culprits[:1]] or [event.subject]
+        return [f'{event.action}: {event.fault} ({", ".join(names)})']
+    if event.event == 'run_end' and event.reason != 'finished':
+        lines = (event.traceback or '').strip().splitlines()
+        return [f'{event.reason} ({lines[-1].split(":")[0]})']
+    return []

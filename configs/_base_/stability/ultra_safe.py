@@ -1,0 +1,26 @@
+# For testing and debugging, and for the run that must not be lost: slower,
+# and nothing out of the ordinary reaches the weights. Wired as default.py
+# says.
+stability = dict(
+    optim_wrapper=dict(
+        # Below the norm of most steps: the direction counts, not the length.
+        clip_grad=dict(max_norm=0.3, norm_type=2),
+        loss_scale=dict(
+            init_scale=128.0, growth_interval=8000, max_scale=2048.0
+        ),
+    ),
+    guard=dict(
+        type='mmstable.DivergenceGuardHook',
+        # Spikes are left out before they are made.
+        actions=dict(spike='skip'),
+        spike=dict(threshold=6.0, window=50, warmup=25),
+        max_consecutive_bad=3,
+        window=50,
+        lr_factor=0.1,
+        lr_recovery=5000,
+        warmup=dict(iters=3000, start_factor=0.01),
+        # Little is lost by going back.
+        snapshot_interval=50,
+        max_rollbacks=5,
+    ),
+)

@@ -1,0 +1,1 @@
+"""What is broken on purpose, when, and how?"""

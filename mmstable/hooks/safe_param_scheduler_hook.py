@@ -1,0 +1,184 @@
+"""The hook that lets schedules wait for skipped steps, and catch up."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+from mmengine.hooks import ParamSchedulerHook
+from mmengine.optim import _ParamScheduler
+from mmengine.runner import Runner
+
+from mmstable.errors import ConfigError
+from mmstable.hooks.step_hook import StepHook
+from mmstable.numerics.schedule_debt import ScheduleDebt
+from mmstable.optim.new_steps import name_wrappers
+from mmstable.registry import HOOKS, register_globally
+
+
+@register_globally(HOOKS)
+class SafeParamSchedulerHook(StepHook, ParamSchedulerHook):
+    """``ParamSchedulerHook`` whose schedules wait for skipped steps.
+
+    After a skipped step, schedules by iteration wait for as many iterations
+    as the step stands for. They catch up by extra steps, spread evenly over
+    the rest of the run, so they still end with it. Schedules by epoch, and
+    those that look at a metric, move as always. With several optimizers the
+    schedules of each obey its own steps. Without skipped steps it is exactly
+    ``ParamSchedulerHook``; so it is with mmengine's own wrappers, which do
+    not say what became of a step.
+
+    It takes the place of mmengine's hook::
+
+        default_hooks = dict(
+            param_scheduler=dict(type='mmstable.SafeParamSchedulerHook'))
+
+    Args:
+        hold_on_skip (bool): Whether to wait. Defaults to True.
+    """
+
+    # As mmengine's: after all that log the value of this iteration.
+    priority = 'LOW'
+
+    def __init__(self, hold_on_skip: bool = True) -> None:
+        super().__init__()
+        if not isinstance(hold_on_skip, bool):
+            raise TypeError(
+                'SafeParamSchedulerHook: `hold_on_skip` must be a bool, got '
+                f'{hold_on_skip!r}.'
+            )
+        self._hold_on_skip = hold_on_skip
+        self._debts: dict[str, ScheduleDebt] = {}
+        self._has_told = False
+
+    def before_train(self, runner: Runner) -> None:
+        """See that nobody else moves the schedules."""
+        super().before_train(runner)
+        schedules = _schedules_by_iter(runner)
+        for name in schedules:
+            self._debts.setdefault(name, ScheduleDebt())
+        if not schedules:
+            return
+        _refuse_a_second_hook(runner)
+        if self._hold_on_skip and not self.step_sources(runner):
+            runner.logger.info(
+                'SafeParamSchedulerHook: the optimizer wrapper does not '
+                'report skipped steps, so schedules move on in every '
+                'iteration, as by ParamSchedulerHook.'
+            )
+
+    def after_train_iter(
+        self,
+        runner: Runner,
+        batch_idx: int,
+        data_batch: dict | tuple | list | None = None,
+        outputs: dict | None = None,
+    ) -> None:
+        """Move the schedules by iteration, or let them wait."""
+        lost = self._lost_iterations(runner)
+        left = runner.max_iters - runner.iter - 1
+        for name, schedule in _schedules_by_iter(runner).items():
+            debt = self._debts.setdefault(name, ScheduleDebt())
+            for _ in range(debt.advance(left, lost.get(name, 0))):
+                _step(schedule)
+            if name in lost:
+                self._tell(runner)
+
+    def owe(self, iterations: int, name: str | None = None) -> None:
+        """Hear that schedules were set back, to catch that up too.
+
+        Args:
+            iterations (int): By how many of its steps.
+            name (str, optional): The optimizer wrapper whose schedules they
+                are; all if None. Defaults to None.
+        """
+        if not isinstance(iterations, int) or iterations < 0:
+            raise ValueError(
+                'SafeParamSchedulerHook: `iterations` must be an int of at '
+                f'least 0, got {iterations!r}.'
+            )
+        if name is not None and name not in self._debts:
+            raise ValueError(
+                f"SafeParamSchedulerHook: no schedule for '{name}', only "
+                f'for: {", ".join(self._debts) or "nothing"}.'
+            )
+        for one in self._debts if name is None else [name]:
+            self._debts[one].owe(iterations)
+
+    def forget_debts(self) -> None:
+        """Hear that the schedules are where the run is."""
+        for name in self._debts:
+            self._debts[name] = ScheduleDebt()
+
+    def state_dict(self) -> dict[str, Any]:
+        """What each schedule owes, if it does."""
+        states = {
+            name: debt.state_dict() for name, debt in self._debts.items()
+        }
+        return {name: state for name, state in states.items() if state}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over what :meth:`state_dict` gave."""
+        for name, saved in state.items():
+            self._debts[name] = ScheduleDebt()
+            self._debts[name].load_state_dict(saved)
+
+    def _lost_iterations(self, runner: Runner) -> dict[str, int]:
+        """How many iterations each step skipped just now stands for."""
+        if not self._hold_on_skip:
+            return {}
+        wrappers = name_wrappers(runner.optim_wrapper)
+        return {
+            name: getattr(wrappers[name], '_accumulative_counts', 1)
+            for name, report in self._steps
+            if report.skipped
+        }
+
+    def _tell(self, runner: Runner) -> None:
+        if not self._has_told:
+            self._has_told = True
+            runner.logger.info(
+                f'Iter {runner.iter + 1}: the step is skipped, so its '
+                'schedule waits, here and in future. It catches up until '
+                f'iteration {runner.max_iters}, by extra steps now and then.'
+            )
+
+
+def _schedules_by_iter(runner: Runner) -> dict[str, list[_ParamScheduler]]:
+    """The schedules that move every iteration, by the wrapper's name."""
+    found = runner.param_schedulers or {}
+    if isinstance(found, list):
+        (name, *_) = name_wrappers(runner.optim_wrapper)
+        found = {name: found}
+    by_iter = {
+        name: [one for one in several if not one.by_epoch]
+        for name, several in found.items()
+    }
+    return {name: several for name, several in by_iter.items() if several}
+
+
+def _refuse_a_second_hook(runner: Runner) -> None:
+    names = [
+        type(hook).__name__
+        for hook in runner.hooks
+        if isinstance(hook, ParamSchedulerHook)
+    ]
+    if len(names) > 1:
+        raise ConfigError(
+            f'{" and ".join(names)} are both there and would move every '
+            'schedule twice. Take one, by `default_hooks = dict('
+            "param_scheduler=dict(type='mmstable.SafeParamSchedulerHook'))`."
+        )
+
+
+def _step(schedule: list[_ParamScheduler]) -> None:
+    if all(one._global_step for one in schedule):
+        for one in schedule:
+            one.step()
+        return
+    with warnings.catch_warnings():
+        # A schedule by iteration may well move before the first step of the
+        # optimizer, which comes at the end of an accumulation window.
+        warnings.filterwarnings('ignore', 'Detected call of `scheduler.step')
+        for one in schedule:
+            one.step()

@@ -1,0 +1,57 @@
+"""The newest numbers of a series, also in order of size."""
+
+from __future__ import annotations
+
+import bisect
+from collections import deque
+from collections.abc import Iterable, Iterator
+
+
+class SortedWindow:
+    """Remembers the newest numbers and knows their quantiles.
+
+    Args:
+        maxlen (int): How many to remember.
+    """
+
+    def __init__(self, maxlen: int) -> None:
+        self._values: deque[float] = deque(maxlen=maxlen)
+        self._ordered: list[float] = []
+
+    @property
+    def maxlen(self) -> int | None:
+        """How many are remembered at most."""
+        return self._values.maxlen
+
+    def append(self, value: float) -> None:
+        """Remember one more, and forget the oldest if there are too many."""
+        if len(self._values) == self.maxlen:
+            del self._ordered[
+                bisect.bisect_left(self._ordered, self._values[0])
+            ]
+        self._values.append(value)
+        bisect.insort(self._ordered, value)
+
+    def extend(self, values: Iterable[float]) -> None:
+        """Remember several."""
+        for value in values:
+            self.append(value)
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._values.clear()
+        self._ordered.clear()
+
+    def quantile(self, share: float) -> float:
+        """The value that so large a share of all is below, interpolated."""
+        place = (len(self._ordered) - 1) * share
+        below = int(place)
+        above = min(below + 1, len(self._ordered) - 1)
+        rest = place - below
+        return self._ordered[below] * (1 - rest) + self._ordered[above] * rest
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __iter__(self) -> Iterator[float]:
+        return iter(self._values)

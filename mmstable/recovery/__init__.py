@@ -1,0 +1,1 @@
+"""How does a run go back to a good state?"""

@@ -1,0 +1,133 @@
+"""Whatever is skipped, a schedule never runs ahead and ends with the run."""
+
+from __future__ import annotations
+
+import copy
+import random
+
+import pytest
+
+from mmstable.numerics.schedule_debt import ScheduleDebt
+
+
+def positions(losses, debt=None, done=0, place=0, total=None):
+    """Where the schedule is after each iteration."""
+    debt = debt or ScheduleDebt()
+    total = len(losses) if total is None else total
+    places = []
+    for now, lost in enumerate(losses, done + 1):
+        place += debt.advance(total - now, lost)
+        places.append(place)
+    return places
+
+
+def test_two_skips_by_hand():
+    losses = [0, 0, 1, 1, 0, 0, 0, 0, 0, 0]
+    assert positions(losses) == [1, 2, 2, 2, 3, 5, 6, 7, 9, 10]
+
+
+def test_a_window_is_waited_for_as_a_whole():
+    # Windows of four; the first one is lost.
+    losses = [0, 0, 0, 4] + [0] * 36
+    found = positions(losses)
+    # The step of iteration 8 gets the value that the lost one had.
+    assert found[6] == found[2] == 3
+    assert found[7] == 4
+    assert found[-1] == 40
+
+
+@pytest.mark.parametrize('total', [1, 2, 7, 100])
+def test_without_skips_it_moves_with_the_run(total):
+    debt = ScheduleDebt()
+    assert positions([0] * total, debt) == list(range(1, total + 1))
+    assert debt.state_dict() == {}
+
+
+def patterns():
+    """Seeded runs: length of a window, and what is lost when."""
+    for seed in range(300):
+        draw = random.Random(seed)
+        window = draw.choice([1, 1, 2, 5])
+        total = draw.randint(1, 120)
+        rate = draw.choice([0.02, 0.1, 0.5, 0.95])
+        yield [
+            window if not step % window and draw.random() < rate else 0
+            for step in range(1, total + 1)
+        ]
+
+
+@pytest.mark.parametrize('extra', [0, 37])
+def test_any_pattern(extra):
+    for losses in patterns():
+        debt = ScheduleDebt()
+        debt.owe(extra)
+        place, total = -extra, len(losses)
+        for done, lost in enumerate(losses, 1):
+            steps = debt.advance(total - done, lost)
+            assert steps >= 0
+            assert not (lost and steps)
+            place += steps
+            assert debt.owed >= 0
+            assert place + debt.owed == done
+        if losses[-1] == 0:
+            assert (debt.owed, place) == (0, total)
+
+
+def test_the_end_is_reached_by_one_step_at_a_time_if_it_can_be():
+    for losses in patterns():
+        total, debt = len(losses), ScheduleDebt()
+        for done, lost in enumerate(losses, 1):
+            owed, left = debt.owed, total - done
+            steps = debt.advance(left, lost)
+            if owed <= left:
+                assert steps <= 2
+
+
+def test_what_is_owed_is_spread_evenly():
+    debt = ScheduleDebt()
+    debt.owe(10)
+    steps = [debt.advance(999 - i) for i in range(1000)]
+    extra = [i for i, count in enumerate(steps) if count > 1]
+    assert len(extra) == 10
+    assert {b - a for a, b in zip(extra, extra[1:])} == {100}
+
+
+def test_more_than_is_left_is_paid_by_several_at_once():
+    debt = ScheduleDebt()
+    debt.owe(50)
+    assert [debt.advance(9 - i) for i in range(10)] == [6] * 10
+
+
+def test_a_resume_anywhere_goes_on_the_same():
+    for losses in list(patterns())[::10]:
+        total = len(losses)
+        whole = positions(losses)
+        cut = random.Random(total).randint(0, total)
+        first, second = ScheduleDebt(), ScheduleDebt()
+        found = positions(losses[:cut], first, total=total)
+        second.load_state_dict(copy.deepcopy(first.state_dict()))
+        place = found[-1] if found else 0
+        found += positions(losses[cut:], second, cut, place, total)
+        assert found == whole
+
+
+def test_a_run_of_another_length_is_planned_anew():
+    debt, other = ScheduleDebt(), ScheduleDebt()
+    for left in range(99, 49, -1):
+        debt.advance(left, lost=int(left > 89))
+    assert debt.owed > 0
+    other.load_state_dict(debt.state_dict())
+    place = 50 - debt.owed
+    # Twice as long: after 50 iterations 150 are left.
+    steps = [other.advance(149 - i) for i in range(150)]
+    assert place + sum(steps) == 200
+    assert max(steps) == 2
+    extra = [i for i, count in enumerate(steps) if count > 1]
+    assert min(b - a for a, b in zip(extra, extra[1:])) > 10
+
+
+def test_a_run_may_go_on_after_its_end():
+    debt = ScheduleDebt()
+    steps = [debt.advance(left, lost=int(left == -2)) for left in (0, -1, -2)]
+    assert steps == [1, 1, 0]
+    assert debt.advance(-3) == 2

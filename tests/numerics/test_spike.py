@@ -1,0 +1,119 @@
+"""What jumps above its recent level, and what only moves."""
+
+import math
+import random
+
+import pytest
+
+from mmstable.numerics.lr_ramp import LearningRateRamp
+from mmstable.numerics.sorted_window import SortedWindow
+from mmstable.numerics.spike import SpikeDetector
+from tests.toys import INF, NAN
+
+
+def noise(count, level=1.0, seed=0):
+    draw = random.Random(seed)
+    return [level * (1 + 0.2 * draw.gauss(0, 1)) for _ in range(count)]
+
+
+def fed(values, **kwargs):
+    detector = SpikeDetector(**kwargs)
+    found = [i for i, value in enumerate(values) if detector.observe(value)]
+    return detector, found
+
+
+def test_noise_is_no_spike():
+    assert fed(noise(5000))[1] == []
+
+
+def test_a_jump_is_one_and_does_not_lift_the_level():
+    detector, found = fed([*noise(200), 50.0, 40.0, *noise(50, seed=1)])
+    assert found == [200, 201]
+    assert detector.level == pytest.approx(1.0, abs=0.1)
+
+
+def test_nothing_is_a_spike_before_there_is_a_level():
+    assert fed([1.0] * 10 + [1e9], warmup=20)[1] == []
+
+
+@pytest.mark.parametrize('value', [NAN, INF, -INF])
+def test_what_is_not_finite_is_left_to_others(value):
+    detector, found = fed([*noise(100), *([value] * 200), *noise(5), 99.0])
+    assert found == [305]
+    assert math.isfinite(detector.limit)
+
+
+def test_a_slow_rise_is_followed():
+    values = [v * 1.02**i for i, v in enumerate(noise(600))]
+    assert fed(values)[1] == []
+
+
+def test_a_fall_is_no_spike():
+    assert fed([*noise(200, 100.0), *noise(200)])[1] == []
+
+
+def test_a_lasting_rise_becomes_the_level():
+    values = [*noise(200), *noise(200, 100.0)]
+    detector, found = fed(values, patience=20, warmup=10)
+    assert found == list(range(200, 220))
+    assert detector.level == pytest.approx(100.0, rel=0.1)
+
+
+def test_constant_values_bear_a_little_more():
+    assert fed([1.0] * 100 + [1.9])[1] == []
+    assert fed([1.0] * 100 + [2.1])[1] == [100]
+
+
+def test_a_resumed_detector_goes_on():
+    values = [*noise(150), 50.0, *noise(40, seed=3), 60.0]
+    whole, found = fed(values)
+    first, _ = fed(values[:100])
+    rest = SpikeDetector()
+    rest.load_state_dict(first.state_dict())
+    assert [
+        i + 100 for i, v in enumerate(values[100:]) if rest.observe(v)
+    ] == (found)
+    assert rest.state_dict() == whole.state_dict()
+
+
+def test_quantiles_are_those_of_the_newest():
+    window = SortedWindow(5)
+    window.extend([9, 9, 9, 5, 1, 3, 2, 4])
+    assert [window.quantile(q) for q in (0, 0.25, 0.5, 0.9, 1)] == [
+        1, 2, 3, pytest.approx(4.6), 5,
+    ]  # fmt: skip
+    assert (len(window), list(window)) == (5, [5, 1, 3, 2, 4])
+
+
+def test_a_cut_recovers_in_a_straight_line():
+    ramp = LearningRateRamp(10)
+    assert ramp.factor(3) == 1.0
+    assert ramp.cut(100, 0.5) == 0.5
+    assert [ramp.factor(i) for i in (100, 105, 110, 200)] == [
+        0.5, 0.75, 1.0, 1.0,
+    ]  # fmt: skip
+
+
+def test_cuts_multiply_and_have_an_end():
+    ramp = LearningRateRamp(10)
+    ramp.cut(0, 0.5)
+    assert ramp.cut(5, 0.5) == 0.375
+    for _ in range(30):
+        ramp.cut(5, 0.5)
+    assert ramp.factor(5) == 1e-3
+
+
+def test_a_cut_without_recovery_stays():
+    ramp = LearningRateRamp(0)
+    ramp.cut(10, 0.5)
+    assert ramp.factor(10**6) == 0.5
+
+
+def test_a_ramp_can_start_low_and_be_resumed():
+    ramp = LearningRateRamp(10, start=0.2, start_length=4)
+    assert [ramp.factor(i) for i in range(5)] == pytest.approx(
+        [0.2, 0.4, 0.6, 0.8, 1.0]
+    )
+    other = LearningRateRamp(10)
+    other.load_state_dict(ramp.state_dict())
+    assert other.factor(2) == ramp.factor(2)
