@@ -49,19 +49,26 @@ def new_bases(
 ) -> dict[str, dict[str, Any]]:
     """The base files without old keys, and what is in them.
 
+    Of a base with old keys its own bases are looked at.
+
     Args:
         path (str): The config that inherits from them.
         wanted (Mapping): What the new config shall be. A base with more keys
             than that cannot be kept.
     """
-    folder = os.path.dirname(path)
-    found = {}
+    found: dict[str, dict[str, Any]] = {}
     for name in direct_bases(path):
         if '::' in name:
             # They get a scope on the way, which is in the merged config.
             continue
-        base = os.path.join(folder, name)
+        base = os.path.join(os.path.dirname(path), name)
         settings = plain_settings(load_config(base, import_modules=False))
-        if not translate(settings).changed and set(settings) <= set(wanted):
-            found[base] = settings
+        if translate(settings).changed or not set(settings) <= set(wanted):
+            others = new_bases(base, wanted)
+        else:
+            others = {base: settings}
+        for other, values in others.items():
+            # mmengine wants every key in one base only.
+            if not any(set(values) & set(known) for known in found.values()):
+                found[other] = values
     return found

@@ -444,9 +444,10 @@ def test_old_pipelines_are_left_and_listed() -> None:
         'model',
         'data.more',
     ]
-    assert 'Collect [2] is now the Pack...Inputs' in str(
-        translation.findings[0]
-    )
+    assert (
+        'instead of DefaultFormatBundle [1] and Collect [2] there is the '
+        'Pack...Inputs of your project'
+    ) in str(translation.findings[0])
 
 
 def test_hooks() -> None:

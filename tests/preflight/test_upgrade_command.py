@@ -61,6 +61,18 @@ def test_bases_are_merged_once_and_new_ones_kept(folder: Path) -> None:
     assert new.train_cfg.max_iters == 200000
 
 
+def test_bases_of_old_bases_are_kept_too(folder: Path) -> None:
+    (folder / 'base/leaf.py').write_text(
+        "_base_ = '../old.py'\nmodel = dict(head=dict(classes=7))\n"
+    )
+    assert main(['base/leaf.py', '-o', 'base/new.py']) == 0
+    text = (folder / 'base/new.py').read_text()
+    assert "_base_ = ['./model.py']\n" in text
+    assert 'model = dict(head=dict(_delete_=True, classes=7))\n' in text
+    new = load_config('base/new.py')
+    assert new.model == dict(type='Net', head=dict(classes=7))
+
+
 def test_the_new_config_may_be_in_another_folder(folder: Path) -> None:
     (folder / 'sub').mkdir()
     assert main(['old.py', '-o', 'sub/new.py']) == 0

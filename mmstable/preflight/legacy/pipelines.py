@@ -14,7 +14,7 @@ _ENDED = {
     'DefaultFormatBundle': 'the Pack...Inputs of your project',
     'DefaultFormatBundle3D': 'Pack3DDetInputs',
     'ImageToTensor': 'the Pack...Inputs of your project',
-    'ToDataContainer': 'nothing, there are no data containers',
+    'ToDataContainer': 'nothing, data containers are gone',
     'MultiScaleFlipAug': 'TestTimeAug, or its inner steps alone',
     'MultiScaleFlipAug3D': 'TestTimeAug, or its inner steps alone',
 }
@@ -27,14 +27,10 @@ def find_old_pipelines(draft: Draft) -> None:
         return
     found = False
     for path, pipeline in _pipelines(data, 'data'):
-        ended = [
-            f'{step["type"]} [{index}] is now {_ENDED[step["type"]]}'
-            for index, step in enumerate(pipeline)
-            if isinstance(step, Mapping) and step.get('type') in _ENDED
-        ]
+        ended = _ended_steps(pipeline)
         if ended:
             found = True
-            draft.leave(path, f'left as it is. {"; ".join(ended)}')
+            draft.leave(path, f'left as it is; {"; ".join(ended)}')
     model = draft.settings.get('model')
     if (
         found
@@ -43,9 +39,21 @@ def find_old_pipelines(draft: Draft) -> None:
     ):
         draft.leave(
             'model',
-            'left as it is. In mmengine it normalizes images itself, by a '
+            'left as it is; in mmengine it normalizes images itself, by a '
             '`data_preprocessor` with the mean and std of the pipeline',
         )
+
+
+def _ended_steps(pipeline: list[Any]) -> list[str]:
+    steps: dict[str, list[str]] = {}
+    for index, step in enumerate(pipeline):
+        kind = step.get('type') if isinstance(step, Mapping) else None
+        if kind in _ENDED:
+            steps.setdefault(_ENDED[kind], []).append(f'{kind} [{index}]')
+    return [
+        f'instead of {" and ".join(old)} there is {new}'
+        for new, old in steps.items()
+    ]
 
 
 def _pipelines(node: Any, path: str) -> Iterator[tuple[str, list[Any]]]:

@@ -49,7 +49,7 @@ def translate_schedule(draft: Draft) -> None:
     ]
     draft.put('param_scheduler', schedulers or None, *old)
     draft.remarks['param_scheduler'] = (
-        ', '.join(map(_remark, schedulers)) or 'stays as it is'
+        ', '.join(map(_remark, schedulers)) or 'no change over time'
     )
 
 
