@@ -44,6 +44,13 @@ def test_a_new_config_stays_as_it_is() -> None:
     assert not translation.changed
 
 
+def test_old_keys_that_ask_for_nothing_change_nothing() -> None:
+    for old in (dict(fp16=None), dict(optimizer_config=None)):
+        translation = translate({**NEW, **old})
+        assert translation.settings == NEW
+        assert not paths(translation, Weight.LEFT)
+
+
 def test_old_keys_that_mmengine_ignores_are_brought_to_life() -> None:
     old = dict(fp16=dict(loss_scale=8.0), lr_config=None)
     grad_clip = dict(optimizer_config=dict(grad_clip=CLIP))
@@ -99,6 +106,10 @@ def test_contradictions_are_serious(old: dict, path: str) -> None:
             ),
             'fp16.loss_scale: 8.0 contradicts optimizer_config.loss_scale, '
             'which is 4.0.',
+        ),
+        (
+            dict(fp16=dict(los_scale=8.0)),
+            'fp16: there is no setting `los_scale`; there are type, ',
         ),
         (
             dict(optimizer_config=dict(grad_clp=CLIP)),

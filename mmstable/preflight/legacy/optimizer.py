@@ -55,8 +55,11 @@ def translate_optimizer(draft: Draft) -> None:
     fp16 = take_dict(draft, 'fp16')
     config = take_dict(draft, 'optimizer_config') or {}
     wrapper = dict(draft.settings.get('optim_wrapper') or {})
+    if wrapper and fp16 is None and not config and 'optimizer' not in old:
+        draft.note(', '.join(old), 'asks for nothing')
+        return
     settings = _merge(config, fp16 or {})
-    _check_names(draft, settings)
+    _check_names(draft, settings, fp16)
     amp = fp16 is not None or _is_amp(settings)
     _set_type(draft, wrapper, amp)
     if amp:
@@ -82,11 +85,15 @@ def _merge(
     return {**config, **fp16}
 
 
-def _check_names(draft: Draft, settings: Mapping[str, Any]) -> None:
+def _check_names(
+    draft: Draft, settings: Mapping[str, Any], fp16: Mapping[str, Any] | None
+) -> None:
     kind = settings.get('type', 'OptimizerHook')
     others = [name for name in settings if name not in _SETTINGS]
     if kind in _HOOKS:
-        draft.unknown('optimizer_config', others, _SETTINGS)
+        for name in others:
+            place = 'fp16' if name in (fp16 or {}) else 'optimizer_config'
+            draft.unknown(place, [name], _SETTINGS)
         return
     told = f' nor {", ".join(others)}' if others else ''
     draft.warn(
