@@ -44,6 +44,13 @@ def test_a_new_config_stays_as_it_is() -> None:
     assert not translation.changed
 
 
+def test_a_runner_may_say_the_same_as_the_loop() -> None:
+    runner = dict(type='EpochBasedRunner', max_epochs=3)
+    translation = translate({**NEW, 'runner': runner})
+    assert translation.settings == NEW
+    assert not paths(translation, Weight.SERIOUS)
+
+
 def test_old_keys_that_ask_for_nothing_change_nothing() -> None:
     for old in (dict(fp16=None), dict(optimizer_config=None)):
         translation = translate({**NEW, **old})
@@ -75,6 +82,7 @@ def test_old_keys_that_mmengine_ignores_are_brought_to_life() -> None:
         ),
         (dict(fp16=dict(loss_scale=2.0)), 'fp16'),
         (dict(runner=dict(EPOCHS)), 'runner'),
+        (dict(runner=dict(ITERS)), 'runner'),
         (dict(checkpoint_config=dict(interval=9)), 'checkpoint_config'),
     ],
 )

@@ -32,6 +32,11 @@ def _put_randomness(draft: Draft) -> None:
     taken = _take(draft, ('seed', 'deterministic'))
     if taken:
         draft.fill('randomness', taken, *taken)
+    if taken.get('deterministic'):
+        draft.note(
+            'deterministic',
+            'mmengine refuses operations that cannot be; mmcv only told cuDNN',
+        )
 
 
 def _take(draft: Draft, keys: tuple[str, ...]) -> dict[str, Any]:

@@ -66,13 +66,12 @@ def _put_loop(draft: Draft, runner: dict[str, Any], old: list[str]) -> None:
     for name, value in runner.items():
         if value is not None:
             draft.warn(f'runner.{name}', 'the train loop has nothing like it')
-    settled = draft.settings.get('train_cfg') or {}
-    if is_loop(settled):
-        if settled.get(length, total) != total:
-            draft.conflict(
-                old[0], f'train_cfg.{length}', total, settled[length]
-            )
-        draft.fill('train_cfg', {length: settled.get(length, total)}, *old)
+    settled = draft.settings.get('train_cfg')
+    if settled and is_loop(settled):
+        if settled.get(length) == total:
+            draft.note(old[0], '`train_cfg` says the same')
+        else:
+            draft.conflict(old[0], 'train_cfg', {length: total}, settled)
         return
     draft.by_epoch = length == 'max_epochs'
     draft.put('train_cfg', {'type': loop, length: total}, *old)
