@@ -44,6 +44,20 @@ def test_a_new_config_stays_as_it_is() -> None:
     assert not translation.changed
 
 
+def test_a_new_leaf_may_add_to_an_old_base() -> None:
+    new = translate(
+        dict(optimizer=SGD, runner=EPOCHS)
+        | dict(train_cfg=dict(val_interval=5))
+        | dict(optim_wrapper=dict(type='AmpOptimWrapper', loss_scale=4.0))
+    ).settings
+    assert new['train_cfg'] == dict(
+        type='mmstable.SafeEpochBasedTrainLoop', max_epochs=12, val_interval=5
+    )
+    assert new['optim_wrapper'] == dict(
+        type='mmstable.SafeAmpOptimWrapper', loss_scale=4.0, optimizer=SGD
+    )
+
+
 def test_a_runner_may_say_the_same_as_the_loop() -> None:
     runner = dict(type='EpochBasedRunner', max_epochs=3)
     translation = translate({**NEW, 'runner': runner})

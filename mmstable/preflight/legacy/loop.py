@@ -6,7 +6,6 @@ from typing import Any
 
 from mmstable.errors import UsageError
 from mmstable.preflight.legacy.draft import Draft, take_dict
-from mmstable.preflight.legacy.keys import is_loop
 
 _EPOCHS = ('max_epochs', 'mmstable.SafeEpochBasedTrainLoop')
 _ITERS = ('max_iters', 'mmstable.SafeIterBasedTrainLoop')
@@ -18,6 +17,9 @@ _RUNNERS = {
     'IterBasedRunner': _ITERS,
     'IterBasedRunnerAmp': _ITERS,
 }
+
+# One of these, and the loop of a new config is settled.
+_SETTLED = ('type', 'max_epochs', 'max_iters')
 
 
 def translate_loop(draft: Draft) -> None:
@@ -66,15 +68,15 @@ def _put_loop(draft: Draft, runner: dict[str, Any], old: list[str]) -> None:
     for name, value in runner.items():
         if value is not None:
             draft.warn(f'runner.{name}', 'the train loop has nothing like it')
-    settled = draft.settings.get('train_cfg')
-    if settled and is_loop(settled):
+    settled = draft.settings.get('train_cfg') or {}
+    if any(key in settled for key in _SETTLED):
         if settled.get(length) == total:
             draft.note(old[0], '`train_cfg` says the same')
         else:
             draft.conflict(old[0], 'train_cfg', {length: total}, settled)
         return
     draft.by_epoch = length == 'max_epochs'
-    draft.put('train_cfg', {'type': loop, length: total}, *old)
+    draft.put('train_cfg', {'type': loop, length: total, **settled}, *old)
     draft.remarks['train_cfg'] = f'{length} {total}'
 
 
