@@ -134,6 +134,10 @@ def test_contradictions_are_serious(old: dict, path: str) -> None:
             'fp16: there is no setting `los_scale`; there are type, ',
         ),
         (
+            dict(optimizer_config=dict(loss_scale=8.0)),
+            'optimizer_config.loss_scale: is for fp16 only; set ',
+        ),
+        (
             dict(optimizer_config=dict(grad_clp=CLIP)),
             'there is no setting `grad_clp`; there are type, grad_clip, ',
         ),

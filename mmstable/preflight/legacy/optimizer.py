@@ -65,6 +65,11 @@ def translate_optimizer(draft: Draft) -> None:
     if amp:
         path = 'fp16' if fp16 is not None else 'optimizer_config'
         _set_scale(draft, wrapper, path, settings)
+    elif 'loss_scale' in settings:
+        raise UsageError(
+            'optimizer_config.loss_scale: is for fp16 only; set '
+            "`type='Fp16OptimizerHook'` as well."
+        )
     _set_optimizer(draft, wrapper)
     _set_clip(draft, wrapper, settings.get('grad_clip'))
     _set_accumulation(draft, wrapper, settings)
