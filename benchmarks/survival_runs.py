@@ -151,16 +151,17 @@ def _attempt(folder: Path, contender: str, resume: bool) -> int:
 
 
 def _in_child(run: Any, folder: Path, resume: bool) -> None:
-    with open(folder / 'output.txt', 'ab', buffering=0) as out:
+    path = folder / 'output.txt'
+    with open(path, 'a', buffering=1, encoding='utf-8') as out:
+        # Everything that speaks, also below Python, speaks to this file.
+        sys.stdout = sys.stderr = out
         os.dup2(out.fileno(), 1)
         os.dup2(out.fileno(), 2)
-    try:
-        code = run(folder, resume)
-    except BaseException:
-        traceback.print_exc()
-        code = 1
-    sys.stdout.flush()
-    sys.stderr.flush()
+        try:
+            code = run(folder, resume)
+        except BaseException:
+            traceback.print_exc()
+            code = 1
     # Not `sys.exit`: what the parent has to do at its end is not ours.
     os._exit(code)
 
@@ -201,7 +202,7 @@ def _last_miou(folder: Path) -> float:
 
 
 def _output(folder: Path) -> str:
-    return (folder / 'output.txt').read_text(errors='replace')
+    return (folder / 'output.txt').read_text('utf-8', errors='replace')
 
 
 def _what_was_told(folder: Path, contender: str, codes: list[int]) -> str:
