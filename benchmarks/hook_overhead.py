@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from interleaved import Contender, Race, race
+from mmengine.config import Config
 from mmengine.runner import Runner
 from results import (
     DEFAULT_FOLDER,
@@ -44,11 +45,17 @@ HOOKS = [
 def ready_runner(folder: str, name: str, hooks: list[dict]) -> Runner:
     """A quick-start run, up to its first iteration."""
     cfg = load_config(str(CONFIG))
-    cfg.work_dir = f'{folder}/{name}'
-    cfg.experiment_name = name
     cfg.custom_hooks = hooks
+    cfg.default_hooks.guard = None
     if hooks:
         cfg.optim_wrapper.clip_grad = None
+    return start(cfg, folder, name)
+
+
+def start(cfg: Config, folder: str, name: str) -> Runner:
+    """A quiet run without validation, up to its first iteration."""
+    cfg.work_dir = f'{folder}/{name}'
+    cfg.experiment_name = name
     cfg.log_level = 'ERROR'
     cfg.val_cfg = cfg.val_dataloader = cfg.val_evaluator = None
     runner = Runner.from_cfg(cfg)

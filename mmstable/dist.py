@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import torch
-from mmengine.dist import all_reduce, get_world_size
+from mmengine.dist import all_gather_object, all_reduce, get_world_size
 from torch import Tensor
+
+_Item = TypeVar('_Item')
 
 
 def any_rank(flag: bool) -> bool:
@@ -23,6 +27,14 @@ def least_of_ranks(number: int) -> int:
     least = torch.tensor(number)
     all_reduce(least, op='min')
     return int(least)
+
+
+def lists_of_ranks(items: list[_Item]) -> list[_Item]:
+    """The items of all ranks, each once. A collective call."""
+    if get_world_size() == 1:
+        return items
+    lists = all_gather_object(items)
+    return list(dict.fromkeys(item for one in lists for item in one))
 
 
 def norm_over_ranks(norm: Tensor, norm_type: float) -> Tensor:

@@ -33,9 +33,18 @@ class CheckpointError(MMStableError):
 
 
 class TrainingDiverged(MMStableError):
-    """The run cannot be saved by going back once more."""
+    """The run cannot be saved by going back once more.
+
+    Args:
+        text (str): What its owner has to know; it is in the log already.
+        file (str): The diagnosis.
+    """
 
     exit_code = 4
+
+    def __init__(self, text: str, file: str) -> None:
+        super().__init__(text)
+        self.file = file
 
 
 class InjectedError(MMStableError, RuntimeError):

@@ -22,7 +22,12 @@ from mmstable.cli.cpu_ranks import prepare_cpu_ranks
 from mmstable.cli.resume import settle_checkpoint
 from mmstable.cli.resume_command import resume_command
 from mmstable.cli.train_args import parse_args
-from mmstable.errors import MMStableError, StoppedBySignal, UsageError
+from mmstable.errors import (
+    MMStableError,
+    StoppedBySignal,
+    TrainingDiverged,
+    UsageError,
+)
 
 # What a shell reports for a program that Ctrl-C has ended.
 _EXIT_INTERRUPTED = 130
@@ -50,6 +55,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except StoppedBySignal as stop:
         _say(f'{stop}; the command to go on is above')
         return stop.exit_code
+    except TrainingDiverged as error:
+        _say(f'error: diverged; the reason is above, and in {error.file}')
+        return error.exit_code
     except MMStableError as error:
         _say(f'error: {error}')
         return error.exit_code

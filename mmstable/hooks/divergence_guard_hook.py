@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from mmengine.dist import is_main_process
@@ -17,7 +16,6 @@ from mmstable.checkpoint.audit import (
     find_poison,
     list_culprits,
 )
-from mmstable.checkpoint.going_on import command_to_go_on
 from mmstable.errors import TrainingDiverged
 from mmstable.events import Action, Culprit, Fault, Intervention, StepReport
 from mmstable.hooks.step_hook import StepHook
@@ -25,7 +23,7 @@ from mmstable.optim.new_steps import name_wrappers
 from mmstable.optim.parameter_names import unwrap
 from mmstable.optim.stock_steps import StockSteps
 from mmstable.recovery.budget import RollbackBudget
-from mmstable.recovery.from_checkpoint import last_good_checkpoint
+from mmstable.recovery.giving_up import diagnose, diagnosis_folder
 from mmstable.recovery.guard_settings import (
     check_int,
     check_memory,
@@ -41,10 +39,10 @@ from mmstable.recovery.trouble import Trouble
 from mmstable.recovery.watch import RunWatch
 from mmstable.recovery.way_back import WayBack
 from mmstable.registry import HOOKS, register_globally
-from mmstable.report.diagnosis import FILE_NAME, Diagnosis
+from mmstable.report.diagnosis import FILE_NAME
 from mmstable.report.guard_wording import make_guard_wording
 from mmstable.report.line_budget import LineBudget
-from mmstable.report.samples import read_losses, read_lr, read_scale
+from mmstable.report.samples import read_losses
 
 _NAME = 'DivergenceGuardHook'
 
@@ -167,7 +165,7 @@ class DivergenceGuardHook(StepHook):
                     wrapper.reject_steps(partial(self._watch.is_spike, name))
         if Action.ROLLBACK in self._actions.values():
             self._prepare_snapshots(runner)
-            self._way_back.take(runner, runner.iter)
+            self._take_snapshot(runner)
 
     def before_train_iter(
         self,
@@ -178,9 +176,7 @@ class DivergenceGuardHook(StepHook):
         """Take a snapshot if it is time, and lower the learning rate."""
         # Only now the last iteration is over for all hooks.
         if self._is_time_for_snapshot(runner):
-            self._look_for_poison(runner, runner.iter)
-            if not self._troubles:
-                self._way_back.take(runner, runner.iter)
+            self._take_snapshot(runner)
         self._act(runner, runner.iter)
         self._rates.put_on(runner)
 
@@ -250,6 +246,11 @@ class DivergenceGuardHook(StepHook):
             and all(wrapper.should_update() for wrapper in wrappers)
         )
 
+    def _take_snapshot(self, runner: Runner) -> None:
+        self._look_for_poison(runner, runner.iter)
+        if not self._troubles:
+            self._way_back.take(runner, runner.iter)
+
     def _hear_loss(self, iteration: int, loss: float | None) -> None:
         trouble = self._watch.hear_loss(iteration, loss)
         # A loss is each rank's own; words need no agreement.
@@ -264,7 +265,7 @@ class DivergenceGuardHook(StepHook):
         culprits = find_poison(learned_tensors(runner), self._infinite)
         # Running statistics are each rank's own.
         if dist.any_rank(bool(culprits)):
-            self._note_poison(culprits, iteration)
+            self._note_poison(dist.lists_of_ranks(culprits), iteration)
 
     def _note_poison(self, culprits: list[Culprit], iteration: int) -> None:
         self._note(
@@ -355,34 +356,14 @@ class DivergenceGuardHook(StepHook):
     def _stop(self, runner: Runner, iteration: int, trouble: Trouble) -> None:
         done = self._record(Action.STOP, iteration, trouble)
         runner.call_hook('after_intervention', intervention=done)
-        diagnosis = self._diagnose(runner, done)
-        if is_main_process():
-            diagnosis.write(Path(runner.log_dir, 'stability'))
-            runner.logger.error(f'{_NAME}: {diagnosis.text}')
-        raise TrainingDiverged(diagnosis.text)
-
-    def _diagnose(self, runner: Runner, done: Intervention) -> Diagnosis:
-        good = last_good_checkpoint(runner, done.since)
-        path = None if good is None else str(good.path)
-        resume = None if path is None else command_to_go_on(runner, path)
-        wrappers = {
-            name: {**counts, **_rates_of(runner, name)}
-            for name, counts in self._watch.counts().items()
-        }
-        lr = next((facts['lr'] for facts in wrappers.values()), None)
-        advice = self._wording.advice(done.fault, lr)
-        file = Path(runner.log_dir, 'stability', FILE_NAME)
-        return Diagnosis(
-            stop=done,
-            rollbacks=tuple(self._rollbacks),
-            wrappers=wrappers,
-            checkpoint=path,
-            resume=resume,
-            advice=tuple(advice),
-            text=self._wording.stopped(
-                done, len(self._rollbacks), advice, resume, str(file)
-            ),
+        diagnosis = diagnose(
+            runner, done, self._rollbacks, self._watch.counts(), self._wording
         )
+        folder = diagnosis_folder(runner)
+        if is_main_process():
+            diagnosis.write(folder)
+            runner.logger.error(f'{_NAME}: {diagnosis.text}')
+        raise TrainingDiverged(diagnosis.text, str(folder / FILE_NAME))
 
     def state_dict(self) -> dict[str, Any]:
         """What a resumed run has to know."""
@@ -397,8 +378,3 @@ class DivergenceGuardHook(StepHook):
         self._watch.load_state_dict(state['watch'])
         self._rates.ramp.load_state_dict(state['ramp'])
         self._budget.load_state_dict(state['budget'])
-
-
-def _rates_of(runner: Runner, name: str) -> dict[str, float | None]:
-    wrapper = name_wrappers(runner.optim_wrapper)[name]
-    return {'lr': read_lr(wrapper), 'loss_scale': read_scale(wrapper)}

@@ -95,8 +95,7 @@ def run(folder, guard=None, faults=(), wrapper=PLAIN, iters=12, **kwargs):
     settings = dict(
         type='mmstable.DivergenceGuardHook',
         snapshot_interval=4,
-        max_consecutive_bad=2,
-        **(guard or {}),
+        **{'max_consecutive_bad': 2, **(guard or {})},
     )
     runner = toy_runner(
         folder,
@@ -457,6 +456,14 @@ class Predicting(ToyModel):
         return list(outputs) if mode == 'predict' else outputs
 
 
+def test_a_run_that_starts_poisoned_does_not_start(tmp_path):
+    model = ToyModel()
+    model.net.head.bias.data[1] = NAN
+    error = stopped(tmp_path, faults=[Sabotage()], model=model)
+    assert 'stopped at iteration 0' in str(error)
+    assert 'state_dict.net.head.bias (NaN)' in str(error)
+
+
 def test_good_steps_renew_the_rollbacks(tmp_path):
     faults = [Poison([6, 12, 18])]
     runner = run(
@@ -668,14 +675,12 @@ def test_an_average_inside_an_open_window_is_not_put_back_again(tmp_path):
     ema = SafeEMAHook(momentum=0.5)
     run(
         tmp_path,
-        faults=[
-            Sabotage(grads=dict.fromkeys((9, 11), ('net.head.weight', NAN))),
-            ema,
-        ],
+        dict(max_consecutive_bad=1),
+        [Sabotage(grads={11: ('net.head.weight', NAN)}), ema],
         wrapper=dict(PLAIN, accumulative_counts=2),
         iters=12,
     )
-    # Snapshot of 8; nothing was averaged since.
+    # The snapshot is of 8; the window began with the average of 10.
     assert int(ema.ema_model.steps) == 8
 
 
@@ -706,7 +711,11 @@ custom_hooks = [
     )
     code = main([str(config), '--work-dir', str(tmp_path / 'run')])
     assert code == 4
-    said = capsys.readouterr().err
-    assert 'training is stopped at iteration' in said
-    assert f'--resume-from {tmp_path}/run/iter_4.pth' in said
+    (file,) = tmp_path.glob('run/*/stability/diagnosis.json')
+    assert f'diverged; the reason is above, and in {file}' in (
+        capsys.readouterr().err
+    )
+    assert diagnosis(tmp_path / 'run')['resume'].endswith(
+        f'--resume-from {tmp_path}/run/iter_4.pth'
+    )
     assert not list((tmp_path / 'run').glob('emergency*'))

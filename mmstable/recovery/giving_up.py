@@ -1,0 +1,68 @@
+"""What is left to say when a run is given up."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from mmengine.runner import Runner
+
+from mmstable.checkpoint.going_on import command_to_go_on
+from mmstable.events import Intervention
+from mmstable.optim.new_steps import name_wrappers
+from mmstable.recovery.from_checkpoint import last_good_checkpoint
+from mmstable.report.diagnosis import FILE_NAME, Diagnosis
+from mmstable.report.guard_wording import GuardWording
+from mmstable.report.samples import read_lr, read_scale
+
+
+def diagnose(
+    runner: Runner,
+    stop: Intervention,
+    rollbacks: Sequence[Intervention],
+    counts: Mapping[str, Mapping[str, int]],
+    wording: GuardWording,
+) -> Diagnosis:
+    """Collect what its owner has to know. A collective call.
+
+    Args:
+        runner (Runner): The runner.
+        stop (Intervention): The last one.
+        rollbacks (Sequence[Intervention]): What was tried before.
+        counts (Mapping): Steps applied and skipped, by wrapper.
+        wording (GuardWording): The owner's language.
+    """
+    good = last_good_checkpoint(runner, stop.since)
+    path = None if good is None else str(good.path)
+    resume = None if path is None else command_to_go_on(runner, path)
+    wrappers = {
+        name: {**counts.get(name, {}), **_rates_of(wrapper)}
+        for name, wrapper in name_wrappers(runner.optim_wrapper).items()
+    }
+    first = next(iter(wrappers.values()))
+    advice = wording.advice(stop.fault, first['lr'])
+    return Diagnosis(
+        stop=stop,
+        rollbacks=tuple(rollbacks),
+        wrappers=wrappers,
+        checkpoint=path,
+        resume=resume,
+        advice=tuple(advice),
+        text=wording.stopped(
+            stop,
+            len(rollbacks),
+            advice,
+            resume,
+            str(diagnosis_folder(runner) / FILE_NAME),
+        ),
+    )
+
+
+def diagnosis_folder(runner: Runner) -> Path:
+    """Where the diagnosis goes: next to the event file."""
+    return Path(runner.log_dir, 'stability')
+
+
+def _rates_of(wrapper: Any) -> dict[str, float | None]:
+    return {'lr': read_lr(wrapper), 'loss_scale': read_scale(wrapper)}
