@@ -109,7 +109,11 @@ def _use_stock(cfg: Config, fp16: bool) -> None:
 
 
 def run_case(
-    folder: Path, contender: str, iterations: int, faults: Sequence[dict]
+    folder: Path,
+    contender: str,
+    iterations: int,
+    faults: Sequence[dict],
+    skip_spikes: bool = False,
 ) -> Result:
     """Train with these faults, and look at what is left.
 
@@ -118,8 +122,12 @@ def run_case(
         contender (str): One of :data:`CONTENDERS`.
         iterations (int): How long.
         faults (Sequence[dict]): For ``FaultInjectorHook``.
+        skip_spikes (bool): Whether mmstable is told to leave spikes out; by
+            default it warns of them. Defaults to False.
     """
     cfg = quick_config(contender, iterations)
+    if skip_spikes:
+        cfg.default_hooks.guard.actions = dict(spike='skip')
     cfg.work_dir = str(folder)
     if faults:
         injector = dict(type='mmstable.FaultInjectorHook', enabled=True)
