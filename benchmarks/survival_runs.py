@@ -189,8 +189,8 @@ def _run_stock(folder: Path, resume: bool) -> int:
         torch.serialization.clear_safe_globals()
         try:
             runner.load_or_resume()
-        except Exception:
-            traceback.print_exc()
+        except Exception as error:
+            print(f'cannot resume: {error}')
             return _CANNOT_RESUME
     runner.train()
     return 0
