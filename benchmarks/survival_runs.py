@@ -109,7 +109,11 @@ def _use_stock(cfg: Config, fp16: bool) -> None:
 
 
 def run_case(
-    folder: Path, contender: str, iterations: int, faults: Sequence[dict]
+    folder: Path,
+    contender: str,
+    iterations: int,
+    faults: Sequence[dict],
+    skip_spikes: bool = False,
 ) -> Result:
     """Train with these faults, and look at what is left.
 
@@ -118,8 +122,12 @@ def run_case(
         contender (str): One of :data:`CONTENDERS`.
         iterations (int): How long.
         faults (Sequence[dict]): For ``FaultInjectorHook``.
+        skip_spikes (bool): Whether mmstable is told to leave spikes out; by
+            default it warns of them. Defaults to False.
     """
     cfg = quick_config(contender, iterations)
+    if skip_spikes:
+        cfg.default_hooks.guard.actions = dict(spike='skip')
     cfg.work_dir = str(folder)
     if faults:
         injector = dict(type='mmstable.FaultInjectorHook', enabled=True)
@@ -151,16 +159,17 @@ def _attempt(folder: Path, contender: str, resume: bool) -> int:
 
 
 def _in_child(run: Any, folder: Path, resume: bool) -> None:
-    with open(folder / 'output.txt', 'ab', buffering=0) as out:
+    path = folder / 'output.txt'
+    with open(path, 'a', buffering=1, encoding='utf-8') as out:
+        # Everything that speaks, also below Python, speaks to this file.
+        sys.stdout = sys.stderr = out
         os.dup2(out.fileno(), 1)
         os.dup2(out.fileno(), 2)
-    try:
-        code = run(folder, resume)
-    except BaseException:
-        traceback.print_exc()
-        code = 1
-    sys.stdout.flush()
-    sys.stderr.flush()
+        try:
+            code = run(folder, resume)
+        except BaseException:
+            traceback.print_exc()
+            code = 1
     # Not `sys.exit`: what the parent has to do at its end is not ours.
     os._exit(code)
 
@@ -180,8 +189,8 @@ def _run_stock(folder: Path, resume: bool) -> int:
         torch.serialization.clear_safe_globals()
         try:
             runner.load_or_resume()
-        except Exception:
-            traceback.print_exc()
+        except Exception as error:
+            print(f'cannot resume: {error}')
             return _CANNOT_RESUME
     runner.train()
     return 0
@@ -201,7 +210,7 @@ def _last_miou(folder: Path) -> float:
 
 
 def _output(folder: Path) -> str:
-    return (folder / 'output.txt').read_text(errors='replace')
+    return (folder / 'output.txt').read_text('utf-8', errors='replace')
 
 
 def _what_was_told(folder: Path, contender: str, codes: list[int]) -> str:

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,8 @@ sys.path.insert(0, str(REPO / 'benchmarks'))
 from dispatch_counts import count  # noqa: E402
 from interleaved import Contender, race  # noqa: E402
 from results import Row, format_table  # noqa: E402
+from survival import FAULTS, format_row, plan_cases, survives  # noqa: E402
+from survival_runs import Result, run_case  # noqa: E402
 from vit_parameters import GradedParameters, vit_shapes  # noqa: E402
 
 
@@ -124,3 +127,48 @@ def test_step_overhead_prints_its_table_and_writes_json(tmp_path):
     # These are no times: they hold on any machine.
     for what in ('host reads', 'gradient-sized allocations'):
         assert rows['ViT-Ti, fused AdamW', f'safe: {what}']['holds']
+
+
+def test_every_fault_comes_alone_and_with_the_others():
+    cases = plan_cases(list(FAULTS), iterations=600, seed=0)
+    assert cases == plan_cases(list(FAULTS), iterations=600, seed=0)
+    assert cases['no fault'] == []
+    for name, fault in FAULTS.items():
+        assert [one['kind'] for one in cases[name]] == [fault['kind']]
+    assert cases['loss x 1000 (skip)'] == cases['loss x 1000']
+    places = [fault['at'] for fault in cases['all of these']]
+    assert len(set(places)) == len(FAULTS)
+    assert 1 <= min(places) <= max(places) < 600
+
+
+@pytest.mark.parametrize(
+    ('change', 'verdict'),
+    [
+        ({}, True),
+        ({'finished': False}, False),
+        ({'finite': False}, False),
+        ({'miou': 10.0}, False),
+    ],
+)
+def test_what_counts_as_survival(change, verdict):
+    good = Result(finished=True, finite=True, miou=20.0, starts=1, told='x')
+    result = replace(good, **change)
+    assert survives(result, good) is verdict
+    row = {'fault': 'f', 'contender': 'c', 'survives': verdict}
+    line = format_row({**row, **asdict(result)})
+    assert ('NO' in line) is not verdict
+
+
+@pytest.mark.parametrize(
+    ('contender', 'finite', 'told'),
+    [
+        ('stock fp32', False, 'loss: nan in 1 log lines'),
+        ('mmstable fp32', True, 'nan_grad (head.bias)'),
+    ],
+)
+def test_a_run_that_is_broken_on_purpose(tmp_path, contender, finite, told):
+    fault = dict(kind='nan_grad', param='head.bias', at=4)
+    result = run_case(tmp_path / 'run', contender, 10, [fault])
+    assert result.finished
+    assert (result.finite, result.told) == (finite, told)
+    assert result.starts == 1

@@ -6,6 +6,7 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from typing import Callable
 
 import torch
 from mmengine.config import Config
@@ -20,6 +21,7 @@ from mmstable.cli.config_mistakes import (
 )
 from mmstable.cli.join_ranks import SaidByFirstRank, join_ranks
 from mmstable.cli.launchers import rank_of
+from mmstable.cli.old_config import modernize
 from mmstable.cli.resume import settle_checkpoint
 from mmstable.cli.resume_command import launch_command, resume_command
 from mmstable.cli.train_args import parse_args
@@ -48,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             say_once = _say_nothing
         check_config_path(args.config)
         _choose_gpus(args.gpu_ids, args.launcher)
-        cfg = edit_config(load_config(args.config), args)
+        cfg = edit_config(load_config(args.config), args, say_once)
         refuse_impossible_batches(cfg)
         # For the hook that tells how to go on.
         cfg.resume_command = resume_command(
@@ -67,7 +69,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SaidByFirstRank as echo:
         return echo.exit_code
     except TrainingDiverged as error:
-        _say(f'error: diverged; the reason is above, and in {error.file}')
+        say_once(f'error: diverged; the reason is above, and in {error.file}')
         return error.exit_code
     except MMStableError as error:
         _say(f'error: {error}')
@@ -78,10 +80,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def edit_config(cfg: Config, args: argparse.Namespace) -> Config:
-    """Apply the command line to ``cfg``, which is returned."""
-    if args.cfg_options:
-        edits.merge_options(cfg, args.cfg_options)
+def edit_config(
+    cfg: Config, args: argparse.Namespace, say: Callable[[str], None]
+) -> Config:
+    """Translate ``cfg`` if it is old, and apply the command line."""
+    cfg = modernize(cfg, args.cfg_options, say)
     edits.set_work_dir(cfg, args.work_dir, args.config)
     resume = args.resume
     if args.before_iter is not None and not (

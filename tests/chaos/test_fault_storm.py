@@ -94,7 +94,7 @@ def test_the_same_in_fp16(tmp_path):
     cfg = quickstart(1200, 'float16')
     # A thousandfold would overflow, and rightly be called that.
     faults = random_faults(
-        build(cfg), random.Random(1), range(100, 1150, 50), factor=30.0
+        build(cfg), random.Random(1), range(100, 1150, 50), factor=200.0
     )
     findings = weather_in_children(tmp_path, cfg, faults)
     assert findings.injected >= 20
