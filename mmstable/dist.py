@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from mmengine.dist import all_gather_object, all_reduce, get_world_size
@@ -18,6 +18,15 @@ def any_rank(flag: bool) -> bool:
     verdict = torch.tensor(float(flag))
     all_reduce(verdict, op='max')
     return bool(verdict)
+
+
+def any_rank_each(*flags: bool) -> list[bool]:
+    """The same for several flags, in one collective call."""
+    if get_world_size() == 1:
+        return list(flags)
+    verdicts = torch.tensor([float(flag) for flag in flags])
+    all_reduce(verdicts, op='max')
+    return [bool(verdict) for verdict in verdicts]
 
 
 def least_of_ranks(number: int) -> int:
@@ -37,14 +46,33 @@ def lists_of_ranks(items: list[_Item]) -> list[_Item]:
     return list(dict.fromkeys(item for one in lists for item in one))
 
 
-def norm_over_ranks(norm: Tensor, norm_type: float) -> Tensor:
-    """The norm of what all ranks hold, from each one's. A collective call."""
+def sum_of_ranks(number: int) -> int:
+    """The sum of the ``number`` of all ranks. A collective call."""
     if get_world_size() == 1:
+        return number
+    total = torch.tensor(number)
+    all_reduce(total, op='sum')
+    return int(total)
+
+
+def norm_over_ranks(
+    norm: Tensor, norm_type: float, group: Any = None
+) -> Tensor:
+    """The norm of what all ranks hold, from each one's. A collective call.
+
+    Args:
+        norm (Tensor): Norms of what this rank holds.
+        norm_type (float): Their order.
+        group (ProcessGroup, optional): The ranks; None for all of them.
+            Defaults to None.
+    """
+    if get_world_size(group) == 1:
         return norm
     if norm_type == float('inf'):
         total = norm.clone()
-        all_reduce(total, op='max')
+        all_reduce(total, op='max', group=group)
         return total
-    total = norm**norm_type
-    all_reduce(total, op='sum')
-    return total ** (1.0 / norm_type)
+    # In double precision, as squares of large norms would overflow.
+    total = norm.double() ** norm_type
+    all_reduce(total, op='sum', group=group)
+    return (total ** (1.0 / norm_type)).to(norm.dtype)

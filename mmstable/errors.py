@@ -32,6 +32,18 @@ class CheckpointError(MMStableError):
     exit_code = 3
 
 
+class ReplicasDivergedError(MMStableError):
+    """Ranks that should hold the same weights do not."""
+
+    exit_code = 20
+
+
+class PeerFailedError(MMStableError):
+    """Another rank has failed or is gone, so this one cannot go on."""
+
+    exit_code = 21
+
+
 class TrainingDiverged(MMStableError):
     """The run cannot be saved by going back once more.
 

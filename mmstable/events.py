@@ -73,6 +73,23 @@ class ClipRecord(NamedTuple):
     coef: float
 
 
+class Origin(NamedTuple):
+    """Where a fault of a distributed run began.
+
+    Args:
+        rank (int): The process.
+        node (str): Name of its machine.
+        device (str): Its device, as in torch.
+        where (str): What was not finite there: 'loss'; 'gradient', before
+            the ranks averaged theirs; or 'reduced_gradient', after that.
+    """
+
+    rank: int
+    node: str
+    device: str
+    where: str
+
+
 @dataclass(frozen=True)
 class StepReport:
     """Everything that happened to one optimizer step.
@@ -93,7 +110,8 @@ class StepReport:
             clipping by norm. Defaults to None.
         clips (tuple[ClipRecord]): The same for each group. Defaults to ().
         clipped_norm (float, optional): Norm of the unscaled gradients after
-            clipping; None without clipping. Defaults to None.
+            clipping; None without clipping, and for sharded gradients that
+            are clipped by value. Defaults to None.
         culprits (tuple[Culprit]): The parameters whose gradients were not
             finite. Defaults to ().
         dropped_micro_batches (int): Iterations of an accumulation window
@@ -101,6 +119,11 @@ class StepReport:
             Defaults to 0.
         loss_terms (tuple[str]): Names of the losses that were not finite.
             Defaults to ().
+        origins (tuple[Origin]): The ranks where the fault began; none with
+            one process, or if nobody knows. Defaults to ().
+        copied_from (int, optional): The rank whose weights and optimizer
+            state have replaced those of the origins, which had missed the
+            update before this one. Defaults to None.
     """
 
     iteration: int
@@ -115,6 +138,8 @@ class StepReport:
     culprits: tuple[Culprit, ...] = ()
     dropped_micro_batches: int = 0
     loss_terms: tuple[str, ...] = ()
+    origins: tuple[Origin, ...] = ()
+    copied_from: int | None = None
 
     @property
     def applied(self) -> bool:

@@ -23,8 +23,10 @@ def _child(parent: Registry, location: str) -> Registry:
 
 OPTIM_WRAPPERS = _child(root.OPTIM_WRAPPERS, 'mmstable.optim')
 OPTIMIZERS = _child(root.OPTIMIZERS, 'mmstable.optim')
+PARAM_SCHEDULERS = _child(root.PARAM_SCHEDULERS, 'mmstable.optim')
 HOOKS = _child(root.HOOKS, 'mmstable.hooks')
 LOOPS = _child(root.LOOPS, 'mmstable.loops')
+STRATEGIES = _child(root.STRATEGIES, 'mmstable.strategies')
 MODELS = _child(root.MODELS, 'mmstable.demo')
 DATASETS = _child(root.DATASETS, 'mmstable.demo')
 TRANSFORMS = _child(root.TRANSFORMS, 'mmstable.demo')

@@ -2,7 +2,7 @@
 # Train on a Slurm cluster:
 #   tools/slurm_train.sh PARTITION JOB_NAME CONFIG [arguments of train.py]
 # GPUS, GPUS_PER_NODE, CPUS_PER_TASK and SRUN_ARGS are read from the
-# environment.
+# environment. DEVICE=cpu asks for no GPU: GPUS are then mere processes.
 set -euo pipefail
 
 if [ $# -lt 3 ]; then
@@ -20,12 +20,16 @@ gpus_per_node=${GPUS_PER_NODE:-8}
 if [ "$gpus" -lt "$gpus_per_node" ]; then
     gpus_per_node=$gpus
 fi
+gres=(--gres="gpu:$gpus_per_node")
+if [ "${DEVICE:-gpu}" = cpu ]; then
+    gres=()
+fi
 # SRUN_ARGS holds several options: it is split on purpose.
 read -r -a srun_args <<< "${SRUN_ARGS:-}"
 
 exec srun --partition="$partition" \
     --job-name="$job" \
-    --gres="gpu:$gpus_per_node" \
+    ${gres[@]+"${gres[@]}"} \
     --ntasks="$gpus" \
     --ntasks-per-node="$gpus_per_node" \
     --cpus-per-task="${CPUS_PER_TASK:-5}" \

@@ -11,7 +11,9 @@ env_cfg = dict(
     # 'fork' starts workers fast; one OpenCV thread per worker keeps them
     # from fighting over the cores.
     mp_cfg=dict(mp_start_method='fork', opencv_num_threads=0),
-    dist_cfg=dict(backend='nccl'),
+    # The backend follows the device: nccl on GPUs, gloo on CPUs. Say
+    # dist_cfg=dict(backend='...') to choose another one.
+    dist_cfg=dict(),
 )
 
 custom_hooks = [
@@ -21,6 +23,10 @@ custom_hooks = [
     dict(type='mmstable.EventLogHook'),
     # Saves on Ctrl-C, SIGTERM, SIGUSR1 and exceptions before the run ends.
     dict(type='mmstable.EmergencyCheckpointHook'),
+    # With several ranks: when one fails, all end within seconds.
+    dict(type='mmstable.RankFailureHook'),
+    # With several ranks: sees that all hold the same weights.
+    dict(type='mmstable.ReplicaCheckHook'),
 ]
 
 vis_backends = [dict(type='LocalVisBackend')]

@@ -24,7 +24,8 @@ def capture_rng() -> dict[str, Any]:
     """
     version, words, gauss = random.getstate()
     return {
-        'python': [version, torch.tensor(words), gauss],
+        # Several times as fast as torch with a tuple.
+        'python': [version, torch.from_numpy(np.array(words)), gauss],
         'numpy': _numpy_state(),
         'torch': torch.get_rng_state(),
         'devices': _device_states(),

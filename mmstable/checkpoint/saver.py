@@ -68,7 +68,7 @@ class CheckpointSaver:
         extra: Mapping[str, Any],
         **kwargs: Any,
     ) -> None:
-        """Save to a local disk. To be called on the main process.
+        """Save to a local disk, on the rank that calls this.
 
         Args:
             runner (Runner): The runner.
@@ -89,7 +89,7 @@ class CheckpointSaver:
             checkpoint.clear()
 
         with _last_word(runner, write):
-            runner.save_checkpoint('', os.devnull, **kwargs)
+            _save_on_any_rank(runner, '', os.devnull, **kwargs)
 
     def save_remotely(
         self,
@@ -179,6 +179,12 @@ def _last_word(
         yield
     finally:
         runner.hooks.remove(hook)
+
+
+def _save_on_any_rank(runner: Runner, *args: Any, **kwargs: Any) -> None:
+    """Call mmengine's method, without its own rule that only rank 0 saves."""
+    save = type(runner).save_checkpoint
+    getattr(save, '__wrapped__', save)(runner, *args, **kwargs)
 
 
 def _describe(meta: Mapping[str, Any], stream: HashedStream) -> SideFile:

@@ -1,1 +1,1 @@
-"""The command line: ``mmstable train`` and the doors in ``tools/``."""
+"""The command line: ``mmstable train``, ... and the doors in ``tools/``."""

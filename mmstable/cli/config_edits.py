@@ -20,12 +20,21 @@ _PLAIN_WRAPPERS = (
 _SAFE_AMP = 'mmstable.SafeAmpOptimWrapper'
 
 
-def merge_options(cfg: Config, options: dict[str, Any]) -> None:
-    """Apply ``--cfg-options``."""
+def merge_options(
+    cfg: Config, options: dict[str, Any], allow_new: bool = False
+) -> None:
+    """Apply ``--cfg-options``.
+
+    Args:
+        cfg (Config): The config to change.
+        options (dict): From dotted names to values.
+        allow_new (bool): Whether top-level names may be new.
+            Defaults to False.
+    """
     for key in options:
         top = key.partition('.')[0]
         # A new top-level name is most likely a slip of the keyboard.
-        if top not in cfg and '.' in key:
+        if top not in cfg and '.' in key and not allow_new:
             raise UsageError(
                 f"--cfg-options: the config has no '{top}', needed by "
                 f"'{key}'.{did_you_mean(top, cfg.keys())}"

@@ -23,17 +23,19 @@ def check_config_path(path: str) -> None:
         )
 
 
-def load_config(path: str) -> Config:
+def load_config(path: str, import_modules: bool = True) -> Config:
     """Read a config with all its bases.
 
     Args:
         path (str): The config file.
+        import_modules (bool): Whether to follow ``custom_imports``.
+            Defaults to True.
     """
     check_config_path(path)
     # Everything below runs the user's file: any exception may come from it.
     try:
         with pkg_resources_available():
-            cfg = Config.fromfile(path)
+            cfg = Config.fromfile(path, import_custom_modules=import_modules)
     except Exception as error:
         raise UsageError(_explain(path, error)) from error
     _drop_own_scope(cfg._cfg_dict)

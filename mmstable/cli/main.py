@@ -5,12 +5,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 
-from mmstable.cli import train
+from mmstable.cli import train, upgrade
 from mmstable.errors import UsageError
 from mmstable.version import __version__
 
 _COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     'train': train.main,
+    'upgrade': upgrade.main,
 }
 
 

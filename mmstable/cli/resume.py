@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import os
+import platform
 from pathlib import Path
 from typing import Callable
 
 from mmengine.config import Config
+from mmengine.dist import all_gather_object
 
 from mmstable.checkpoint.finder import (
     Search,
@@ -20,6 +22,7 @@ from mmstable.checkpoint.loading import (
     check_weights,
     trust_checkpoint,
 )
+from mmstable.cli.join_ranks import decide_on_first_rank
 from mmstable.errors import CheckpointError, UsageError
 
 
@@ -28,31 +31,44 @@ def settle_checkpoint(
 ) -> None:
     """Find and verify what ``cfg`` loads, before anything is built.
 
+    Rank 0 looks for it, and all others follow: each by itself might see
+    another state of a shared disk.
+
     Args:
         cfg (Config): The config, changed in place.
         args (argparse.Namespace): The command line.
         say (Callable): Prints a line for the user.
     """
-    path = cfg.get('load_from')
-    _check_options(args, bool(cfg.get('resume')), path)
+    cfg.load_from, cfg.resume, shown = decide_on_first_rank(
+        lambda: _decide(cfg, args, say)
+    )
+    _check_all_see(cfg.load_from)
+    if args.trust_checkpoint:
+        cfg.load_from = trust_checkpoint(cfg.load_from)
+    if cfg.resume:
+        _add_report(cfg, shown, args.override_lr_schedule)
+
+
+def _decide(
+    cfg: Config, args: argparse.Namespace, say: Callable[[str], None]
+) -> tuple[str | None, bool, str | None]:
+    """What to load, whether to resume, and what to call it."""
+    path, resume = cfg.get('load_from'), bool(cfg.get('resume'))
+    _check_options(args, resume, path)
     if path is not None and '://' in path:
         # mmengine fetches and loads it.
-        shown: str | None = path
-    elif args.trust_checkpoint and path is not None:
-        shown = path
-        cfg.load_from = _trust(path, say)
-    elif not cfg.get('resume'):
+        return path, resume, path
+    if args.trust_checkpoint and path is not None:
+        _warn_of_trust(path, say)
+    elif not resume:
         if path is not None:
             check_weights(path)
-        return
     elif path is None or os.path.isdir(path):
-        shown = _find(Path(path or cfg.work_dir), args.before_iter, say)
-        cfg.load_from, cfg.resume = shown, shown is not None
+        path = _find(Path(path or cfg.work_dir), args.before_iter, say)
+        resume = path is not None
     else:
-        shown = path
         _verify(Path(path))
-    if cfg.get('resume'):
-        _add_report(cfg, shown, args.override_lr_schedule)
+    return path, resume, path
 
 
 def _check_options(
@@ -72,14 +88,26 @@ def _check_options(
         )
 
 
-def _trust(path: str, say: Callable[[str], None]) -> str:
+def _check_all_see(path: str | None) -> None:
+    is_missing = path is not None and not (
+        '://' in path or os.path.exists(path)
+    )
+    nodes = all_gather_object(platform.node() if is_missing else '')
+    blind = sorted({node for node in nodes if node})
+    if blind:
+        raise CheckpointError(
+            f"'{path}' is there on rank 0, but not on {', '.join(blind)}: "
+            'checkpoints must be on a disk that all machines share.'
+        )
+
+
+def _warn_of_trust(path: str, say: Callable[[str], None]) -> None:
     check_container(Path(path))
     say(
         f"--trust-checkpoint: '{path}' is loaded without the guard. If there "
         'is code in it, that code runs now, with all your rights. Other '
         'files are guarded as always.'
     )
-    return trust_checkpoint(path)
 
 
 def _find(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 # What says where to start; the value may be left out of `--resume` only.
 _STARTS = ('--resume', '--resume-from', '--load-from', '--before-iter')
@@ -32,3 +32,48 @@ def resume_command(
     if not any(word.startswith('--work-dir') for word in kept):
         kept += ['--work-dir', work_dir]
     return shlex.join([*program, *kept])
+
+
+def launch_command(
+    launcher: str, env: Mapping[str, str], program: Sequence[str]
+) -> list[str]:
+    """A program, with what starts it on all ranks.
+
+    Args:
+        launcher (str): 'none', 'pytorch', 'slurm' or 'mpi'.
+        env (Mapping): The variables that the launcher has set.
+        program (Sequence[str]): The program.
+    """
+    if launcher == 'pytorch':
+        return [*_torchrun(env), *_for_torchrun(program)]
+    if launcher == 'slurm':
+        tasks = env.get('SLURM_NTASKS', '1')
+        nodes = env.get('SLURM_NNODES', '1')
+        starter = ['srun', f'--ntasks={tasks}', f'--nodes={nodes}']
+        return [*starter, '--kill-on-bad-exit=1', *program]
+    if launcher == 'mpi':
+        count = env.get('OMPI_COMM_WORLD_SIZE', '1')
+        return ['mpirun', '-np', count, *program]
+    return list(program)
+
+
+def _torchrun(env: Mapping[str, str]) -> list[str]:
+    command = ['torchrun']
+    nodes = env.get('GROUP_WORLD_SIZE', '1')
+    if nodes != '1':
+        # On each machine with its own number.
+        command += [
+            f'--nnodes={nodes}',
+            f'--node_rank={env.get("GROUP_RANK", "0")}',
+            f'--master_addr={env.get("MASTER_ADDR", "127.0.0.1")}',
+        ]
+    per_node = env.get('LOCAL_WORLD_SIZE') or env.get('WORLD_SIZE', '1')
+    port = env.get('MASTER_PORT', '29500')
+    return [*command, f'--nproc_per_node={per_node}', f'--master_port={port}']
+
+
+def _for_torchrun(program: Sequence[str]) -> list[str]:
+    # It starts Python by itself.
+    if program[0] == 'python':
+        return list(program[1:])
+    return ['--no-python', *program]

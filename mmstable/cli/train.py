@@ -6,6 +6,7 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from typing import Callable
 
 import torch
 from mmengine.config import Config
@@ -18,9 +19,11 @@ from mmstable.cli.config_mistakes import (
     explain_mistake,
     refuse_impossible_batches,
 )
-from mmstable.cli.cpu_ranks import prepare_cpu_ranks
+from mmstable.cli.join_ranks import SaidByFirstRank, join_ranks
+from mmstable.cli.launchers import rank_of
+from mmstable.cli.old_config import modernize
 from mmstable.cli.resume import settle_checkpoint
-from mmstable.cli.resume_command import resume_command
+from mmstable.cli.resume_command import launch_command, resume_command
 from mmstable.cli.train_args import parse_args
 from mmstable.errors import (
     MMStableError,
@@ -40,37 +43,48 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv (Sequence[str], optional): The arguments; those of the process
             if None. Defaults to None.
     """
+    say_once = _say
     try:
         args = parse_args(argv)
+        if rank_of(args.launcher) != 0:
+            say_once = _say_nothing
         check_config_path(args.config)
         _choose_gpus(args.gpu_ids, args.launcher)
-        cfg = edit_config(load_config(args.config), args)
+        cfg = edit_config(load_config(args.config), args, say_once)
         refuse_impossible_batches(cfg)
         # For the hook that tells how to go on.
         cfg.resume_command = resume_command(
-            _program(), sys.argv[1:] if argv is None else argv, cfg.work_dir
+            launch_command(cfg.launcher, os.environ, _program()),
+            sys.argv[1:] if argv is None else argv,
+            cfg.work_dir,
         )
-        settle_checkpoint(cfg, args, _say_once)
+        note = join_ranks(cfg)
+        if note is not None:
+            say_once(note)
+        settle_checkpoint(cfg, args, say_once)
         _train(cfg)
     except StoppedBySignal as stop:
-        _say(f'{stop}; the command to go on is above')
+        say_once(f'{stop}; the command to go on is above')
         return stop.exit_code
+    except SaidByFirstRank as echo:
+        return echo.exit_code
     except TrainingDiverged as error:
-        _say(f'error: diverged; the reason is above, and in {error.file}')
+        say_once(f'error: diverged; the reason is above, and in {error.file}')
         return error.exit_code
     except MMStableError as error:
         _say(f'error: {error}')
         return error.exit_code
     except KeyboardInterrupt:
-        _say('interrupted')
+        say_once('interrupted')
         return _EXIT_INTERRUPTED
     return 0
 
 
-def edit_config(cfg: Config, args: argparse.Namespace) -> Config:
-    """Apply the command line to ``cfg``, which is returned."""
-    if args.cfg_options:
-        edits.merge_options(cfg, args.cfg_options)
+def edit_config(
+    cfg: Config, args: argparse.Namespace, say: Callable[[str], None]
+) -> Config:
+    """Translate ``cfg`` if it is old, and apply the command line."""
+    cfg = modernize(cfg, args.cfg_options, say)
     edits.set_work_dir(cfg, args.work_dir, args.config)
     resume = args.resume
     if args.before_iter is not None and not (
@@ -89,7 +103,6 @@ def edit_config(cfg: Config, args: argparse.Namespace) -> Config:
 
 def _train(cfg: Config) -> None:
     try:
-        prepare_cpu_ranks(cfg)
         if cfg.get('runner_type') is None:
             runner = Runner.from_cfg(cfg)
         else:
@@ -120,11 +133,8 @@ def _choose_gpus(gpu_ids: list[int] | None, launcher: str) -> None:
         _say('only the first of --gpu-ids is used without --launcher')
 
 
-def _say_once(text: str) -> None:
-    """Let one of many ranks speak, before they are joined."""
-    rank = os.environ.get('RANK') or os.environ.get('SLURM_PROCID') or '0'
-    if rank == '0':
-        _say(text)
+def _say_nothing(text: str) -> None:
+    """Rank 0 says it."""
 
 
 def _say(text: str) -> None:

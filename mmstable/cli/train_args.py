@@ -12,10 +12,11 @@ from mmengine.config import DictAction
 from mmstable.errors import UsageError
 
 
-class _Parser(argparse.ArgumentParser):
+class Parser(argparse.ArgumentParser):
     """Raises instead of printing its usage: one clear line is enough."""
 
     def error(self, message: str) -> NoReturn:
+        """Refuse the command line."""
         raise UsageError(f'{message} (see --help)')
 
 
@@ -45,7 +46,7 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
         argv (Sequence[str], optional): The arguments; those of the process
             if None. Defaults to None.
     """
-    parser = _Parser(
+    parser = Parser(
         prog='mmstable train',
         description='Train a model from a config of any OpenMMLab package.',
         # An abbreviation that works today breaks when an option is added.

@@ -6,6 +6,8 @@ from mmstable.hooks.event_log_hook import EventLogHook
 from mmstable.hooks.fault_injector_hook import FaultInjectorHook
 from mmstable.hooks.grad_clip_hook import GradClipHook
 from mmstable.hooks.grad_nan_logger_hook import GradNanLoggerHook
+from mmstable.hooks.rank_failure_hook import RankFailureHook
+from mmstable.hooks.replica_check_hook import ReplicaCheckHook
 from mmstable.hooks.resume_report_hook import ResumeReportHook
 from mmstable.hooks.safe_checkpoint_hook import SafeCheckpointHook
 from mmstable.hooks.safe_ema_hook import SafeEMAHook
@@ -18,6 +20,8 @@ __all__ = [
     'FaultInjectorHook',
     'GradClipHook',
     'GradNanLoggerHook',
+    'RankFailureHook',
+    'ReplicaCheckHook',
     'ResumeReportHook',
     'SafeCheckpointHook',
     'SafeEMAHook',

@@ -10,11 +10,13 @@ from mmengine.hooks import Hook
 from mmengine.runner import Runner
 
 from mmstable import dist
+from mmstable.checkpoint.appointment import Appointment
 from mmstable.checkpoint.going_on import how_to_go_on
 from mmstable.checkpoint.stop_signal import StopSignal
 from mmstable.errors import StoppedBySignal, TrainingDiverged
 from mmstable.hooks.safe_checkpoint_hook import SafeCheckpointHook
 from mmstable.optim.new_steps import name_wrappers
+from mmstable.optim.sharing import Sharing, find_sharing
 from mmstable.registry import HOOKS, register_globally
 
 _SIGNALS = ('SIGTERM', 'SIGUSR1', 'SIGINT')
@@ -29,12 +31,12 @@ class EmergencyCheckpointHook(Hook):
     saved, the command to go on is printed, and the run ends with exit code
     128 + the signal's number. A second signal ends it at once.
 
-    On an exception, and with one process, the state after the last complete
-    step is saved. It is exact if the exception came from the data or from
-    the model, outside an accumulation window. This needs one of mmstable's
-    loops, which tell hooks of exceptions. In both
-    cases it needs :class:`SafeCheckpointHook`, which does the saving: a
-    state with NaN in it is not saved.
+    On an exception the state after the last complete step is saved; with
+    several processes by :class:`RankFailureHook`. It is exact if the
+    exception came from the data or from the model, outside an accumulation
+    window. This needs one of mmstable's loops, which tell hooks of
+    exceptions. In both cases it needs :class:`SafeCheckpointHook`, which
+    does the saving: a state with NaN in it is not saved.
 
     Args:
         signals (Sequence[str]): What to listen to. Defaults to
@@ -64,10 +66,12 @@ class EmergencyCheckpointHook(Hook):
         self._interval = interval
         self._is_training = False
         self._common_val_iters = 0
+        self._appointment: Appointment | None = None
 
     def before_train(self, runner: Runner) -> None:
         """Listen to signals from now on."""
         self._is_training = True
+        self._appointment = self._prepare_appointment(runner)
         if not self._signal.install():
             runner.logger.warning(
                 'EmergencyCheckpointHook: training runs outside the main '
@@ -83,8 +87,16 @@ class EmergencyCheckpointHook(Hook):
     ) -> None:
         """Stop if asked to, and no accumulation window is open."""
         wrappers = name_wrappers(runner.optim_wrapper).values()
-        if all(wrapper.should_update() for wrapper in wrappers):
-            self._stop_if_asked(runner, runner.iter + 1)
+        if not all(wrapper.should_update() for wrapper in wrappers):
+            return
+        iteration, appointment = runner.iter + 1, self._appointment
+        if appointment is None:
+            self._stop_if_asked(runner, iteration)
+            return
+        if self._signal.received is not None:
+            appointment.make(iteration)
+        if appointment.is_now(iteration):
+            self._stop(runner)
 
     def before_val(self, runner: Runner) -> None:
         """Agree on how many iterations all ranks are going to have."""
@@ -123,9 +135,12 @@ class EmergencyCheckpointHook(Hook):
             # and that is what the exception is about.
             self._stop(runner)
         if get_world_size() > 1:
+            if any(hasattr(h, 'saves_on_exception') for h in runner.hooks):
+                return
             runner.logger.error(
                 f'{type(exception).__name__} on this rank: no emergency '
-                'checkpoint, because the other ranks may be waiting.'
+                'checkpoint without RankFailureHook, because the other ranks '
+                'may be waiting.'
             )
             return
         path = self._save(runner)
@@ -135,6 +150,15 @@ class EmergencyCheckpointHook(Hook):
                 f'The state before it is saved in {path}. '
                 f'{how_to_go_on(runner, path)}'
             )
+
+    def _prepare_appointment(self, runner: Runner) -> Appointment | None:
+        """A way to agree without a collective, if gradients are shared."""
+        sharing = find_sharing(runner.model)
+        if sharing not in (Sharing.REDUCED, Sharing.SHARDED):
+            return None
+        wrappers = name_wrappers(runner.optim_wrapper).values()
+        windows = [getattr(w, '_accumulative_counts', 1) for w in wrappers]
+        return Appointment(self._interval, max(windows))
 
     def _stop_if_asked(self, runner: Runner, count: int) -> None:
         if get_world_size() > 1 and count % self._interval:

@@ -79,6 +79,20 @@ class EventLogHook(Hook):
         if self._recorder is not None:
             self._recorder.record_poison(runner.iter + 1, culprits)
 
+    def after_divergence(
+        self,
+        runner: Runner,
+        name: str,
+        count: int,
+        ranks: tuple[int, ...],
+        action: str,
+    ) -> None:
+        """Record what ReplicaCheckHook found."""
+        if self._recorder is not None:
+            self._recorder.record_divergence(
+                runner.iter + 1, name, count, ranks, action
+            )
+
     def after_intervention(
         self, runner: Runner, intervention: Intervention
     ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -164,14 +165,7 @@ class SafeCheckpointHook(CheckpointHook):
             str or None: The checkpoint, which may be one of this iteration
             that is there already; None if nothing could be saved.
         """
-        loop = runner.train_loop
-        if hasattr(loop, 'resume_meta'):
-            meta = loop.resume_meta()
-        else:
-            # While the model trains, this is after an iteration that the
-            # loop does not count yet.
-            done = runner.iter + runner.model.training
-            meta = dict(epoch=runner.epoch, iter=done)
+        meta = _meta(runner)
         if not self._is_ready or meta['iter'] == 0:
             return None
         if meta['iter'] == self._last_iteration:
@@ -184,6 +178,47 @@ class SafeCheckpointHook(CheckpointHook):
             return None
         self._point_to_last(runner)
         return self.last_ckpt
+
+    def save_alone(self, runner: Runner, rng: Mapping[int, Any]) -> str | None:
+        """The same on one rank that cannot wait for the others.
+
+        It may be any rank that has the whole state. This is no collective
+        call.
+
+        Args:
+            runner (Runner): The runner.
+            rng (Mapping): The random state of each rank to go on with, as
+                far as it is known.
+
+        Returns:
+            str or None: The checkpoint, or None if it could not be saved.
+        """
+        meta = _meta(runner)
+        if not self._is_ready or meta['iter'] == 0:
+            return None
+        if meta['iter'] == self._last_iteration:
+            return self.last_ckpt
+        name = EMERGENCY.format(meta['iter'])
+        state = collect_run_state(runner, all_ranks=False)
+        state['rng'].update(rng)
+        failure = self._try_to_save(
+            runner, name, state, self._save_settings(meta)
+        )
+        if failure is not None:
+            runner.logger.error(f'mmstable: {name} is not saved: {failure}.')
+            return None
+        path = self._place.path(name)
+        replace_text(Path(runner.work_dir, 'last_checkpoint'), path)
+        return path
+
+    def _save_settings(self, meta: dict) -> dict[str, Any]:
+        return dict(
+            save_optimizer=self.save_optimizer,
+            save_param_scheduler=self.save_param_scheduler,
+            meta=meta,
+            by_epoch=self.by_epoch,
+            **self.args,
+        )
 
     def _save_checkpoint_with_step(
         self, runner: Any, step: int, meta: dict
@@ -210,11 +245,7 @@ class SafeCheckpointHook(CheckpointHook):
             runner,
             name,
             state=collect_run_state(runner),
-            save_optimizer=self.save_optimizer,
-            save_param_scheduler=self.save_param_scheduler,
-            meta=meta,
-            by_epoch=self.by_epoch,
-            **self.args,
+            **self._save_settings(meta),
         )
         if saved:
             self._last_good = self._place.path(name)
@@ -331,6 +362,17 @@ class SafeCheckpointHook(CheckpointHook):
     def _remove(self, path: str) -> None:
         if is_main_process():
             self._place.remove(path)
+
+
+def _meta(runner: Runner) -> dict[str, int]:
+    """What a checkpoint that is saved now says of itself."""
+    loop = runner.train_loop
+    if hasattr(loop, 'resume_meta'):
+        return loop.resume_meta()
+    # While the model trains, this is after an iteration that the loop does
+    # not count yet.
+    done = runner.iter + runner.model.training
+    return dict(epoch=runner.epoch, iter=done)
 
 
 def _window_is_open(runner: Runner) -> bool:

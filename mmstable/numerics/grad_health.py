@@ -18,7 +18,12 @@ _WORTH_A_CALL = 2**14
 
 
 def stored_values(grad: Tensor) -> Tensor:
-    """The numbers a gradient really holds; for a sparse one, its values."""
+    """The numbers a gradient really holds on this rank.
+
+    For a sparse one these are its values, for a distributed one its part.
+    """
+    if hasattr(grad, 'to_local'):
+        return grad.to_local()
     return grad._values() if grad.is_sparse else grad
 
 
@@ -34,7 +39,9 @@ def gradient_norms(grads: Sequence[Tensor], norm_type: float = 2.0) -> Tensor:
             devices and dtypes. Sparse ones must be coalesced.
         norm_type (float): Order of the norm. Defaults to 2.0.
     """
-    values = [stored_values(grad) for grad in grads]
+    if not grads:
+        return torch.zeros(0)
+    values = [_never_empty(stored_values(grad)) for grad in grads]
     kinds = defaultdict(list)
     for index, value in enumerate(values):
         kinds[value.device, value.dtype].append(index)
@@ -53,6 +60,11 @@ def gradient_norms(grads: Sequence[Tensor], norm_type: float = 2.0) -> Tensor:
         [norm.to(widest) for norm in norms]
     )
     return result
+
+
+def _never_empty(value: Tensor) -> Tensor:
+    # Of a small gradient a rank may hold nothing.
+    return value if value.numel() else value.new_zeros(1)
 
 
 def _norms_of_one_kind(values: list[Tensor], norm_type: float) -> Tensor:
@@ -106,6 +118,8 @@ def _flat_view(value: Tensor) -> Tensor | None:
 
 def total_norm(norms: Tensor, norm_type: float = 2.0) -> Tensor:
     """The norm of all gradients together, from one norm for each."""
+    if norms.numel() == 0:
+        return norms.new_zeros(())
     return torch.linalg.vector_norm(norms, norm_type)
 
 

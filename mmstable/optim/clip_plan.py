@@ -54,7 +54,9 @@ class ClipPlan:
             return grad_health.total_norm(norms, self.norm_type).reshape(1)
         if not self._index_tensors:
             self._index_tensors = [
-                torch.tensor(part.indices, device=norms.device)
+                torch.tensor(
+                    part.indices, device=norms.device, dtype=torch.long
+                )
                 for part in self.parts
             ]
         return torch.stack(
@@ -65,12 +67,16 @@ class ClipPlan:
         )
 
 
-def make_plan(clip: object, names: Sequence[str]) -> ClipPlan:
+def make_plan(
+    clip: object, names: Sequence[str], keep_empty: bool = False
+) -> ClipPlan:
     """Sort gradients into the groups of a clip.
 
     Args:
         clip (Clip, optional): How to clip.
         names (Sequence[str]): Names of the parameters of the gradients.
+        keep_empty (bool): Whether to keep groups without any gradient.
+            Defaults to False.
     """
     everything = list(range(len(names)))
     if not isinstance(clip, NormClip):
@@ -88,7 +94,8 @@ def make_plan(clip: object, names: Sequence[str]) -> ClipPlan:
     rest = [index for index in everything if index not in taken]
     default = [group for group in clip.groups if not group.modules]
     parts.append(Part(default[0] if default else None, rest))
-    return ClipPlan([p for p in parts if p.indices], clip.norm_type)
+    parts = [part for part in parts if part.indices or keep_empty]
+    return ClipPlan(parts, clip.norm_type)
 
 
 def check_modules(where: str, clip: object, names: Sequence[str]) -> None:

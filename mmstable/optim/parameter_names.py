@@ -32,7 +32,7 @@ class ParameterNames:
             return False
         self._models.add(model)
         for name, param in unwrap(model).named_parameters():
-            self._names.setdefault(id(param), name)
+            self._names.setdefault(id(param), clean_name(name))
         return True
 
     def __getitem__(self, param: Tensor) -> str:
@@ -52,6 +52,11 @@ class ParameterNames:
                 if candidate is param:
                     return f'param_groups[{i}].params[{j}]'
         return 'a parameter that has left the optimizer'
+
+
+def clean_name(name: str) -> str:
+    """A name without what FSDP puts into it."""
+    return name.replace('_fsdp_wrapped_module.', '')
 
 
 def unwrap(model: Module) -> Module:

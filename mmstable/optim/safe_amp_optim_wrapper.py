@@ -40,7 +40,7 @@ class SafeAmpOptimWrapper(SafeOptimWrapper, AmpOptimWrapper):
         dtype (str or torch.dtype, optional): What to autocast to. None means
             float16. Defaults to None.
         use_fsdp (bool): Whether every rank holds its own part of the
-            gradients. Defaults to False.
+            gradients. FSDP is recognised without it. Defaults to False.
         fp32_modules (Sequence[str]): Modules that run outside autocast, with
             their inputs cast to float32: names as in
             ``model.named_modules()``, each with all that is below it, or
@@ -65,7 +65,7 @@ class SafeAmpOptimWrapper(SafeOptimWrapper, AmpOptimWrapper):
         )
         SafeOptimWrapper.__init__(self, **kwargs)
         self._fp32_modules = Fp32Modules(fp32_modules)
-        self._safe_step.sharded = use_fsdp
+        self._use_fsdp = use_fsdp
 
     @property
     def device_type(self) -> str:

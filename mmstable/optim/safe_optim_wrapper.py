@@ -23,6 +23,7 @@ from mmstable.numerics.loss_scaler import LossScaler
 from mmstable.numerics.scale_policy import ScalePolicy
 from mmstable.optim.buffer_protection import BufferProtection
 from mmstable.optim.parameter_names import ParameterNames
+from mmstable.optim.rank_agreement import RankAgreement
 from mmstable.optim.safe_step import SafeStep
 from mmstable.optim.saved_state import keep_configured_implementation
 from mmstable.optim.update import Update
@@ -51,8 +52,14 @@ class SafeOptimWrapper(OptimWrapper):
             BatchNorm, are put back when a step is left out. Takes the memory
             of one copy of all buffers, of two with accumulation. Defaults to
             True.
+        name_ranks (bool): With DDP, whether to look at each rank's gradients
+            before they are averaged, to say on which rank a NaN began. Takes
+            the place of DDP's communication hook, if that is free. Defaults
+            to True.
     """
 
+    # Whether the user says that gradients are sharded.
+    _use_fsdp = False
     # Scaling is for mixed precision; here the scale is 1.
     loss_scaler = LossScaler(ScalePolicy(), enabled=False)
 
@@ -62,6 +69,7 @@ class SafeOptimWrapper(OptimWrapper):
         accumulative_counts: int = 1,
         clip_grad: dict | None = None,
         protect_buffers: bool = True,
+        name_ranks: bool = True,
     ) -> None:
         if not isinstance(accumulative_counts, int) or accumulative_counts < 1:
             raise ValueError(
@@ -74,6 +82,7 @@ class SafeOptimWrapper(OptimWrapper):
         )
         self._names = ParameterNames(optimizer)
         self._update = Update(optimizer, self._names, clip)
+        self._name_ranks = name_ranks
         self._announced = False
         self._warned_of_empty = False
         self._counts = {Outcome.APPLIED: 0, Outcome.SKIPPED: 0}
@@ -88,6 +97,7 @@ class SafeOptimWrapper(OptimWrapper):
             self._buffers,
             self._publish,
         )
+        self._safe_step.accumulates = accumulative_counts > 1
 
     @property
     def last_step(self) -> StepReport | None:
@@ -105,6 +115,19 @@ class SafeOptimWrapper(OptimWrapper):
         """Steps left out because of a fault, over the whole run."""
         self._safe_step.settle()
         return self._counts[Outcome.SKIPPED]
+
+    @property
+    def _ranks(self) -> RankAgreement:
+        return self._safe_step.ranks
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether all ranks but this one have made the newest update.
+
+        It gets that update in the next step.
+        """
+        self._safe_step.settle()
+        return self._ranks.is_behind
 
     @property
     def clip(self) -> Clip | None:
@@ -141,6 +164,8 @@ class SafeOptimWrapper(OptimWrapper):
         # Free here: mmengine has read the last loss, so no work is queued.
         self._safe_step.settle()
         self._meet(model)
+        if self._name_ranks:
+            self._ranks.look_at(model)
         self._buffers.before_forward()
         with OptimWrapper.optim_context(self, model):
             yield
@@ -152,13 +177,20 @@ class SafeOptimWrapper(OptimWrapper):
             self._safe_step.drop()
         else:
             self._safe_step.watch(loss)
+            if self._ranks.is_behind and self.should_sync():
+                # So that no rank updates by gradients of old weights.
+                loss = loss * math.nan
             self.loss_scaler.scale(loss).backward(**kwargs)
         self._inner_count += 1
 
     def _can_drop(self) -> bool:
-        # A rank that leaves out its backward pass would keep the others
+        # A rank that leaves out its backward pass must not keep the others
         # waiting for its gradients.
-        return self._accumulative_counts > 1 and get_world_size() == 1
+        return (
+            self._accumulative_counts > 1
+            and self._ranks.backward_is_local
+            and (get_world_size() == 1 or not self.should_sync())
+        )
 
     def step(self, **kwargs: Any) -> None:
         """Update the weights, or leave them alone if a gradient is bad."""
@@ -216,7 +248,8 @@ class SafeOptimWrapper(OptimWrapper):
     def _meet(self, model: Module) -> None:
         """Learn what can only be learned from the model, once for each."""
         self._buffers.learn(model)
-        self._names.learn(model)
+        if self._names.learn(model):
+            self._ranks.learn(model, self._use_fsdp)
         if not self._announced:
             self._announced = True
             print_log(f'mmstable: {self._description()}', logger='current')

@@ -7,15 +7,17 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Callable
 
+from mmengine.dist import get_world_size
 from torch import Tensor
 from torch.optim import Optimizer
 
-from mmstable import dist
 from mmstable.events import Culprit, Fault, Outcome, StepReport
 from mmstable.numerics import grad_health
 from mmstable.numerics.loss_scaler import LossScaler
 from mmstable.optim.buffer_protection import BufferProtection
 from mmstable.optim.parameter_names import ParameterNames
+from mmstable.optim.rank_agreement import RankAgreement
+from mmstable.optim.replica_copy import copy_limits, copy_optimizer
 from mmstable.optim.step_attempt import StepAttempt, live_gradients
 from mmstable.optim.update import Update
 from mmstable.optim.window import Window
@@ -46,8 +48,9 @@ class SafeStep:
         buffers: BufferProtection,
         publish: Callable[[StepReport], None],
     ) -> None:
-        # Whether every rank holds its own part of the gradients.
-        self.sharded = False
+        self.ranks = RankAgreement()
+        # Whether several iterations make a step.
+        self.accumulates = False
         # Asked with the loss and the norm of a good step: leave it out?
         self.reject: Callable[[float, float], bool] | None = None
         self._optimizer = optimizer
@@ -98,8 +101,11 @@ class SafeStep:
         self.settle()
         window, self._window = self._window, Window()
         self._judged = window
+        self.ranks.begin_step()
+        self._close(window)
         params, grads = live_gradients(self._optimizer)
-        if window.is_lost or not grads:
+        # A rank may hold nothing of a sharded model, but has to vote.
+        if window.is_lost or not (grads or self.ranks.is_sharded):
             self._report_nothing(iteration, window)
             return
         attempt = self._measure(params, grads, window, iteration, kwargs)
@@ -108,6 +114,13 @@ class SafeStep:
         else:
             self._update.run_ahead(attempt)
             self._ahead = attempt
+
+    def _close(self, window: Window) -> None:
+        ranks = get_world_size() if self.ranks.is_reduced else 1
+        dropped = window.dropped
+        if ranks > 1 and self.accumulates and self.ranks.backward_is_local:
+            dropped = self.ranks.total_dropped(dropped)
+        window.close(dropped, ranks)
 
     def _must_wait(self, attempt: StepAttempt) -> bool:
         return (
@@ -137,11 +150,12 @@ class SafeStep:
         iteration: int,
         kwargs: dict[str, Any],
     ) -> StepAttempt:
-        plan = self._update.plan_for(params)
+        if self.ranks.is_sharded:
+            self._update.check_shards()
+        plan = self._update.plan_for(params, self.ranks.is_sharded)
         norms = grad_health.gradient_norms(grads, plan.norm_type)
-        part_norms = plan.part_norms(norms)
-        if self.sharded:
-            part_norms = dist.norm_over_ranks(part_norms, plan.norm_type)
+        part_norms = plan.part_norms(self.ranks.count_once(params, norms))
+        part_norms = self.ranks.total_norms(part_norms, plan.norm_type)
         return StepAttempt(
             params=params,
             grads=grads,
@@ -152,23 +166,30 @@ class SafeStep:
             loss_scale=self._scaler.get_scale(),
             iteration=iteration,
             step_kwargs=kwargs,
+            is_whole=not self.ranks.is_sharded,
         )
 
     def _finish(self, attempt: StepAttempt, ran_ahead: bool) -> None:
         norms = attempt.read_norms()
-        if not all(map(math.isfinite, norms)):
-            culprits = attempt.find_culprits()
-            if self._anywhere(bool(culprits)):
-                self._skip(attempt, culprits)
-                return
+        is_wide = not all(map(math.isfinite, norms))
+        culprits = attempt.find_culprits() if is_wide else []
+        bad = is_wide and self.ranks.is_bad(bool(culprits))
+        if is_wide and not bad:
             norms = self._wide_norms(attempt)
-            if self._is_rejected(attempt, norms):
-                return
-            self._update.apply_wide(attempt, norms)
-        elif self._is_rejected(attempt, norms):
-            return
-        elif not ran_ahead:
-            self._update.apply(attempt, norms)
+        bad, unwanted = self._vote(attempt, norms, bad)
+        if bad:
+            self._skip(attempt, culprits)
+        elif unwanted:
+            self._reject(attempt, norms)
+        else:
+            if is_wide:
+                self._update.apply_wide(attempt, norms)
+            elif not ran_ahead:
+                self._update.apply(attempt, norms)
+            self._note_applied(attempt, norms)
+        self.ranks.end_step()
+
+    def _note_applied(self, attempt: StepAttempt, norms: list[float]) -> None:
         facts = self._update.describe(attempt, norms)
         self._update.observe(attempt, norms)
         self._scaler.note_clean_step()
@@ -178,17 +199,35 @@ class SafeStep:
             Outcome.APPLIED,
             attempt.loss_scale,
             attempt.window,
-            fault=Fault.NAN_LOSS if attempt.window.dropped else None,
+            **self._describe_dropped(attempt),
             **facts,
         )
 
-    def _is_rejected(self, attempt: StepAttempt, norms: list[float]) -> bool:
-        if self.reject is None:
-            return False
-        norm = grad_health.combined_norm(norms, attempt.plan.norm_type)
+    def _describe_dropped(self, attempt: StepAttempt) -> dict[str, Any]:
+        window = attempt.window
+        if not window.all_dropped:
+            return {}
+        # All ranks know that something was dropped, so all come.
+        origins = self.ranks.hear_of_dropped(
+            window.dropped > 0, attempt.device
+        )
+        return dict(fault=Fault.NAN_LOSS, origins=origins)
+
+    def _vote(
+        self,
+        attempt: StepAttempt,
+        norms: list[float],
+        bad: bool,
+    ) -> list[bool]:
+        unwanted = False
+        if self.reject is not None and not bad:
+            norm = grad_health.combined_norm(norms, attempt.plan.norm_type)
+            unwanted = self.reject(attempt.window.mean_loss(), norm)
         # Ranks share their gradients, but not their losses.
-        if not dist.any_rank(self.reject(attempt.window.mean_loss(), norm)):
-            return False
+        return self.ranks.vote(bad, unwanted, asked=self.reject is not None)
+
+    def _reject(self, attempt: StepAttempt, norms: list[float]) -> None:
+        norm = grad_health.combined_norm(norms, attempt.plan.norm_type)
         attempt.drop_gradients()
         self._scaler.note_clean_step()
         self._buffers.undo_step()
@@ -200,37 +239,64 @@ class SafeStep:
             fault=Fault.SPIKE,
             grad_norm=norm,
         )
-        return True
-
-    def _anywhere(self, flag: bool) -> bool:
-        return dist.any_rank(flag) if self.sharded else flag
 
     def _wide_norms(self, attempt: StepAttempt) -> list[float]:
-        norms = attempt.wide_part_norms()
-        if self.sharded:
-            norms = dist.norm_over_ranks(norms, attempt.plan.norm_type)
+        norms = self.ranks.total_norms(
+            attempt.wide_part_norms(), attempt.plan.norm_type
+        )
         return [norm / attempt.magnification for norm in norms.tolist()]
 
     def _skip(
-        self, attempt: StepAttempt, culprits: list[tuple[Tensor, str]]
+        self, attempt: StepAttempt, found: list[tuple[Tensor, str]]
     ) -> None:
         attempt.drop_gradients()
+        culprits = tuple(Culprit(self._names[p], kind) for p, kind in found)
         # Only the rank with the bad loss has seen it; all must scale alike.
-        loss_is_bad = dist.any_rank(not attempt.window.all_finite())
-        fault = grad_health.classify(not loss_is_bad, self._scaler.can_shrink)
-        if fault is not Fault.NAN_LOSS:
+        hearing = self.ranks.hear(
+            attempt.window.all_finite(),
+            attempt.device,
+            agreed=self.reject is not None,
+            culprits=culprits,
+        )
+        if hearing is None:
+            self._fall_behind(attempt)
+            return
+        fault = grad_health.classify(
+            not hearing.loss_is_bad,
+            self._scaler.can_shrink and not hearing.behind,
+        )
+        if fault is not Fault.NAN_LOSS and not hearing.behind:
             self._scaler.note_bad_gradients()
         self._buffers.undo_step()
+        self._catch_up(hearing.leader)
         self._report(
             attempt.iteration,
             Outcome.SKIPPED,
             attempt.loss_scale,
             attempt.window,
             fault=fault,
-            culprits=tuple(
-                Culprit(self._names[param], kind) for param, kind in culprits
-            ),
+            culprits=hearing.culprits or culprits,
+            origins=hearing.origins,
+            copied_from=hearing.leader,
         )
+
+    def _fall_behind(self, attempt: StepAttempt) -> None:
+        """All others have updated; this rank gets that a step later."""
+        self._scaler.note_clean_step()
+        self._buffers.keep_step()
+        self._report(
+            attempt.iteration,
+            Outcome.APPLIED,
+            attempt.loss_scale,
+            attempt.window,
+            **self._describe_dropped(attempt),
+        )
+
+    def _catch_up(self, leader: int | None) -> None:
+        if leader is not None:
+            copy_optimizer(self._optimizer, leader)
+            copy_limits(self._update.clip, leader)
+            self._update.forget()
 
     def _report_nothing(self, iteration: int, window: Window) -> None:
         scale = self._scaler.get_scale()
@@ -260,7 +326,7 @@ class SafeStep:
             outcome=outcome,
             loss_scale=loss_scale,
             next_loss_scale=self._scaler.get_scale(),
-            dropped_micro_batches=window.dropped,
+            dropped_micro_batches=window.all_dropped,
             **details,
         )
         self._newest = _with_bad_terms(report, window)

@@ -35,6 +35,8 @@ class StepAttempt:
         step_kwargs (dict): For ``optimizer.step``. Defaults to {}.
         clipped_norm (float, optional): Unscaled norm after clipping value
             by value. Defaults to None.
+        is_whole (bool): Whether the gradients are all there are, and not
+            this rank's part of them. Defaults to True.
     """
 
     params: list[Tensor]
@@ -47,6 +49,7 @@ class StepAttempt:
     iteration: int
     step_kwargs: dict[str, Any] = field(default_factory=dict)
     clipped_norm: float | None = None
+    is_whole: bool = True
 
     @cached_property
     def param_ids(self) -> tuple[int, ...]:
@@ -59,9 +62,14 @@ class StepAttempt:
         return self.loss_scale * self.window.shrinkage
 
     @property
+    def device(self) -> torch.device:
+        """Where the gradients are."""
+        return self.part_norms.device
+
+    @property
     def is_on_host(self) -> bool:
         """Whether the verdict can be read without waiting for a device."""
-        return self.part_norms.device.type == 'cpu'
+        return self.device.type == 'cpu'
 
     def read_norms(self) -> list[float]:
         """Norms of the unscaled parts; waits for the device."""

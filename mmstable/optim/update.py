@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from mmstable.errors import ConfigError
 from mmstable.events import ClipRecord
 from mmstable.numerics import grad_health
 from mmstable.numerics.clip_settings import Clip
@@ -27,6 +28,7 @@ from mmstable.optim.fused_step import (
     step_with_verdict,
 )
 from mmstable.optim.parameter_names import ParameterNames
+from mmstable.optim.sharing import is_dtensor
 from mmstable.optim.step_attempt import StepAttempt, scale_gradients
 
 
@@ -65,13 +67,29 @@ class Update:
         self._clip = clip
         self._plan = None
 
-    def plan_for(self, params: list[Tensor]) -> ClipPlan:
-        """Which of these parameters are clipped together."""
+    def plan_for(
+        self, params: list[Tensor], keep_empty: bool = False
+    ) -> ClipPlan:
+        """Which of these parameters are clipped together.
+
+        Args:
+            params (list[Tensor]): The parameters.
+            keep_empty (bool): Whether to count groups of which none is
+                here, because other ranks hold them. Defaults to False.
+        """
         ids = tuple(map(id, params))
         if self._plan is None or self._plan[0] != ids:
             names = [self._names[param] for param in params]
-            self._plan = ids, make_plan(self._clip, names)
+            self._plan = ids, make_plan(self._clip, names, keep_empty)
         return self._plan[1]
+
+    def check_shards(self) -> None:
+        """Refuse a clip that parts of parameters cannot be clipped by."""
+        if isinstance(self._clip, UnitClip):
+            raise ConfigError(
+                f'Clipping {self._clip} needs whole parameters, but FSDP '
+                'cuts them in parts. Clip by norm or by value.'
+            )
 
     def forget(self) -> None:
         """Drop what is known of the optimizer: its state is replaced."""
@@ -151,8 +169,11 @@ class Update:
                 part.group.limit.observe(norm)
 
     def _can_fold(self) -> bool:
-        return not self._is_elementwise() and reads_verdict_on_device(
-            self._optimizer
+        # A plain divisor does not mix with distributed parameters.
+        return (
+            not self._is_elementwise()
+            and reads_verdict_on_device(self._optimizer)
+            and not is_dtensor(self._optimizer.param_groups[0]['params'][0])
         )
 
     def _step_parts(
@@ -200,6 +221,8 @@ class Update:
         self._clip.shrink_(
             names, attempt.params, attempt.grads, attempt.magnification
         )
+        if not attempt.is_whole:
+            return
         norms = grad_health.gradient_norms(attempt.grads)
         total = grad_health.total_norm(norms).item()
         attempt.clipped_norm = total / attempt.magnification

@@ -19,6 +19,9 @@ class Window:
         self._terms: list[dict[str, Tensor]] = []
         self.kept = 0
         self.dropped = 0
+        # Iterations left out by all ranks together, and how many these are.
+        self.all_dropped = 0
+        self._ranks = 1
 
     def keep(self, loss: Tensor) -> None:
         """Note whether a loss is finite, without waiting for it."""
@@ -34,6 +37,16 @@ class Window:
     def drop(self) -> None:
         """Leave out one iteration."""
         self.dropped += 1
+
+    def close(self, all_dropped: int, ranks: int) -> None:
+        """Hear what all ranks have left out.
+
+        Args:
+            all_dropped (int): Iterations, together.
+            ranks (int): How many ranks have averaged their gradients.
+        """
+        self.all_dropped = all_dropped
+        self._ranks = ranks
 
     def note_terms(self, outputs: Mapping[str, Any]) -> None:
         """Hear of the losses that the newest one is the sum of."""
@@ -63,9 +76,10 @@ class Window:
     @property
     def shrinkage(self) -> float:
         """How much too small the average over the window has become."""
-        if self.dropped == 0:
+        if self.all_dropped == 0:
             return 1.0
-        return self.kept / (self.kept + self.dropped)
+        iterations = self._ranks * (self.kept + self.dropped)
+        return (iterations - self.all_dropped) / iterations
 
     def all_finite(self) -> bool:
         """Whether every kept loss was finite; waits for the device."""
@@ -75,7 +89,7 @@ class Window:
         """The average of the kept losses; waits for the device."""
         if self._total is None:
             return math.nan
-        return float(self._total.sum()) / self.shrinkage
+        return float(self._total.sum()) * (1 + self.dropped / self.kept)
 
     def bad_terms(self) -> tuple[str, ...]:
         """Names of the losses that were not finite; waits for the device."""

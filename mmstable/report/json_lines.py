@@ -15,7 +15,7 @@ from enum import Enum
 from functools import cache
 from typing import Any, Callable
 
-from mmstable.events import Culprit
+from mmstable.events import Culprit, Origin
 from mmstable.report import records
 from mmstable.report.records import EVENTS, SCHEMA, Event, UnknownEvent
 
@@ -74,7 +74,7 @@ def plain(value: Any) -> Any:
         return str(value)
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else _name(value)
-    if isinstance(value, Culprit):
+    if isinstance(value, (Culprit, Origin)):
         return value._asdict()
     if is_dataclass(value):
         return {
@@ -180,6 +180,14 @@ def _read_culprit(value: Any) -> Culprit:
     return Culprit(value['name'], value['kind'])
 
 
+def _read_origin(value: Any) -> Origin:
+    if not isinstance(value, dict) or set(Origin._fields) - value.keys():
+        raise ValueError(
+            f'must have {", ".join(Origin._fields)}, got {value!r}'
+        )
+    return Origin(*(value[name] for name in Origin._fields))
+
+
 def _read_any(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _read_any(item) for key, item in value.items()}
@@ -193,5 +201,6 @@ _SIMPLE: dict[str, _Reader] = {
     'float': _read_float,
     'str': _read_str,
     'Culprit': _read_culprit,
+    'Origin': _read_origin,
     'Any': _read_any,
 }

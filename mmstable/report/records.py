@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from mmstable.events import Culprit, Fault
+from mmstable.events import Culprit, Fault, Origin
 
 SCHEMA = 1
 
@@ -121,6 +121,10 @@ class StepFault(Event):
         losses (Mapping): Losses of this iteration on this rank, by name.
         loss_terms (tuple[str]): Which losses were not finite, in any
             iteration of the window. Defaults to ().
+        origins (tuple[Origin]): The ranks where the fault began; none with
+            one process, or if nobody knows. Defaults to ().
+        copied_from (int, optional): The rank whose state has replaced that
+            of the origins, which had missed an update. Defaults to None.
     """
 
     event: ClassVar[str] = 'step_fault'
@@ -135,6 +139,8 @@ class StepFault(Event):
     dropped_micro_batches: int
     losses: Mapping[str, float]
     loss_terms: tuple[str, ...] = ()
+    origins: tuple[Origin, ...] = ()
+    copied_from: int | None = None
 
 
 @dataclass(frozen=True)
@@ -149,6 +155,26 @@ class Poisoned(Event):
     event: ClassVar[str] = Fault.POISONED.value
 
     culprits: tuple[Culprit, ...]
+
+
+@dataclass(frozen=True)
+class ReplicasDiverged(Event):
+    """Ranks that should hold the same state, but do not.
+
+    Args:
+        name (str): The first parameter, buffer or optimizer state that
+            differs.
+        count (int): How many differ.
+        ranks (tuple[int]): The ranks that are not like the others.
+        action (str): What was done: 'warn', 'repair' or 'stop'.
+    """
+
+    event: ClassVar[str] = 'replicas_diverged'
+
+    name: str
+    count: int
+    ranks: tuple[int, ...]
+    action: str
 
 
 @dataclass(frozen=True)
@@ -320,6 +346,7 @@ EVENTS: Mapping[str, type[Event]] = {
         RunStart,
         StepFault,
         Poisoned,
+        ReplicasDiverged,
         GuardIntervention,
         InjectedFault,
         ScaleChange,

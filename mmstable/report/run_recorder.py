@@ -17,6 +17,7 @@ from mmstable.report.records import (
     Heartbeat,
     InjectedFault,
     Poisoned,
+    ReplicasDiverged,
     RunEnd,
     ScaleChange,
     StepFault,
@@ -89,6 +90,22 @@ class RunRecorder:
         """Record that a checkpoint was not saved."""
         if self._rank == 0:
             self._log.write(Poisoned(iteration, time.time(), culprits))
+
+    def record_divergence(
+        self,
+        iteration: int,
+        name: str,
+        count: int,
+        ranks: tuple[int, ...],
+        action: str,
+    ) -> None:
+        """Record that ranks are not alike."""
+        if self._rank == 0:
+            self._log.write(
+                ReplicasDiverged(
+                    iteration, time.time(), name, count, ranks, action
+                )
+            )
 
     def record_intervention(self, done: Intervention) -> None:
         """Record what was done about a fault of the run."""
@@ -191,5 +208,7 @@ class RunRecorder:
                 dropped_micro_batches=report.dropped_micro_batches,
                 losses=read_losses(outputs),
                 loss_terms=report.loss_terms,
+                origins=report.origins,
+                copied_from=report.copied_from,
             )
         )

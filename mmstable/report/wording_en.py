@@ -36,6 +36,9 @@ _ADVICE = {
 }
 
 
+_LATE = 'reduced_gradient'
+
+
 class English(Wording):
     """English lines; they can be searched for ``loss_scale`` and ``NaN``."""
 
@@ -47,7 +50,7 @@ class English(Wording):
         """One line about one bad step."""
         return (
             f'{where}: {self._what(report)}, {_done(report)}, '
-            f'{_scale(report, scaled)}'
+            f'{_scale(report, scaled)}{_origins(report)}'
         )
 
     def _what(self, report: StepReport) -> str:
@@ -115,6 +118,25 @@ def _scale(report: StepReport, scaled: bool) -> str:
     if report.loss_scale == report.next_loss_scale:
         return f'loss_scale stays {report.loss_scale}'
     return f'loss_scale {report.loss_scale} -> {report.next_loss_scale}'
+
+
+def _origins(report: StepReport) -> str:
+    if not report.origins:
+        return ''
+    first = report.origins[0]
+    others = len(report.origins) - 1
+    more = f' and {_count(others, "other rank")}' if others else ''
+    late = ', after the all-reduce' if first.where == _LATE else ''
+    copied = ''
+    if report.copied_from is not None:
+        copied = (
+            f'; it had missed the update before, and has the state of rank '
+            f'{report.copied_from} now'
+        )
+    return (
+        f'; began on rank {first.rank} ({first.node}, {first.device}{late})'
+        f'{more}{copied}'
+    )
 
 
 def _micro_batches(number: int) -> str:

@@ -46,7 +46,7 @@ class Chinese(Wording):
         """One line about one bad step."""
         return (
             f'⚠️  {where}: {self._what(report)}，{_done(report)}。'
-            f'{_scale(report, scaled)}{_extent(report)}'
+            f'{_scale(report, scaled)}{_extent(report)}{_origins(report)}'
         )
 
     def _what(self, report: StepReport) -> str:
@@ -98,6 +98,24 @@ def _scale(report: StepReport, scaled: bool) -> str:
     if not scaled:
         return '未使用loss_scale'
     return f'当前loss_scale: {report.next_loss_scale:.2f}'
+
+
+def _origins(report: StepReport) -> str:
+    if not report.origins:
+        return ''
+    first = report.origins[0]
+    others = len(report.origins) - 1
+    more = f' 等 {others + 1} 个 rank' if others else ''
+    late = '，all-reduce 之后' if first.where == 'reduced_gradient' else ''
+    copied = ''
+    if report.copied_from is not None:
+        copied = (
+            f'；它错过了上一次更新，现已换用 rank {report.copied_from} 的状态'
+        )
+    return (
+        f'；源自 rank {first.rank}（{first.node}，{first.device}{late}）'
+        f'{more}{copied}'
+    )
 
 
 def _extent(report: StepReport) -> str:

@@ -8,11 +8,13 @@ import pytest
 import torch
 
 from mmstable import Culprit
+from mmstable.events import Origin
 from mmstable.report import (
     GuardIntervention,
     Heartbeat,
     InjectedFault,
     Poisoned,
+    ReplicasDiverged,
     RunEnd,
     ScaleChange,
     StepFault,
@@ -38,6 +40,8 @@ RECORDS = [
         culprits=(Culprit('层.weight', 'NaN'), Culprit('b', 'Inf')),
         dropped_micro_batches=0,
         losses={'loss': INF, 'loss_aux': -INF},
+        origins=(Origin(1, 'node', 'cpu', 'loss'),),
+        copied_from=0,
     ),
     ScaleChange(3, 2.0, 'optim_wrapper', 1024.0, 512.0),
     Heartbeat(
@@ -62,6 +66,7 @@ RECORDS = [
     ),
     InjectedFault(4, 2.5, 1, 'nan_grad', 'a.weight', 'NaN'),
     Poisoned(4, 2.5, (Culprit('state_dict/a', 'NaN'),)),
+    ReplicasDiverged(5, 2.5, 'a.weight', 2, (1, 3), 'warn'),
     GuardIntervention(
         iteration=7,
         time=3.0,

@@ -1,0 +1,125 @@
+"""What the safe wrappers cost in data-parallel training.
+
+Two processes, joined by gloo, train a vision transformer in turns with
+mmengine's wrapper and with that of mmstable, iteration by iteration. Every
+rank draws the same order, so that all of them are in the same collective.
+The times are those of rank 0.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import os
+import pickle
+import socket
+import tempfile
+from pathlib import Path
+
+import torch
+from hook_overhead import _row
+from interleaved import Contender, Race, race
+from iteration_cases import WRAPPERS, SmallViT
+from mmengine.model import MMDistributedDataParallel
+from results import DEFAULT_FOLDER, format_table, machine_facts, write_json
+from step_cases import CLIP
+from torch import multiprocessing
+from torch.optim import AdamW
+
+LIMIT = 1.02
+
+
+def contender(name: str, precision: str, model: SmallViT) -> Contender:
+    """One wrapper with a model of its own.
+
+    Args:
+        name (str): 'stock'; 'safe'; or 'safe, unnamed', without the look at
+            each rank's own gradients.
+        precision (str): 'fp32' or 'fp16'.
+        model (SmallViT): What to train a copy of.
+    """
+    ddp = MMDistributedDataParallel(copy.deepcopy(model))
+    options = dict(name_ranks=False) if name == 'safe, unnamed' else {}
+    wrapper = WRAPPERS[precision][name.split(',', maxsplit=1)[0]](
+        optimizer=AdamW(ddp.parameters(), lr=1e-4, fused=True),
+        clip_grad=CLIP,
+        **options,
+    )
+    wrapper.initialize_count_status(ddp, 0, 10**6)
+    generator = torch.Generator().manual_seed(torch.distributed.get_rank())
+    data = dict(
+        inputs=torch.randn(4, 3, 32, 32, generator=generator),
+        labels=torch.randint(100, (4,), generator=generator),
+    )
+
+    def iteration() -> None:
+        losses = ddp.train_step(data, optim_wrapper=wrapper)
+        losses['loss'].item()
+
+    # A barrier, so that nobody pays for the lateness of the last one.
+    return Contender(name, iteration, torch.distributed.barrier)
+
+
+def run_rank(rank: int, port: int, path: str, width: int, rounds: int) -> None:
+    """Race on one of two ranks; the first writes down what it measured."""
+    os.environ.update(
+        RANK=str(rank),
+        WORLD_SIZE='2',
+        MASTER_ADDR='127.0.0.1',
+        MASTER_PORT=str(port),
+    )
+    torch.set_num_threads(1)
+    torch.distributed.init_process_group('gloo')
+    torch.manual_seed(0)
+    model = SmallViT(width)
+    names = ['stock', 'safe', 'safe, unnamed']
+    races = {
+        precision: race(
+            [contender(name, precision, model) for name in names],
+            # On a CPU fp16 is an order of magnitude slower.
+            rounds if precision == 'fp32' else rounds // 3,
+            # DDP arranges its buckets first.
+            warmup=4,
+        )
+        for precision in WRAPPERS
+    }
+    if rank == 0:
+        Path(path).write_bytes(pickle.dumps(races))
+    torch.distributed.barrier()
+
+
+def race_ranks(width: int, rounds: int) -> dict[str, Race]:
+    """Race on two processes."""
+    with socket.socket() as probe:
+        probe.bind(('127.0.0.1', 0))
+        port = probe.getsockname()[1]
+    with tempfile.TemporaryDirectory() as folder:
+        path = f'{folder}/races'
+        multiprocessing.spawn(run_rank, (port, path, width, rounds), nprocs=2)
+        return pickle.loads(Path(path).read_bytes())
+
+
+def main() -> None:
+    """Print the table, and write the JSON."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument('--quick', action='store_true', help='does it run?')
+    parser.add_argument(
+        '--json', type=Path, default=DEFAULT_FOLDER / 'ddp_overhead.json'
+    )
+    args = parser.parse_args()
+    races = race_ranks(64 if args.quick else 192, 3 if args.quick else 41)
+    rows = [
+        _row(f'2 ranks, {precision}', one, name, 'stock', LIMIT)
+        for precision, one in races.items()
+        for name in ('safe', 'safe, unnamed')
+    ]
+    for key, value in machine_facts().items():
+        print(f'{key}: {value}')
+    print(f'\n{format_table(rows)}')
+    figures = {name: one.as_dict() for name, one in races.items()}
+    write_json(args.json, rows, figures)
+    print(f'\nwritten to {args.json}')
+
+
+if __name__ == '__main__':
+    main()

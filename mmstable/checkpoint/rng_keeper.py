@@ -1,0 +1,47 @@
+"""The random state of a rank, kept for a checkpoint of another rank."""
+
+from __future__ import annotations
+
+import base64
+import io
+from typing import Any
+
+import torch
+from mmengine.hooks import Hook
+from mmengine.runner import Runner
+
+
+class RngKeeper(Hook):
+    """Keeps the random state that this rank goes on with.
+
+    It comes after all other hooks of an iteration.
+    """
+
+    def __init__(self) -> None:
+        self.iteration = -1
+        self.rng: Any = None
+
+    def after_train_iter(
+        self,
+        runner: Runner,
+        batch_idx: int,
+        data_batch: dict | tuple | list | None = None,
+        outputs: dict | None = None,
+    ) -> None:
+        """Keep the newest one."""
+        loop = runner.train_loop
+        if hasattr(loop, 'rng_state'):
+            self.iteration, self.rng = runner.iter + 1, loop.rng_state()
+
+    def pack(self) -> str:
+        """The state as text."""
+        stream = io.BytesIO()
+        torch.save((self.iteration, self.rng), stream)
+        return base64.b64encode(stream.getvalue()).decode()
+
+
+def unpack(word: str) -> tuple[int, Any]:
+    """Iteration and state that :meth:`RngKeeper.pack` gave."""
+    stream = io.BytesIO(base64.b64decode(word))
+    iteration, state = torch.load(stream, weights_only=True)
+    return iteration, state

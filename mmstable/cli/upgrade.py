@@ -1,0 +1,149 @@
+"""``mmstable upgrade``: from a config of mmcv 1.x to one of mmengine."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from mmengine.config import Config
+
+from mmstable.checkpoint.atomic_file import replace_text
+from mmstable.cli.base_files import direct_bases, new_bases, plain_settings
+from mmstable.cli.config_file import load_config
+from mmstable.cli.train_args import Parser
+from mmstable.errors import MMStableError, UsageError
+from mmstable.preflight.legacy import Translation, Weight, translate
+from mmstable.preflight.legacy.difference import difference
+from mmstable.preflight.legacy.render import render
+
+# Translated, but something has no counterpart.
+EXIT_INCOMPLETE = 5
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Translate a config, and return the exit code.
+
+    Args:
+        argv (Sequence[str], optional): The arguments; those of the process
+            if None. Defaults to None.
+    """
+    try:
+        args = _parse_args(argv)
+        translation = translate(plain_settings(_load(args.config)))
+        text = _text(args.config, args.output, translation)
+        _report(args.config, translation)
+        _write(args.output, text)
+    except MMStableError as error:
+        _say(f'error: {error}')
+        return error.exit_code
+    if translation.of_weight(Weight.LEFT, Weight.SERIOUS):
+        _say(f'some settings have no counterpart (exit {EXIT_INCOMPLETE})')
+        return EXIT_INCOMPLETE
+    return 0
+
+
+def _parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = Parser(
+        prog='mmstable upgrade',
+        description='Translate a config of mmcv 1.x (mmseg 0.x, mmdet 2.x, '
+        '...) to mmengine. What became of each key is told on stderr. Exit '
+        f'codes: 0 all translated or nothing to do, {EXIT_INCOMPLETE} '
+        'translated but some settings have no counterpart, 2 an error.',
+        allow_abbrev=False,
+    )
+    parser.add_argument('config', help='config file, with or without bases')
+    parser.add_argument(
+        '-o',
+        '--output',
+        metavar='NEW.py',
+        help='where to write the new config; on stdout if not given',
+    )
+    return parser.parse_args(argv)
+
+
+def _load(path: str) -> Config:
+    try:
+        return load_config(path)
+    except UsageError as error:
+        if not isinstance(error.__cause__, ImportError):
+            raise
+    # Code for mmcv 1.x, as a rule. It is not needed to translate.
+    cfg = load_config(path, import_modules=False)
+    _say(
+        f'{path}: `custom_imports` cannot be imported here; hooks from there '
+        'are not known'
+    )
+    return cfg
+
+
+def _text(path: str, output: str | None, translation: Translation) -> str:
+    if output is not None and not output.endswith('.py'):
+        raise UsageError(f"the new config is a .py file, got '{output}'.")
+    target = os.path.dirname(output if output is not None else path)
+    if not os.path.isdir(target or '.'):
+        raise UsageError(f"there is no folder '{target}' to write to.")
+    if not translation.changed and path.endswith('.py'):
+        return _unchanged(path, target)
+    bases = new_bases(path, translation.settings)
+    inherited = {k: v for base in bases.values() for k, v in base.items()}
+    return render(
+        translation,
+        os.path.basename(path),
+        [_relative(base, target) for base in bases],
+        difference(inherited, translation.settings),
+    )
+
+
+def _unchanged(path: str, target: str) -> str:
+    if direct_bases(path) and not os.path.samefile(
+        target or '.', os.path.dirname(path) or '.'
+    ):
+        raise UsageError(
+            f"'{path}' is new already, and its `_base_` is found from its "
+            'own folder only: use it as it is.'
+        )
+    return Path(path).read_text(encoding='utf-8')
+
+
+def _relative(base: str, folder: str) -> str:
+    path = Path(os.path.relpath(base, folder or '.')).as_posix()
+    return path if path.startswith('.') else f'./{path}'
+
+
+def _write(output: str | None, text: str) -> None:
+    if output is None:
+        print(text, end='')
+        return
+    try:
+        replace_text(Path(output), text)
+    except OSError as error:
+        raise UsageError(f"cannot write '{output}': {error}") from error
+    _say(f'written to {output}')
+
+
+def _report(path: str, translation: Translation) -> None:
+    if not translation.changed:
+        _say(f'{path} has no keys of mmcv 1.x, nothing to translate')
+        return
+    _say(f'{path}: translated from mmcv 1.x', translation.summary())
+    for weight, title in (
+        (Weight.NOTE, 'worth knowing'),
+        (Weight.LEFT, 'without counterpart'),
+        (Weight.SERIOUS, 'would train differently, to be settled by you'),
+    ):
+        found = translation.of_weight(weight)
+        if found:
+            _say(title, map(str, found))
+
+
+def _say(text: str, lines: Iterable[str] = ()) -> None:
+    print(f'mmstable upgrade: {text}', file=sys.stderr)
+    for line in lines:
+        print(f'  {line}', file=sys.stderr)
+
+
+if __name__ == '__main__':
+    sys.exit(main())

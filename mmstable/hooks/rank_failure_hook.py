@@ -1,0 +1,305 @@
+"""The hook that ends all ranks when one of them has failed."""
+
+from __future__ import annotations
+
+import os
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+import torch
+from mmengine.dist import get_rank, get_world_size
+from mmengine.hooks import Hook
+from mmengine.runner import Runner
+
+from mmstable.checkpoint.going_on import how_to_go_on
+from mmstable.checkpoint.rng_keeper import RngKeeper, unpack
+from mmstable.errors import MMStableError, PeerFailedError, StoppedBySignal
+from mmstable.hooks.event_log_hook import EventLogHook
+from mmstable.hooks.safe_checkpoint_hook import SafeCheckpointHook
+from mmstable.optim.new_steps import name_wrappers
+from mmstable.optim.sharing import Sharing, find_sharing
+from mmstable.peer_watch import PeerFailure, PeerWatch
+from mmstable.registry import HOOKS, register_globally
+from mmstable.report.stacks import write_exception, write_stacks
+
+_OPTIMIZERS = os.path.dirname(torch.optim.__file__)
+# Words of torch's backends for a rank that does not answer any more.
+_SECOND_HAND = ('gloo', 'nccl', 'connection', 'broken pipe', 'timed out')
+
+
+@register_globally(HOOKS)
+class RankFailureHook(Hook):
+    """Let an exception on one rank reach all others within seconds.
+
+    Without it they wait in a collective for the one that never comes, until
+    torch's timeout of 10 or 30 minutes. The failure goes through the store,
+    not through a collective. Every rank writes its stack to
+    ``stability/stacks.rankN.txt``; the one that failed saves
+    ``emergency_iter_N.pth``, if all ranks hold the same state; the others
+    say why, and end with exit code 21. A rank that was killed is noticed
+    too; then the newest regular checkpoint is the one to go on from.
+
+    Exceptions are heard of through mmstable's loops. Saving takes
+    :class:`SafeCheckpointHook`. With one process it does nothing.
+
+    Args:
+        interval (float): Seconds between two looks at the store. Defaults
+            to 1.0.
+        lost_after (float): Seconds without a sign of life until a rank
+            counts as gone. Ranks are quicker when a collective fails.
+            Defaults to 120.0.
+        grace (float): Seconds that the others wait for the failed rank to
+            save, and that this one waits for their answers. Defaults to
+            10.0.
+    """
+
+    # Before all that write down why a run has ended.
+    priority = 'VERY_HIGH'
+    saves_on_exception = True
+
+    def __init__(
+        self,
+        interval: float = 1.0,
+        lost_after: float = 120.0,
+        grace: float = 10.0,
+    ) -> None:
+        for name, value in (
+            ('interval', interval),
+            ('lost_after', lost_after),
+            ('grace', grace),
+        ):
+            if not isinstance(value, (int, float)) or not value > 0:
+                raise ValueError(
+                    f'RankFailureHook: `{name}` must be a positive number, '
+                    f'got {value!r}.'
+                )
+        self._interval = interval
+        self._lost_after = lost_after
+        self._grace = grace
+        self._watch: PeerWatch | None = None
+        self._failure: PeerFailure | None = None
+        self._keeper = RngKeeper()
+
+    def before_train(self, runner: Runner) -> None:
+        """Start to watch."""
+        if get_world_size() == 1:
+            return
+        self._failure = None
+        self._watch = PeerWatch(
+            lambda failure: self._leave(runner, failure),
+            self._interval,
+            self._lost_after,
+        )
+        self._watch.start()
+        if self._keeper not in runner.hooks:
+            runner.register_hook(self._keeper, priority='LOWEST')
+
+    def before_train_iter(
+        self,
+        runner: Runner,
+        batch_idx: int,
+        data_batch: dict | tuple | list | None = None,
+    ) -> None:
+        """End this rank if another one has failed."""
+        self._raise_failure()
+
+    def after_train_iter(
+        self,
+        runner: Runner,
+        batch_idx: int,
+        data_batch: dict | tuple | list | None = None,
+        outputs: dict | None = None,
+    ) -> None:
+        """End this rank if another one has failed."""
+        self._raise_failure()
+
+    def after_val_iter(
+        self,
+        runner: Runner,
+        batch_idx: int,
+        data_batch: dict | tuple | list | None = None,
+        outputs: Any = None,
+    ) -> None:
+        """End this rank if another one has failed."""
+        self._raise_failure()
+
+    def after_train(self, runner: Runner) -> None:
+        """All went well."""
+        self._stop()
+
+    def on_exception(self, runner: Runner, exception: BaseException) -> None:
+        """Tell the others, save, and wait until they know."""
+        if self._watch is None:
+            return
+        if isinstance(exception, StoppedBySignal):
+            self._stop()
+            return
+        if isinstance(exception, MMStableError):
+            # Most likely all ranks have it, and each says it by itself.
+            self._watch.report(
+                _iterations_done(runner), _name(exception), decided=True
+            )
+            self._watch.leave('result', '')
+            self._stop()
+            return
+        write_exception(_folder(runner), get_rank(), exception)
+        failure = self._find_reason(runner, exception)
+        if failure.rank != get_rank():
+            text = f'{failure}. This rank stops.'
+            self._stop()
+            raise PeerFailedError(text) from exception
+        path = self._save(runner, exception)
+        self._watch.leave('result', path or '')
+        runner.logger.error(
+            f'mmstable: {failure}. All ranks stop. {_describe(runner, path)}'
+        )
+        self._stop()
+
+    def _raise_failure(self) -> None:
+        if self._failure is not None:
+            self._stop()
+            raise PeerFailedError(f'{self._failure}. This rank stops.')
+
+    def _stop(self) -> None:
+        watch, self._watch = self._watch, None
+        if watch is not None:
+            watch.stop()
+
+    def _find_reason(
+        self, runner: Runner, exception: BaseException
+    ) -> PeerFailure:
+        """The failure that counts: this one, or what it comes from."""
+        assert self._watch is not None
+        found = self._watch.failure()
+        text = str(exception).lower()
+        if found is None and any(word in text for word in _SECOND_HAND):
+            found = self._watch.await_failure(self._grace)
+        if found is not None:
+            return found
+        return self._watch.report(_iterations_done(runner), _name(exception))
+
+    def _save(self, runner: Runner, exception: BaseException) -> str | None:
+        reason = _why_not_to_save(runner, exception)
+        if reason is not None:
+            runner.logger.error(
+                f'mmstable: no emergency checkpoint, because {reason}.'
+            )
+            return None
+        rng = self._collect_rng(runner)
+        for hook in runner.hooks:
+            if isinstance(hook, SafeCheckpointHook):
+                return hook.save_alone(runner, rng)
+        return None
+
+    def _collect_rng(self, runner: Runner) -> dict[int, Any]:
+        """The random state of all ranks that are where this one is."""
+        assert self._watch is not None
+        done = _iterations_done(runner)
+        known = {}
+        if self._keeper.iteration == done:
+            known[get_rank()] = self._keeper.rng
+        waiting = set(range(get_world_size())) - {get_rank()}
+        deadline = time.monotonic() + self._grace
+        while waiting and time.monotonic() < deadline:
+            for rank in sorted(waiting):
+                word = self._watch.read('state', rank)
+                if word is not None:
+                    waiting.discard(rank)
+                    iteration, state = unpack(word)
+                    if iteration == done:
+                        known[rank] = state
+            time.sleep(0.05)
+        return known
+
+    def _leave(self, runner: Runner, failure: PeerFailure) -> None:
+        """End this rank, from the thread that watches the others."""
+        watch = self._watch
+        if watch is None:
+            return
+        write_stacks(_folder(runner), get_rank(), failure)
+        try:
+            watch.leave('state', self._keeper.pack())
+            path = self._await_result(watch, failure)
+        except RuntimeError:
+            # The store is gone, too.
+            path = None
+        # The training itself can end in better order, unless it waits.
+        patience = self._grace
+        if not failure.decided:
+            self._failure = failure
+            patience = 2 * self._interval
+        deadline = time.monotonic() + patience
+        while time.monotonic() < deadline:
+            if self._watch is not watch:
+                return
+            time.sleep(0.05)
+        _say_goodbye(runner, failure, path)
+        os._exit(PeerFailedError.exit_code)
+
+    def _await_result(
+        self, watch: PeerWatch, failure: PeerFailure
+    ) -> str | None:
+        if failure.iteration < 0:
+            # It is gone without a word.
+            return None
+        beat, seen_at = None, time.monotonic()
+        # It may take its time to save, as long as it is alive.
+        while time.monotonic() - seen_at < self._grace:
+            result = watch.read('result', failure.rank)
+            if result is not None or self._watch is not watch:
+                return result or None
+            now = watch.read('beat', failure.rank)
+            if now != beat:
+                beat, seen_at = now, time.monotonic()
+            time.sleep(0.1)
+        return None
+
+
+def _iterations_done(runner: Runner) -> int:
+    loop = runner.train_loop
+    if hasattr(loop, 'resume_meta'):
+        return loop.resume_meta()['iter']
+    return runner.iter
+
+
+def _why_not_to_save(runner: Runner, exception: BaseException) -> str | None:
+    if find_sharing(runner.model) is not Sharing.REDUCED:
+        return 'no rank has the whole state of this run'
+    for frame, _ in traceback.walk_tb(exception.__traceback__):
+        if frame.f_code.co_filename.startswith(_OPTIMIZERS):
+            return 'the weights were being updated'
+    wrappers = name_wrappers(runner.optim_wrapper).values()
+    if any(getattr(wrapper, 'is_behind', False) for wrapper in wrappers):
+        return 'this rank has missed the newest update'
+    if not all(wrapper.should_update() for wrapper in wrappers):
+        return 'gradients were being accumulated'
+    return None
+
+
+def _name(exception: BaseException) -> str:
+    return f'{type(exception).__name__}: {exception}'[:1000]
+
+
+def _folder(runner: Runner) -> Path:
+    return Path(runner.log_dir, 'stability')
+
+
+def _describe(runner: Runner, path: str | None) -> str:
+    if path is None:
+        return 'Go on from the newest checkpoint with --resume auto.'
+    return f'Saved {path}. {how_to_go_on(runner, path)}'
+
+
+def _say_goodbye(
+    runner: Runner, failure: PeerFailure, path: str | None
+) -> None:
+    error = PeerFailedError(f'{failure}. This rank stops.')
+    for hook in runner.hooks:
+        if isinstance(hook, EventLogHook):
+            hook.on_exception(runner, error)
+    runner.logger.error(
+        f'mmstable: {error} {_describe(runner, path)} Its stack is in '
+        f'{_folder(runner)}.'
+    )

@@ -1,0 +1,209 @@
+"""The hook that sees to it that all ranks hold the same weights."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import torch
+from mmengine.dist import all_gather, all_reduce, get_rank, get_world_size
+from mmengine.runner import Runner
+from torch import Tensor
+from torch.nn import Module
+
+from mmstable.errors import ReplicasDivergedError
+from mmstable.events import StepReport
+from mmstable.hooks.step_hook import StepHook
+from mmstable.numerics.fingerprint import fingerprints
+from mmstable.optim.new_steps import name_wrappers
+from mmstable.optim.parameter_names import clean_name, unwrap
+from mmstable.optim.replica_copy import copy_tensors
+from mmstable.optim.sharing import Sharing, find_sharing
+from mmstable.registry import HOOKS, register_globally
+
+_ACTIONS = ('warn', 'repair', 'stop')
+
+
+@register_globally(HOOKS)
+class ReplicaCheckHook(StepHook):
+    """Compare the state of all ranks now and then, bit by bit.
+
+    Data-parallel training works only as long as all ranks hold the same
+    weights. A fault of one machine's memory, or code that runs on one rank
+    only, breaks that silently. The first parameter that differs is named,
+    and the ranks that hold another one than most do; of two, rank 0 counts,
+    because it writes the checkpoints.
+
+    With one process, or with FSDP, where nothing is held twice, it does
+    nothing. Between two checks it costs nothing; a check reads the state
+    once and exchanges two numbers.
+
+    Args:
+        interval (int): Iterations between two checks. Defaults to 500.
+        action (str): What to do about a difference: 'warn'; 'repair', which
+            copies what most ranks hold to the others; or 'stop', which ends
+            the run with exit code 20. Defaults to 'warn'.
+        optimizer (bool): Whether to compare the optimizer state, too.
+            Defaults to True.
+        buffers (bool): Whether to compare buffers, too. Those of BatchNorm
+            differ unless ``broadcast_buffers`` or SyncBN is on. Defaults to
+            False.
+    """
+
+    # After all that change the weights, before a checkpoint (VERY_LOW).
+    priority = 'LOW'
+
+    def __init__(
+        self,
+        interval: int = 500,
+        action: str = 'warn',
+        optimizer: bool = True,
+        buffers: bool = False,
+    ) -> None:
+        super().__init__()
+        if not isinstance(interval, int) or interval < 1:
+            raise ValueError(
+                'ReplicaCheckHook: `interval` must be a positive int, got '
+                f'{interval!r}.'
+            )
+        if action not in _ACTIONS:
+            raise ValueError(
+                f'ReplicaCheckHook: `action` must be one of {_ACTIONS}, got '
+                f'{action!r}.'
+            )
+        self._interval = interval
+        self._action = action
+        self._optimizer = optimizer
+        self._buffers = buffers
+        self._is_on = False
+
+    def before_train(self, runner: Runner) -> None:
+        """Find out whether there is something to compare."""
+        super().before_train(runner)
+        sharing = find_sharing(runner.model)
+        self._is_on = sharing in (Sharing.REDUCED, Sharing.APART)
+        if sharing is Sharing.SHARDED:
+            runner.logger.info(
+                'ReplicaCheckHook: the model is sharded, so there are no '
+                'replicas to compare.'
+            )
+
+    def after_train_iter(
+        self,
+        runner: Runner,
+        batch_idx: int,
+        data_batch: dict | tuple | list | None = None,
+        outputs: dict | None = None,
+    ) -> None:
+        """Compare if it is time."""
+        super().after_train_iter(runner, batch_idx, data_batch, outputs)
+        if self._is_on and self.every_n_train_iters(runner, self._interval):
+            self._check(runner)
+
+    def after_step(
+        self, runner: Runner, name: str, report: StepReport
+    ) -> None:
+        """Let averages of weights follow a rank that was repaired."""
+        if report.copied_from is not None:
+            copy_tensors(
+                [value for _, value in _averages(runner)], report.copied_from
+            )
+
+    def _check(self, runner: Runner) -> None:
+        state = self._state(runner)
+        marks = fingerprints([value for _, value in state])
+        if _are_equal(marks):
+            return
+        found = _compare(marks)
+        names = [state[index][0] for index in found]
+        ranks = tuple(sorted({r for odd in found.values() for r in odd}))
+        runner.call_hook(
+            'after_divergence',
+            name=names[0],
+            count=len(names),
+            ranks=ranks,
+            action=self._action,
+        )
+        text = _describe(runner.iter + 1, names, ranks)
+        if self._action == 'stop':
+            raise ReplicasDivergedError(text)
+        if self._action == 'repair':
+            source = min(set(range(get_world_size())) - set(ranks))
+            copy_tensors([state[index][1] for index in found], source)
+            text += f' They have been copied from rank {source}.'
+        if get_rank() == 0:
+            runner.logger.warning(f'mmstable: {text}')
+
+    def _state(self, runner: Runner) -> list[tuple[str, Tensor]]:
+        model = unwrap(runner.model)
+        state: list[tuple[str, Tensor]] = [
+            (clean_name(name), param)
+            for name, param in model.named_parameters()
+        ]
+        if self._buffers:
+            state += list(model.named_buffers())
+        if self._optimizer:
+            state += _optimizer_states(runner)
+        return state + _averages(runner)
+
+
+def _are_equal(marks: Tensor) -> bool:
+    """Whether all ranks have the same marks. A collective call."""
+    # Weights, so that two differences do not cancel each other.
+    odd = 2 * torch.arange(len(marks), device=marks.device) + 1
+    total = (marks * odd).sum()
+    extremes = torch.stack([total, -total])
+    all_reduce(extremes, op='max')
+    return bool(extremes[0] == -extremes[1])
+
+
+def _compare(marks: Tensor) -> dict[int, list[int]]:
+    """Which ranks are not like most, for all that differs. A collective."""
+    table = torch.stack(all_gather(marks)).tolist()
+    found = {}
+    for index, column in enumerate(zip(*table)):
+        if len(set(column)) == 1:
+            continue
+        # Of several that are equally common, the one of the lowest rank.
+        usual = Counter(column).most_common(1)[0][0]
+        found[index] = [r for r, mark in enumerate(column) if mark != usual]
+    return found
+
+
+def _describe(iteration: int, names: list[str], ranks: tuple[int, ...]) -> str:
+    more = f' and {len(names) - 1} more' if len(names) > 1 else ''
+    listed = ', '.join(map(str, ranks))
+    return (
+        f"Iter {iteration}: the ranks have diverged: '{names[0]}'{more} "
+        f'on rank {listed} is not what the others hold.'
+    )
+
+
+def _optimizer_states(runner: Runner) -> list[tuple[str, Tensor]]:
+    names = {id(p): n for n, p in unwrap(runner.model).named_parameters()}
+    return [
+        (f'{label}.{key} of {names.get(id(param), "a parameter")}', value)
+        for label, wrapper in name_wrappers(runner.optim_wrapper).items()
+        for group in wrapper.optimizer.param_groups
+        for param in group['params']
+        for key, value in _sorted_state(wrapper.optimizer, param)
+        if isinstance(value, Tensor)
+    ]
+
+
+def _sorted_state(optimizer: Any, param: Tensor) -> list[tuple[str, Any]]:
+    # Not by `[]`, which would make an entry for a parameter without any.
+    return sorted(optimizer.state.get(param, {}).items())
+
+
+def _averages(runner: Runner) -> list[tuple[str, Tensor]]:
+    """Weights that hooks as EMAHook keep besides the model's own."""
+    averages: list[tuple[str, Tensor]] = []
+    for hook in runner.hooks:
+        model = getattr(hook, 'ema_model', None)
+        if isinstance(model, Module):
+            averages += [
+                (f'ema.{name}', param)
+                for name, param in model.named_parameters()
+            ]
+    return averages

@@ -1,0 +1,143 @@
+"""A config on its way from mmcv to mmengine."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+from mmstable.errors import UsageError
+
+
+class Weight(Enum):
+    """What a finding means for the training."""
+
+    NOTE = 'as meant'
+    LEFT = 'no counterpart'
+    SERIOUS = 'would train differently'
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something to tell about one setting.
+
+    Args:
+        path (str): Where it is in the old config.
+        why (str): What became of it.
+        weight (Weight): What it means.
+    """
+
+    path: str
+    why: str
+    weight: Weight
+
+    def __str__(self) -> str:
+        return f'{self.path}: {self.why}'
+
+
+@dataclass
+class Draft:
+    """What is settled so far, and what there is to tell.
+
+    Args:
+        settings (dict): The config, changed step by step.
+        origins (dict): From new keys to the old ones behind them.
+        remarks (dict): From new keys to what they amount to.
+        findings (list): What there is to tell.
+        by_epoch (bool): Whether the run is counted in epochs.
+        all_old (bool): Whether nothing in it was written for mmengine.
+    """
+
+    settings: dict[str, Any]
+    origins: dict[str, list[str]] = field(default_factory=dict)
+    remarks: dict[str, str] = field(default_factory=dict)
+    findings: list[Finding] = field(default_factory=list)
+    by_epoch: bool = True
+    all_old: bool = True
+
+    def put(self, key: str, value: Any, *origins: str) -> None:
+        """Set a new key."""
+        self.settings[key] = value
+        self._came_from(key, origins)
+
+    def fill(
+        self,
+        key: str,
+        values: Mapping[str, Any],
+        *origins: str,
+        serious: bool = True,
+    ) -> None:
+        """Add to a new key that is a dict; what it has already is kept.
+
+        Args:
+            key (str): The new key.
+            values (Mapping): What to add.
+            *origins (str): The old keys behind it.
+            serious (bool): Whether a contradiction matters to the training.
+                Defaults to True.
+        """
+        known = dict(self.settings.get(key) or {})
+        for name, value in values.items():
+            if known.get(name) is None or known[name] == value:
+                known[name] = value
+            else:
+                self.conflict(
+                    origins[0], f'{key}.{name}', value, known[name], serious
+                )
+        self.put(key, known, *origins)
+
+    def append(self, key: str, value: Any, *origins: str) -> None:
+        """Add to a new key that is a list."""
+        self.put(key, [*(self.settings.get(key) or []), value], *origins)
+
+    def note(self, path: str, why: str) -> None:
+        """Tell what became of a setting that is not missed."""
+        self.findings.append(Finding(path, why, Weight.NOTE))
+
+    def leave(self, path: str, why: str) -> None:
+        """Tell of a setting without counterpart."""
+        self.findings.append(Finding(path, why, Weight.LEFT))
+
+    def warn(self, path: str, why: str) -> None:
+        """Tell of a setting without which the training is another one."""
+        self.findings.append(Finding(path, why, Weight.SERIOUS))
+
+    def conflict(
+        self, old: str, new: str, said: Any, found: Any, serious: bool = True
+    ) -> None:
+        """Tell of an old and a new setting that contradict each other."""
+        tell = self.warn if serious else self.leave
+        tell(
+            old,
+            f'it asks for {said!r}, but `{new}` is {found!r}, which is kept. '
+            'Remove one of the two',
+        )
+
+    def unknown(
+        self, path: str, settings: Iterable[str], known: Iterable[str]
+    ) -> None:
+        """Refuse arguments that mmcv would have refused, too."""
+        known = list(known)
+        for name in settings:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f" Did you mean '{near[0]}'?" if near else ''
+            raise UsageError(
+                f'{path}: there is no setting `{name}`; there are '
+                f'{", ".join(known)}.{hint}'
+            )
+
+    def _came_from(self, key: str, origins: Iterable[str]) -> None:
+        known = self.origins.setdefault(key, [])
+        known.extend(name for name in origins if name not in known)
+
+
+def take_dict(draft: Draft, key: str) -> dict[str, Any] | None:
+    """Take an old key, which must be a dict or None, out of the config."""
+    value = draft.settings.pop(key, None)
+    if value is None:
+        return None
+    if not isinstance(value, Mapping):
+        raise UsageError(f'{key}: must be a dict, got {value!r}.')
+    return dict(value)

@@ -1,0 +1,42 @@
+"""What a rank was doing when the run ended."""
+
+from __future__ import annotations
+
+import faulthandler
+import traceback
+from pathlib import Path
+from typing import IO
+
+
+def write_exception(folder: Path, rank: int, error: BaseException) -> None:
+    """Write where an exception came from.
+
+    Args:
+        folder (Path): Where to.
+        rank (int): The rank that it happened on.
+        error (BaseException): The exception.
+    """
+    with _open(folder, rank) as file:
+        file.writelines(
+            traceback.format_exception(type(error), error, error.__traceback__)
+        )
+
+
+def write_stacks(folder: Path, rank: int, reason: object) -> None:
+    """Write what all threads of this process are doing.
+
+    Args:
+        folder (Path): Where to.
+        rank (int): The rank of this process.
+        reason (object): Why it is written.
+    """
+    with _open(folder, rank) as file:
+        file.write(f'{reason}\n\n')
+        # It writes by itself, around the buffer.
+        file.flush()
+        faulthandler.dump_traceback(file, all_threads=True)
+
+
+def _open(folder: Path, rank: int) -> IO[str]:
+    folder.mkdir(parents=True, exist_ok=True)
+    return open(folder / f'stacks.rank{rank}.txt', 'a', encoding='utf-8')

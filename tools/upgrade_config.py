@@ -1,0 +1,16 @@
+"""Translate a config of mmcv 1.x: the same as ``mmstable upgrade``."""
+
+import sys
+from pathlib import Path
+
+try:
+    from mmstable.cli.upgrade import main
+except ModuleNotFoundError as error:
+    if error.name != 'mmstable':
+        raise
+    # A checkout that was not installed.
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+    from mmstable.cli.upgrade import main
+
+if __name__ == '__main__':
+    sys.exit(main())
