@@ -203,6 +203,7 @@ class RankAgreement:
         if certain:
             # Not the same on all ranks, as it is with DDP alone.
             word['culprits'] = list(culprits[:_MOST_CULPRITS])
+            word['sharded'] = self.is_sharded
         digest = meet(
             f'{self._topic}/{self._steps}/bad',
             word,
@@ -267,8 +268,9 @@ def _describe(device: object, where: str) -> dict[str, Any]:
 
 def _topic_for(model: Module) -> str:
     """A name for a new wrapper that is the same on all ranks."""
-    facts = [(n, tuple(p.shape)) for n, p in model.named_parameters()]
-    name = hashlib.sha256(repr(facts).encode()).hexdigest()[:16]
+    # Not by shapes: those of shards are not the same.
+    names = '\n'.join(name for name, _ in model.named_parameters())
+    name = hashlib.sha256(names.encode()).hexdigest()[:16]
     _WRAPPERS[name] += 1
     return f'{name}/{_WRAPPERS[name]}'
 
@@ -277,7 +279,8 @@ def _digest(words: list[dict[str, Any]]) -> dict[str, Any]:
     """What matters to all, however many ranks have something to say."""
     named = [word['origin'] for word in words if word['origin'][3]]
     holders = [word['origin'] for word in words if word['culprits']]
-    if not named and len(holders) < len(words):
+    sharded = any(word.get('sharded') for word in words)
+    if not named and len(holders) < len(words) and not sharded:
         # Averaged gradients are the same everywhere, except for these.
         named = [[*origin[:3], 'reduced_gradient'] for origin in holders]
     culprits = {

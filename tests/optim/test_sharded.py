@@ -129,6 +129,8 @@ def as_if_it_were_whole(shard, scale, clip, fused=False):
     assert [(o.rank, o.where) for o in bad.origins] == [(1, 'loss')]
     late = step(model, wrapper, 3, late=True)
     assert late.fault is Fault.NAN_GRAD
+    # Who holds a part is not who spoiled it.
+    assert late.origins == ()
     for report in (bad, late):
         assert report.outcome is Outcome.SKIPPED
         assert report.culprits
