@@ -7,6 +7,7 @@ import io
 from typing import Any
 
 import torch
+from mmengine.dist import get_rank
 from mmengine.hooks import Hook
 from mmengine.runner import Runner
 
@@ -32,6 +33,14 @@ class RngKeeper(Hook):
         loop = runner.train_loop
         if hasattr(loop, 'rng_state'):
             self.iteration, self.rng = runner.iter + 1, loop.rng_state()
+
+    def of(self, runner: Runner) -> dict[int, Any]:
+        """The state of this rank, if it is that of the newest step."""
+        loop = runner.train_loop
+        done = loop.resume_meta() if hasattr(loop, 'resume_meta') else {}
+        if done.get('iter') != self.iteration:
+            return {}
+        return {get_rank(): self.rng}
 
     def pack(self) -> str:
         """The state as text."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Sized
+from collections.abc import Mapping, Sequence, Sized
 from typing import Any
 
 from mmengine.dist import get_world_size, is_main_process
@@ -12,6 +12,7 @@ from mmengine.runner import Runner
 from mmstable import dist
 from mmstable.checkpoint.appointment import Appointment
 from mmstable.checkpoint.going_on import how_to_go_on
+from mmstable.checkpoint.rng_keeper import RngKeeper
 from mmstable.checkpoint.stop_signal import StopSignal
 from mmstable.errors import StoppedBySignal, TrainingDiverged
 from mmstable.hooks.safe_checkpoint_hook import SafeCheckpointHook
@@ -67,6 +68,7 @@ class EmergencyCheckpointHook(Hook):
         self._is_training = False
         self._common_val_iters = 0
         self._appointment: Appointment | None = None
+        self._keeper = RngKeeper()
 
     def before_train(self, runner: Runner) -> None:
         """Listen to signals from now on."""
@@ -86,6 +88,9 @@ class EmergencyCheckpointHook(Hook):
         outputs: dict | None = None,
     ) -> None:
         """Stop if asked to, and no accumulation window is open."""
+        if get_world_size() == 1:
+            # An iteration that fails has drawn random numbers.
+            self._keeper.after_train_iter(runner, batch_idx)
         wrappers = name_wrappers(runner.optim_wrapper).values()
         if not all(wrapper.should_update() for wrapper in wrappers):
             return
@@ -143,7 +148,7 @@ class EmergencyCheckpointHook(Hook):
                 'may be waiting.'
             )
             return
-        path = self._save(runner)
+        path = self._save(runner, self._keeper.of(runner))
         if path is not None:
             runner.logger.error(
                 f'mmstable: training failed with {type(exception).__name__}. '
@@ -180,9 +185,13 @@ class EmergencyCheckpointHook(Hook):
             )
         raise StoppedBySignal(name, received or 15)
 
-    def _save(self, runner: Runner) -> str | None:
+    def _save(
+        self, runner: Runner, rng: Mapping[int, Any] | None = None
+    ) -> str | None:
         for hook in runner.hooks:
             if isinstance(hook, SafeCheckpointHook):
+                if rng:
+                    return hook.save_alone(runner, rng)
                 return hook.save_emergency(runner)
         runner.logger.warning(
             'EmergencyCheckpointHook: nothing is saved without '

@@ -16,9 +16,11 @@ class SpikeDetector:
     """Tells numbers that jump above their recent level.
 
     The level is the median of the window, and what is usual is judged by its
-    quartiles, so that a few outliers change neither. Only finite numbers that
-    are no spikes are remembered. Where nothing but spikes comes any more, the
-    level has moved: they become the new window.
+    quartiles, so that a few outliers change neither. Both are taken of the
+    logarithm: losses and norms vary by factors. (Where a quartile is not
+    positive, as with losses below zero, they are taken as they are.) Only
+    finite numbers that are no spikes are remembered. Where nothing but spikes
+    comes any more, the level has moved: they become the new window.
 
     Args:
         window (int): How many numbers to remember. Defaults to 100.
@@ -30,8 +32,9 @@ class SpikeDetector:
             20.
     """
 
-    # Numbers that hardly vary would otherwise make a spike of anything.
-    _LEAST_DEVIATION = 0.1
+    # Numbers that hardly vary would otherwise make a spike of anything, and
+    # those of a run that has just begun of nothing.
+    _LEAST_DEVIATION, _MOST_DEVIATION = 0.15, 0.5
 
     def __init__(
         self,
@@ -57,9 +60,15 @@ class SpikeDetector:
         if len(self._window) < self._warmup:
             return math.inf
         level = self.level
-        spread = self._window.quantile(0.75) - self._window.quantile(0.25)
+        low, high = self._window.quantile(0.25), self._window.quantile(0.75)
+        if low > 0:
+            deviation = math.log(high / low) / _QUARTILES
+            deviation = min(
+                max(deviation, self._LEAST_DEVIATION), self._MOST_DEVIATION
+            )
+            return level * math.exp(self._threshold * deviation)
         deviation = max(
-            spread / _QUARTILES, self._LEAST_DEVIATION * abs(level)
+            (high - low) / _QUARTILES, self._LEAST_DEVIATION * abs(level)
         )
         return level + self._threshold * deviation
 

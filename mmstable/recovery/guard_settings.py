@@ -52,9 +52,10 @@ def parse_spike(where: str, spike: Mapping[str, Any] | None) -> dict[str, Any]:
             )
         if name != 'threshold':
             check_int(where, f'spike.{name}', value, 2)
-        elif not isinstance(value, (int, float)) or not value > 0:
+        elif not isinstance(value, (int, float)) or not 0 < value <= 1000:
             raise ValueError(
-                f'{where}: `spike.threshold` must be positive, got {value!r}.'
+                f'{where}: `spike.threshold` must be above 0 and at most '
+                f'1000, got {value!r}.'
             )
     return settings
 

@@ -25,8 +25,6 @@ SNAPSHOTS = 20
 SIGNALS = ('SIGTERM', 'SIGUSR1', 'SIGINT')
 GUARD = dict(
     actions=dict(spike='skip'),
-    # Batches this small give a norm of six times the usual by themselves.
-    spike=dict(threshold=100.0),
     snapshot_interval=SNAPSHOTS,
     lr_recovery=100,
     max_rollbacks=10**6,
@@ -36,7 +34,7 @@ GUARD = dict(
 def quickstart(max_iters: int, dtype: str, seed: int = 0) -> Config:
     """The quick start on smaller pictures; its last hook is the injector."""
     cfg = load_config(str(QUICKSTART))
-    scale = dict(init_scale=64.0) if dtype == 'float16' else None
+    scale = dict(init_scale=16.0) if dtype == 'float16' else None
     cfg.optim_wrapper.update(dtype=dtype, loss_scale=scale)
     cfg.model.update(channels=(8, 16, 32), context_convs=1)
     cfg.train_cfg.update(max_iters=max_iters, val_interval=max_iters)

@@ -37,7 +37,7 @@ def train(rank, folder):
             dict(
                 type='mmstable.DivergenceGuardHook',
                 snapshot_interval=4,
-                spike=dict(window=10, warmup=5, threshold=30.0),
+                spike=dict(window=10, warmup=5, threshold=9.0),
                 actions=dict(spike='rollback'),
             ),
             diary,

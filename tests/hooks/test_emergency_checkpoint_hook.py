@@ -18,6 +18,13 @@ from mmstable.checkpoint.stop_signal import StopSignal
 from mmstable.cli.resume_command import resume_command
 from mmstable.errors import StoppedBySignal
 from mmstable.hooks import EmergencyCheckpointHook
+from tests.loops.runs import (
+    DropoutModel,
+    Numbered,
+    epoch_loop,
+    iter_loop,
+    loader,
+)
 from tests.toys import NAN, assert_same, toy_runner, weights
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -109,6 +116,44 @@ def test_an_exception_saves_the_state_before_it(tmp_path, capsys):
     out = capsys.readouterr().out
     assert 'training failed with RuntimeError' in out
     assert f'--resume-from {path}' in out
+
+
+@pytest.mark.parametrize('kind', ['iter', 'epoch'])
+def test_a_run_goes_on_exactly_after_an_exception(tmp_path, kind):
+    class Failing(DropoutModel):
+        """Fails when it has drawn random numbers already."""
+
+        fails_at, count = 0, 0
+
+        def forward(self, *args, mode='tensor', **kwargs):
+            outputs = super().forward(*args, mode=mode, **kwargs)
+            self.count += 1
+            if self.count == self.fails_at:
+                raise RuntimeError('no memory')
+            return outputs
+
+    loop = iter_loop(9) if kind == 'iter' else epoch_loop(3)
+
+    def run(folder, fails_at=0, **kwargs):
+        torch.manual_seed(0)
+        model = Failing()
+        model.fails_at = fails_at
+        runner = runner_with(
+            folder,
+            model=model,
+            train_cfg=dict(loop),
+            train_dataloader=loader(Numbered(9), shuffle=True),
+            **kwargs,
+        )
+        runner.train()
+        return runner
+
+    whole = run(tmp_path / 'whole')
+    with pytest.raises(RuntimeError, match='no memory'):
+        run(tmp_path / 'part', fails_at=5)
+    saved = tmp_path / 'part' / 'emergency_iter_4.pth'
+    rest = run(tmp_path / 'rest', load_from=str(saved), resume=True)
+    assert_same(weights(rest.model), weights(whole.model))
 
 
 def test_a_poisoned_state_is_not_saved(tmp_path):

@@ -60,8 +60,22 @@ def test_a_lasting_rise_becomes_the_level():
 
 
 def test_constant_values_bear_a_little_more():
-    assert fed([1.0] * 100 + [1.9])[1] == []
-    assert fed([1.0] * 100 + [2.1])[1] == [100]
+    assert fed([1.0] * 100 + [4.4])[1] == []
+    assert fed([1.0] * 100 + [4.6])[1] == [100]
+
+
+def test_what_varies_by_factors_is_judged_by_factors():
+    draw = random.Random(0)
+    norms = [math.exp(0.4 * draw.gauss(0, 1)) for _ in range(5000)]
+    assert fed(norms)[1] == []
+    assert max(norms) > 3.5
+    assert fed([*norms[:200], 150.0])[1] == [200]
+
+
+def test_losses_below_zero_are_judged_as_they_are():
+    values = [v - 3 for v in noise(200)]
+    assert fed(values)[1] == []
+    assert fed([*values, 40.0])[1] == [200]
 
 
 def test_a_resumed_detector_goes_on():
