@@ -34,7 +34,7 @@ class SpikeDetector:
 
     # Numbers that hardly vary would otherwise make a spike of anything, and
     # those of a run that has just begun of nothing.
-    _LEAST_DEVIATION, _MOST_DEVIATION = 0.15, 0.5
+    _LEAST_DEVIATION, _MOST_DEVIATION = 0.3, 0.5
 
     def __init__(
         self,

@@ -60,8 +60,8 @@ def test_a_lasting_rise_becomes_the_level():
 
 
 def test_constant_values_bear_a_little_more():
-    assert fed([1.0] * 100 + [4.4])[1] == []
-    assert fed([1.0] * 100 + [4.6])[1] == [100]
+    assert fed([1.0] * 100 + [20.0])[1] == []
+    assert fed([1.0] * 100 + [20.2])[1] == [100]
 
 
 def test_what_varies_by_factors_is_judged_by_factors():
