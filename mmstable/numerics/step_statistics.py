@@ -13,8 +13,8 @@ from mmstable.numerics.bad_rate import BadRate
 class StepStatistics:
     """Counts of steps, and whether too many of them are bad.
 
-    Overflows while the loss scale finds its level belong to the start of a
-    run and alarm nobody.
+    Overflows while the loss scale finds its level alarm nobody: those at the
+    start of a run, and the first one after the scale has grown.
 
     Args:
         window (int): How many steps to look back.
@@ -39,22 +39,31 @@ class StepStatistics:
         self.alarming = BadRate(window, max_rate, max_in_a_row, least)
         self._calibration_steps = calibration_steps
         self._faults: deque[str | None] = deque(maxlen=window)
+        self._has_grown = False
         self.applied = 0
         self.skipped = 0
 
     def add(self, report: StepReport) -> bool:
-        """Hear of a step; whether it is bad, and not part of the start."""
-        calibrating = (
-            report.fault is Fault.OVERFLOW
-            and self.applied < self._calibration_steps
-        )
-        fault = None if calibrating else report.fault
+        """Hear of a step; whether it is bad, and not part of a search."""
+        fault = None if self._is_searching(report) else report.fault
         self.applied += report.applied
         self.skipped += report.skipped
         self.overall.add(report.fault is not None)
         self.alarming.add(fault is not None)
         self._faults.append(None if fault is None else fault.value)
         return fault is not None
+
+    def _is_searching(self, report: StepReport) -> bool:
+        """Whether the loss scale only finds out what is too large."""
+        overflow = report.fault is Fault.OVERFLOW
+        has_grown = self._has_grown
+        if overflow:
+            self._has_grown = False
+        elif report.next_loss_scale > report.loss_scale:
+            self._has_grown = True
+        return overflow and (
+            has_grown or self.applied < self._calibration_steps
+        )
 
     def commonest_fault(self) -> Fault:
         """What most of the alarming steps suffer from."""
@@ -75,6 +84,7 @@ class StepStatistics:
             faults=list(self._faults),
             applied=self.applied,
             skipped=self.skipped,
+            has_grown=self._has_grown,
         )
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -85,3 +95,4 @@ class StepStatistics:
         self._faults.extend(state['faults'])
         self.applied = state['applied']
         self.skipped = state['skipped']
+        self._has_grown = state['has_grown']
