@@ -61,6 +61,12 @@ def list_culprits(culprits: Sequence[Culprit], most: int = 3) -> str:
     return f'{names} and {more} more' if more > 0 else names
 
 
+def looks_like_mask(tensor: Tensor) -> bool:
+    """Whether a tensor holds Inf and one other value only."""
+    finite = tensor[~torch.isinf(tensor)]
+    return finite.numel() > 0 and bool((finite == finite[0]).all())
+
+
 def count_infinite(model: Module) -> dict[str, int]:
     """How many Inf each buffer of a model holds, where there are any.
 
@@ -80,13 +86,11 @@ def count_infinite(model: Module) -> dict[str, int]:
 def _belongs(
     name: str, tensor: Tensor, infinite: Mapping[str, int] | None
 ) -> bool:
-    infinities = torch.isinf(tensor)
     if infinite is None:
-        finite = tensor[~infinities]
-        return finite.numel() > 0 and bool((finite == finite[0]).all())
+        return looks_like_mask(tensor)
     if name.startswith(_WRAPPED):
         name = name[len(_WRAPPED) :]
-    return int(infinities.sum()) <= infinite.get(name, 0)
+    return int(torch.isinf(tensor).sum()) <= infinite.get(name, 0)
 
 
 def _audited(

@@ -11,15 +11,11 @@ from mmengine.dist import is_main_process
 from mmengine.runner import Runner
 
 from mmstable import dist
-from mmstable.checkpoint.audit import (
-    count_infinite,
-    find_poison,
-    list_culprits,
-)
+from mmstable.checkpoint.audit import list_culprits
 from mmstable.errors import TrainingDiverged
 from mmstable.events import Action, Culprit, Fault, Intervention, StepReport
 from mmstable.hooks.step_hook import StepHook
-from mmstable.optim.new_steps import name_wrappers
+from mmstable.optim.new_steps import name_wrappers, window_is_open
 from mmstable.optim.parameter_names import unwrap
 from mmstable.optim.stock_steps import StockSteps
 from mmstable.recovery.budget import RollbackBudget
@@ -33,7 +29,7 @@ from mmstable.recovery.guard_settings import (
 )
 from mmstable.recovery.lr_factor import LearningRateFactor
 from mmstable.recovery.policy import parse_actions
-from mmstable.recovery.run_tensors import learned_tensors
+from mmstable.recovery.run_audit import RunAudit
 from mmstable.recovery.snapshot import snapshot_bytes
 from mmstable.recovery.trouble import Trouble
 from mmstable.recovery.watch import RunWatch
@@ -148,13 +144,15 @@ class DivergenceGuardHook(StepHook):
         )
         self._way_back = WayBack(self._interval)
         self._lines = LineBudget(10, per=100)
-        self._infinite: dict[str, int] = {}
+        self._audit: RunAudit
         self._troubles: list[Trouble] = []
         self._rollbacks: list[Intervention] = []
+        # Over all processes of the run.
+        self._rollback_count = 0
 
     def before_run(self, runner: Runner) -> None:
         """Look at the model before anything is loaded into it."""
-        self._infinite = count_infinite(unwrap(runner.model))
+        self._audit = RunAudit(unwrap(runner.model))
 
     def before_train(self, runner: Runner) -> None:
         """Get ready to go back, from the very first iteration on."""
@@ -237,13 +235,12 @@ class DivergenceGuardHook(StepHook):
         runner.logger.info(f'{_NAME}: {line}')
 
     def _is_time_for_snapshot(self, runner: Runner) -> bool:
-        wrappers = name_wrappers(runner.optim_wrapper).values()
         return (
             Action.ROLLBACK in self._actions.values()
             and not self._troubles
             and self._watch.is_calm
             and self._way_back.is_due(runner.iter)
-            and all(wrapper.should_update() for wrapper in wrappers)
+            and not window_is_open(runner.optim_wrapper)
         )
 
     def _take_snapshot(self, runner: Runner) -> None:
@@ -262,7 +259,7 @@ class DivergenceGuardHook(StepHook):
         self._note(trouble)
 
     def _look_for_poison(self, runner: Runner, iteration: int) -> None:
-        culprits = find_poison(learned_tensors(runner), self._infinite)
+        culprits = self._audit.find(runner)
         # Running statistics are each rank's own.
         if dist.any_rank(bool(culprits)):
             self._note_poison(dist.lists_of_ranks(culprits), iteration)
@@ -283,6 +280,9 @@ class DivergenceGuardHook(StepHook):
 
     def _act(self, runner: Runner, iteration: int) -> None:
         """Do what the gravest of all troubles calls for."""
+        if window_is_open(runner.optim_wrapper):
+            # Half of a window cannot be taken back.
+            return
         troubles, self._troubles = self._troubles, []
         gravest: Trouble | None = None
         for trouble in troubles:
@@ -300,13 +300,13 @@ class DivergenceGuardHook(StepHook):
             self._rates.ramp.cut(iteration, self._lr_factor)
             self._tell(runner, self._record(action, iteration, gravest))
         else:
-            if gravest.fault is not Fault.SPIKE:
+            if gravest.fault not in (Fault.SPIKE, Fault.POISONED):
                 self._watch.start_over()
             self._tell(runner, self._record(action, iteration, gravest))
 
-    def _rank(self, trouble: Trouble) -> tuple[bool, int]:
+    def _rank(self, trouble: Trouble) -> tuple[int, bool]:
         order = list(Action).index(self._actions[trouble.fault])
-        return trouble.fault is Fault.POISONED, order
+        return order, trouble.fault is Fault.POISONED
 
     def _roll_back(
         self, runner: Runner, iteration: int, trouble: Trouble
@@ -328,8 +328,9 @@ class DivergenceGuardHook(StepHook):
             source=gone.source,
         )
         self._rollbacks.append(done)
+        self._rollback_count += 1
         runner.message_hub.update_scalar(
-            'train/stable/rollbacks', len(self._rollbacks)
+            'train/stable/rollbacks', self._rollback_count
         )
         self._tell(runner, done)
 
@@ -357,7 +358,12 @@ class DivergenceGuardHook(StepHook):
         done = self._record(Action.STOP, iteration, trouble)
         runner.call_hook('after_intervention', intervention=done)
         diagnosis = diagnose(
-            runner, done, self._rollbacks, self._watch.counts(), self._wording
+            runner,
+            done,
+            self._rollbacks,
+            self._rollback_count,
+            self._watch.counts(),
+            self._wording,
         )
         folder = diagnosis_folder(runner)
         if is_main_process():
@@ -371,6 +377,7 @@ class DivergenceGuardHook(StepHook):
             'watch': self._watch.state_dict(),
             'ramp': self._rates.ramp.state_dict(),
             'budget': self._budget.state_dict(),
+            'rollbacks': self._rollback_count,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -378,3 +385,4 @@ class DivergenceGuardHook(StepHook):
         self._watch.load_state_dict(state['watch'])
         self._rates.ramp.load_state_dict(state['ramp'])
         self._budget.load_state_dict(state['budget'])
+        self._rollback_count = state['rollbacks']

@@ -16,7 +16,7 @@ from mmstable.checkpoint.rng_keeper import RngKeeper
 from mmstable.checkpoint.stop_signal import StopSignal
 from mmstable.errors import StoppedBySignal, TrainingDiverged
 from mmstable.hooks.safe_checkpoint_hook import SafeCheckpointHook
-from mmstable.optim.new_steps import name_wrappers
+from mmstable.optim.new_steps import name_wrappers, window_is_open
 from mmstable.optim.sharing import Sharing, find_sharing
 from mmstable.registry import HOOKS, register_globally
 
@@ -91,8 +91,7 @@ class EmergencyCheckpointHook(Hook):
         if get_world_size() == 1:
             # An iteration that fails has drawn random numbers.
             self._keeper.after_train_iter(runner, batch_idx)
-        wrappers = name_wrappers(runner.optim_wrapper).values()
-        if not all(wrapper.should_update() for wrapper in wrappers):
+        if window_is_open(runner.optim_wrapper):
             return
         iteration, appointment = runner.iter + 1, self._appointment
         if appointment is None:
@@ -119,8 +118,10 @@ class EmergencyCheckpointHook(Hook):
         outputs: Any = None,
     ) -> None:
         """Stop if asked to; half of all signals arrive here."""
+        if not self._is_training or window_is_open(runner.optim_wrapper):
+            return
         # Nobody would answer a rank that has more to validate than others.
-        if self._is_training and batch_idx < self._common_val_iters:
+        if batch_idx < self._common_val_iters:
             self._stop_if_asked(runner, batch_idx + 1)
 
     def after_train(self, runner: Runner) -> None:

@@ -18,7 +18,7 @@ from mmstable.checkpoint.rng_keeper import RngKeeper, unpack
 from mmstable.errors import MMStableError, PeerFailedError, StoppedBySignal
 from mmstable.hooks.event_log_hook import EventLogHook
 from mmstable.hooks.safe_checkpoint_hook import SafeCheckpointHook
-from mmstable.optim.new_steps import name_wrappers
+from mmstable.optim.new_steps import name_wrappers, window_is_open
 from mmstable.optim.sharing import Sharing, find_sharing
 from mmstable.peer_watch import PeerFailure, PeerWatch
 from mmstable.registry import HOOKS, register_globally
@@ -273,7 +273,7 @@ def _why_not_to_save(runner: Runner, exception: BaseException) -> str | None:
     wrappers = name_wrappers(runner.optim_wrapper).values()
     if any(getattr(wrapper, 'is_behind', False) for wrapper in wrappers):
         return 'this rank has missed the newest update'
-    if not all(wrapper.should_update() for wrapper in wrappers):
+    if window_is_open(runner.optim_wrapper):
         return 'gradients were being accumulated'
     return None
 

@@ -19,8 +19,9 @@ from mmstable.checkpoint.place import EMERGENCY, CheckpointPlace
 from mmstable.checkpoint.run_state import RunStateResumer, collect_run_state
 from mmstable.checkpoint.save_first import RunnerStandIn, save_first
 from mmstable.checkpoint.saver import CheckpointSaver, Poisoned
+from mmstable.checkpoint.trained_weights import TrainedWeights
 from mmstable.errors import ConfigError
-from mmstable.optim.new_steps import name_wrappers, settle_steps
+from mmstable.optim.new_steps import settle_steps, window_is_open
 from mmstable.optim.state_names import name_states
 from mmstable.registry import HOOKS, register_globally
 
@@ -51,6 +52,7 @@ class SafeCheckpointHook(CheckpointHook):
         super().__init__(*args, **kwargs)
         self._saver = CheckpointSaver({})
         self._resumer = RunStateResumer()
+        self._weights = TrainedWeights()
         self._place: CheckpointPlace
         self._is_ready = False
         # The number of a checkpoint that waits for the end of a window.
@@ -124,7 +126,7 @@ class SafeCheckpointHook(CheckpointHook):
         )
         if due:
             self._waiting = runner.iter + 1
-        if self._waiting is None or _window_is_open(runner):
+        if self._waiting is None or window_is_open(runner.optim_wrapper):
             return
         step = self._waiting if self.by_epoch else runner.iter + 1
         self._waiting = None
@@ -155,6 +157,14 @@ class SafeCheckpointHook(CheckpointHook):
             )
         super().after_train(runner)
 
+    def before_val(self, runner: Runner) -> None:
+        """Remember the weights before they are swapped with others."""
+        self._weights.before_val(runner)
+
+    def after_val(self, runner: Runner) -> None:
+        """They are there again."""
+        self._weights.after_val()
+
     def save_emergency(self, runner: Runner) -> str | None:
         """Save now, outside all intervals. A collective call.
 
@@ -173,7 +183,9 @@ class SafeCheckpointHook(CheckpointHook):
         name = EMERGENCY.format(meta['iter'])
         previous, kept = self.last_ckpt, list(self.keep_ckpt_ids)
         self._announce(runner, self._place.path(name), kept)
-        if not self._save_all(runner, name, meta):
+        with self._weights.in_place(runner):
+            is_saved = self._save_all(runner, name, meta)
+        if not is_saved:
             self._announce(runner, previous, kept)
             return None
         self._point_to_last(runner)
@@ -201,9 +213,10 @@ class SafeCheckpointHook(CheckpointHook):
         name = EMERGENCY.format(meta['iter'])
         state = collect_run_state(runner, all_ranks=False)
         state['rng'].update(rng)
-        failure = self._try_to_save(
-            runner, name, state, self._save_settings(meta)
-        )
+        with self._weights.in_place(runner):
+            failure = self._try_to_save(
+                runner, name, state, self._save_settings(meta)
+            )
         if failure is not None:
             runner.logger.error(f'mmstable: {name} is not saved: {failure}.')
             return None
@@ -261,7 +274,7 @@ class SafeCheckpointHook(CheckpointHook):
         can_wait = not self.by_epoch or hasattr(
             runner.train_loop, 'state_dict'
         )
-        return can_wait and _window_is_open(runner)
+        return can_wait and window_is_open(runner.optim_wrapper)
 
     def _announce(
         self, runner: Runner, path: str | None, kept: list[int]
@@ -373,9 +386,3 @@ def _meta(runner: Runner) -> dict[str, int]:
     # not count yet.
     done = runner.iter + runner.model.training
     return dict(epoch=runner.epoch, iter=done)
-
-
-def _window_is_open(runner: Runner) -> bool:
-    """Whether gradients wait for more of their kind."""
-    wrappers = name_wrappers(runner.optim_wrapper).values()
-    return not all(wrapper.should_update() for wrapper in wrappers)

@@ -7,7 +7,7 @@ from typing import Any
 
 
 class LearningRateRamp:
-    """A factor that rises in a straight line from a low value to 1.
+    """A warm-up and a cut, both of which rise in a straight line to 1.
 
     Args:
         length (int): Iterations from a cut back to 1; 0 to stay there.
@@ -23,16 +23,14 @@ class LearningRateRamp:
         start_length: int = 0,
         least: float = 1e-3,
     ) -> None:
-        self._recovery = length
-        self._least = least
-        self._from, self._begin, self._length = start, 0, start_length
+        self._start, self._start_length = start, start_length
+        self._length, self._least = length, least
+        self._cut, self._since = 1.0, 0
 
     def factor(self, iteration: int) -> float:
         """What to multiply the learning rate of an iteration by."""
-        if self._from == 1.0 or self._length == 0:
-            return self._from
-        share = (iteration - self._begin) / self._length
-        return self._from + (1.0 - self._from) * min(max(share, 0.0), 1.0)
+        warmup = _rise(self._start, iteration, self._start_length)
+        return warmup * self._cut_at(iteration)
 
     def cut(self, iteration: int, by: float) -> float:
         """Lower the factor, and let it rise again from there.
@@ -44,20 +42,24 @@ class LearningRateRamp:
         Returns:
             float: The factor now.
         """
-        self._from = max(self.factor(iteration) * by, self._least)
-        self._begin, self._length = iteration, self._recovery
-        return self._from
+        self._cut = max(self._cut_at(iteration) * by, self._least)
+        self._since = iteration
+        return self.factor(iteration)
+
+    def _cut_at(self, iteration: int) -> float:
+        return _rise(self._cut, iteration - self._since, self._length)
 
     def state_dict(self) -> dict[str, Any]:
         """What a resumed run has to know."""
-        return {
-            'from': self._from,
-            'begin': self._begin,
-            'length': self._length,
-        }
+        return {'cut': self._cut, 'since': self._since}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take over what :meth:`state_dict` gave."""
-        self._from = state['from']
-        self._begin = state['begin']
-        self._length = state['length']
+        self._cut, self._since = state['cut'], state['since']
+
+
+def _rise(start: float, done: int, length: int) -> float:
+    """From a start to 1 in so many iterations; nowhere if that is 0."""
+    if start == 1.0 or length == 0:
+        return start
+    return start + (1.0 - start) * min(max(done / length, 0.0), 1.0)

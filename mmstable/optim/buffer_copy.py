@@ -8,35 +8,39 @@ import torch
 from torch import Tensor
 from torch.nn import Module
 
-# From this size on a buffer is copied only if torch counts a change to it.
-# Kernels that update statistics do not tell torch, but those are small;
-# large buffers are tables that never change.
-_LARGE = 2**16
-
 
 class BufferCopy:
     """A copy of all buffers of some models, to be put back.
 
-    It is filled again and again; buffers that cannot have changed since are
-    not copied again.
+    Its memory is used again when it is taken anew.
     """
 
     def __init__(self) -> None:
         self.is_taken = False
         self._owners: list[tuple[Module, str]] = []
-        self._live: list[Tensor] = []
-        self._copies: list[Tensor] = []
-        self._versions: list[int] = []
+        self._live: list[Tensor | None] = []
+        self._copies: list[Tensor | None] = []
 
     def take(self, modules: Iterable[Module]) -> None:
         """Copy the buffers that these modules, not their parts, own."""
-        owners, live = _buffers_of(modules)
-        if len(live) != len(self._live) or any(
-            new is not old for new, old in zip(live, self._live)
-        ):
-            self._start_over(owners, live)
-        else:
-            self._refresh()
+        self._owners, live = _buffers_of(modules)
+        known = len(live) == len(self._live) and all(
+            new is old for new, old in zip(live, self._live)
+        )
+        copies: list[Tensor | None] = [None] * len(live)
+        if known:
+            copies = self._copies
+        sources, targets = [], []
+        for index, (buffer, copy) in enumerate(zip(live, copies)):
+            if buffer is None:
+                continue
+            if copy is not None and can_write(copy, buffer):
+                sources.append(buffer.detach())
+                targets.append(copy)
+            else:
+                copies[index] = buffer.detach().clone()
+        _copy(sources, targets)
+        self._live, self._copies = live, copies
         self.is_taken = True
 
     def put_back(self) -> None:
@@ -44,52 +48,53 @@ class BufferCopy:
         if not self.is_taken:
             return
         self.is_taken = False
-        with torch.no_grad():
-            _copy(self._copies, self._live)
-        for (module, name), buffer in zip(self._owners, self._live):
-            # A forward pass may have put a new tensor in its place.
-            module._buffers[name] = buffer
-        self._versions = [buffer._version for buffer in self._live]
+        sources, targets = [], []
+        for (module, name), live, copy in zip(
+            self._owners, self._live, self._copies
+        ):
+            value = live
+            if live is not None and copy is not None:
+                if can_write(live, copy):
+                    sources.append(copy)
+                    targets.append(live)
+                else:
+                    value = copy.clone()
+            # A forward pass may have put something else in its place.
+            module._buffers[name] = value
+        _copy(sources, targets)
 
     def forget(self) -> None:
         """Nothing is to be put back."""
         self.is_taken = False
 
-    def _start_over(
-        self, owners: list[tuple[Module, str]], live: list[Tensor]
-    ) -> None:
-        self._owners, self._live = owners, live
-        self._copies = [buffer.detach().clone() for buffer in live]
-        self._versions = [buffer._version for buffer in live]
 
-    def _refresh(self) -> None:
-        versions = [buffer._version for buffer in self._live]
-        changed = [
-            index
-            for index, buffer in enumerate(self._live)
-            if buffer.numel() < _LARGE
-            or versions[index] != self._versions[index]
-        ]
-        with torch.no_grad():
-            _copy(
-                [self._live[index] for index in changed],
-                [self._copies[index] for index in changed],
-            )
-        self._versions = versions
+def can_write(target: Tensor, source: Tensor) -> bool:
+    """Whether one tensor can take the values of another in place."""
+    return (
+        target.shape == source.shape
+        and target.dtype == source.dtype
+        and target.layout == source.layout == torch.strided
+        and not target.is_inference()
+        # An expanded tensor has one value in many places.
+        and all(
+            step != 0 or size < 2
+            for step, size in zip(target.stride(), target.shape)
+        )
+    )
 
 
 def _buffers_of(
     modules: Iterable[Module],
-) -> tuple[list[tuple[Module, str]], list[Tensor]]:
+) -> tuple[list[tuple[Module, str]], list[Tensor | None]]:
     owners, live = [], []
     for module in modules:
         for name, buffer in module._buffers.items():
-            if buffer is not None:
-                owners.append((module, name))
-                live.append(buffer)
+            owners.append((module, name))
+            live.append(buffer)
     return owners, live
 
 
 def _copy(sources: list[Tensor], targets: list[Tensor]) -> None:
     if sources:
-        torch._foreach_copy_(targets, sources)
+        with torch.no_grad():
+            torch._foreach_copy_(targets, sources)

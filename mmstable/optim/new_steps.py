@@ -26,6 +26,12 @@ def reporting_wrappers(optim_wrapper: Any) -> dict[str, Any]:
     }
 
 
+def window_is_open(optim_wrapper: Any) -> bool:
+    """Whether gradients wait for more of their kind."""
+    wrappers = name_wrappers(optim_wrapper).values()
+    return not all(wrapper.should_update() for wrapper in wrappers)
+
+
 def settle_steps(optim_wrapper: Any) -> None:
     """Wait for the verdict on the newest steps, and for what follows it."""
     for wrapper in name_wrappers(optim_wrapper).values():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from mmengine.runner import Runner
 from mmstable.checkpoint.finder import GoodCheckpoint, find_checkpoint
 from mmstable.checkpoint.loading import load_checkpoint
 from mmstable.optim.parameter_names import unwrap
-from mmstable.recovery.run_tensors import optimizers_of
+from mmstable.recovery.run_tensors import optimizers_of, param_groups_of
 from mmstable.recovery.schedules import schedulers_of
 
 _COUNTS = 'safe_step'
@@ -58,13 +59,19 @@ def restore_checkpoint(runner: Runner, path: Path) -> None:
     unwrap(runner.model).load_state_dict(checkpoint['state_dict'])
     wrapper = runner.optim_wrapper
     wrapper.zero_grad()
+    settings = [copy.copy(group) for group in param_groups_of(runner)]
     if 'optimizer' in checkpoint:
         wrapper.load_state_dict(_with_counts(wrapper, checkpoint['optimizer']))
     else:
         # What it has learned of weights that are given up misleads.
         for optimizer in optimizers_of(runner):
             optimizer.state.clear()
-    _restore_schedules(runner, checkpoint.get('param_schedulers'))
+    if {'optimizer', 'param_schedulers'} <= checkpoint.keys():
+        _restore_schedules(runner, checkpoint['param_schedulers'])
+    else:
+        # A schedule computes a rate from the one before: both or none.
+        for group, today in zip(param_groups_of(runner), settings):
+            group.update({k: v for k, v in today.items() if k != 'params'})
 
 
 def _with_counts(wrapper: Any, saved: Mapping[str, Any]) -> dict[str, Any]:
@@ -80,8 +87,6 @@ def _with_counts(wrapper: Any, saved: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _restore_schedules(runner: Runner, saved: Any) -> None:
-    if saved is None:
-        return
     if isinstance(saved, Mapping):
         states = [state for group in saved.values() for state in group]
     else:

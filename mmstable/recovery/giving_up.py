@@ -21,6 +21,7 @@ def diagnose(
     runner: Runner,
     stop: Intervention,
     rollbacks: Sequence[Intervention],
+    rollback_count: int,
     counts: Mapping[str, Mapping[str, int]],
     wording: GuardWording,
 ) -> Diagnosis:
@@ -29,7 +30,8 @@ def diagnose(
     Args:
         runner (Runner): The runner.
         stop (Intervention): The last one.
-        rollbacks (Sequence[Intervention]): What was tried before.
+        rollbacks (Sequence[Intervention]): What this process tried before.
+        rollback_count (int): How often the run has gone back in all.
         counts (Mapping): Steps applied and skipped, by wrapper.
         wording (GuardWording): The owner's language.
     """
@@ -51,7 +53,7 @@ def diagnose(
         advice=tuple(advice),
         text=wording.stopped(
             stop,
-            len(rollbacks),
+            rollback_count,
             advice,
             resume,
             str(diagnosis_folder(runner) / FILE_NAME),

@@ -14,30 +14,36 @@ def schedulers_of(runner: Runner) -> list[Any]:
     return [one for group in _by_wrapper(runner).values() for one in group]
 
 
-def schedule_positions(runner: Runner) -> dict[str, int]:
-    """How many steps the schedules by iteration have made, by wrapper."""
-    return {
-        name: one.last_step
-        for name, group in _by_wrapper(runner).items()
-        for one in group
-        if not one.by_epoch
-    }
+def schedule_positions(runner: Runner) -> list[int]:
+    """How many steps each schedule has made."""
+    return [one._global_step for one in schedulers_of(runner)]
 
 
-def catch_up(runner: Runner, before: dict[str, int]) -> None:
-    """Tell the hook that moves the schedules how far they were set back.
+def catch_up(runner: Runner, before: list[int]) -> None:
+    """See that schedules which were set back end with the run.
 
-    mmengine's own cannot catch up: with it schedules end that much later.
+    Those by epoch go on with the epoch at once. Those by iteration catch up
+    slowly, by the hook that moves them; mmengine's own cannot do that, with
+    it they end that much later.
 
     Args:
         runner (Runner): The runner.
-        before (dict): Where they were.
+        before (list[int]): Where they were.
     """
-    now = schedule_positions(runner)
+    owed: dict[str, int] = {}
+    positions = iter(before)
+    for name, group in _by_wrapper(runner).items():
+        for one in group:
+            behind = max(next(positions) - one._global_step, 0)
+            if not one.by_epoch:
+                owed[name] = behind
+                continue
+            for _ in range(behind):
+                one.step()
     for hook in runner.hooks:
         if hasattr(hook, 'owe'):
-            for name, position in before.items():
-                hook.owe(max(position - now[name], 0), name)
+            for name, behind in owed.items():
+                hook.owe(behind, name)
 
 
 def _by_wrapper(runner: Runner) -> dict[str, list[Any]]:

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from mmengine.runner import Runner
 from torch import Tensor
 
+from mmstable.optim.buffer_copy import can_write
 from mmstable.optim.new_steps import name_wrappers
-from mmstable.recovery.run_tensors import learned_tensors, optimizers_of
+from mmstable.recovery.run_tensors import (
+    learned_tensors,
+    optimizers_of,
+    param_groups_of,
+    replace_buffer,
+)
 from mmstable.recovery.schedules import schedulers_of
 
 
@@ -25,7 +31,7 @@ class Snapshot:
         self.iteration = -1
         self._tensors: dict[str, Tensor] = {}
         self._states: list[list[dict[str, Any]]] = []
-        self._settings: list[list[dict[str, Any]]] = []
+        self._settings: list[dict[str, Any]] = []
         self._scales: dict[str, dict[str, Any]] = {}
         self._schedules: list[dict[str, Any]] = []
 
@@ -58,10 +64,7 @@ class Snapshot:
     def restore(self, runner: Runner) -> None:
         """Bring the run back to where this was taken."""
         self._restore_optimizers(runner)
-        live = _flat(runner)
-        with torch.no_grad():
-            for name, tensor in self._tensors.items():
-                live[name].copy_(tensor)
+        self._restore_tensors(runner)
         for name, scaler in _scalers(runner):
             scaler.load_state_dict(self._scales[name])
         for one, state in zip(schedulers_of(runner), self._schedules):
@@ -70,6 +73,16 @@ class Snapshot:
             wrapper.zero_grad()
             if hasattr(wrapper, 'forget'):
                 wrapper.forget()
+
+    def _restore_tensors(self, runner: Runner) -> None:
+        live = _flat(runner)
+        with torch.no_grad():
+            for name, tensor in self._tensors.items():
+                present = live.get(name)
+                if present is not None and can_write(present, tensor):
+                    present.copy_(tensor)
+                else:
+                    replace_buffer(runner, name, tensor)
 
     def _remember_optimizers(self, runner: Runner) -> None:
         self._states = [
@@ -80,23 +93,27 @@ class Snapshot:
             for optimizer in optimizers_of(runner)
         ]
         self._settings = [
-            [_settings_of(group) for group in optimizer.param_groups]
-            for optimizer in optimizers_of(runner)
+            _settings_of(group) for group in param_groups_of(runner)
         ]
 
     def _restore_optimizers(self, runner: Runner) -> None:
         """Bring back the structure of the state; its values come after."""
-        for optimizer, states, settings in zip(
-            optimizers_of(runner), self._states, self._settings
-        ):
+        for optimizer, states in zip(optimizers_of(runner), self._states):
             present = dict(optimizer.state)
             optimizer.state.clear()
             for saved in states:
                 optimizer.state[saved['param']] = _revived(
                     saved['state'], present.get(saved['param'], {})
                 )
-            for group, saved in zip(optimizer.param_groups, settings):
-                group.update(saved)
+        for group, saved in zip(param_groups_of(runner), self._settings):
+            group.update(copy.deepcopy(saved))
+
+
+class _Room(NamedTuple):
+    """A tensor without memory, and where it was."""
+
+    shape: Tensor
+    device: torch.device
 
 
 def snapshot_bytes(runner: Runner) -> int:
@@ -156,10 +173,7 @@ def _settings_of(group: dict[str, Any]) -> dict[str, Any]:
 def _without_values(state: dict[str, Any]) -> dict[str, Any]:
     """The state of a parameter, with tensors that have no memory."""
     return {
-        key: (
-            torch.empty_like(value, device='meta'),
-            value.device,
-        )
+        key: _Room(torch.empty_like(value, device='meta'), value.device)
         if isinstance(value, Tensor)
         else copy.deepcopy(value)
         for key, value in state.items()
@@ -169,7 +183,7 @@ def _without_values(state: dict[str, Any]) -> dict[str, Any]:
 def _revived(saved: dict[str, Any], present: dict[str, Any]) -> dict[str, Any]:
     state: dict[str, Any] = {}
     for key, value in saved.items():
-        if not isinstance(value, tuple):
+        if not isinstance(value, _Room):
             state[key] = copy.deepcopy(value)
             continue
         shape, device = value

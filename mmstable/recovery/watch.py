@@ -32,13 +32,13 @@ class RunWatch:
         self._loss = SpikeDetector(**self._spike)
         self._norms: dict[str, SpikeDetector] = {}
         self._stats: dict[str, StepStatistics] = {}
-        # The first bad step of those that no good one has ended.
-        self._since: int | None = None
+        # The first bad step of those that no good one has ended, by wrapper.
+        self._since: dict[str, int] = {}
 
     @property
     def is_calm(self) -> bool:
         """Whether the newest step of every wrapper was a good one."""
-        return self._since is None
+        return not self._since
 
     def follow(self, names: Iterable[str]) -> None:
         """Expect steps of these wrappers."""
@@ -49,7 +49,7 @@ class RunWatch:
 
     def since(self, iteration: int) -> int:
         """When the trouble of this iteration began."""
-        return iteration if self._since is None else self._since
+        return min(self._since.values(), default=iteration)
 
     def hear_loss(self, iteration: int, loss: float | None) -> Trouble | None:
         """Hear of the loss of an iteration."""
@@ -64,9 +64,9 @@ class RunWatch:
         stats = self._stats[name]
         alarming = stats.add(report)
         if report.fault is None:
-            self._since = None
-        elif alarming and self._since is None:
-            self._since = report.iteration
+            self._since.pop(name, None)
+        elif alarming:
+            self._since.setdefault(name, report.iteration)
         if alarming and stats.alarming.is_too_high:
             return self._too_many(name, stats, report.iteration)
         return self._hear_norm(name, report)
@@ -77,7 +77,7 @@ class RunWatch:
 
     def start_over(self) -> None:
         """Judge from now on: the run is not what it was."""
-        self._since = None
+        self._since.clear()
         for stats in self._stats.values():
             stats.start_over()
 
@@ -115,7 +115,7 @@ class RunWatch:
             'loss': self._loss.state_dict(),
             'norms': _states(self._norms),
             'stats': _states(self._stats),
-            'since': self._since,
+            'since': dict(self._since),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -125,7 +125,7 @@ class RunWatch:
         for name, saved in state['stats'].items():
             self._stats[name].load_state_dict(saved)
             self._norms[name].load_state_dict(state['norms'][name])
-        self._since = state['since']
+        self._since = dict(state['since'])
 
 
 def _states(parts: Mapping[str, Any]) -> dict[str, Any]:

@@ -722,3 +722,192 @@ custom_hooks = [
         f'--resume-from {tmp_path}/run/iter_4.pth'
     )
     assert not list((tmp_path / 'run').glob('emergency*'))
+
+
+SAFE_SCHEDULES = dict(
+    param_scheduler=dict(type='mmstable.SafeParamSchedulerHook'),
+    checkpoint=dict(type='CheckpointHook', interval=10**6),
+)
+
+
+def last_rates(folder, schedule, faults=(), iters=24, **kwargs):
+    runner = run(
+        folder,
+        dict(lr_factor=1.0),
+        faults,
+        iters=iters,
+        param_scheduler=schedule,
+        default_hooks=SAFE_SCHEDULES,
+        **kwargs,
+    )
+    assert bool(runner.diary.done) == bool(faults)
+    return runner.optim_wrapper.get_lr()
+
+
+@pytest.mark.parametrize('bad', [6, 14], ids=['warm-up', 'decay'])
+def test_a_schedule_of_two_parts_ends_with_the_run(tmp_path, bad):
+    schedule = [
+        dict(type='LinearLR', start_factor=0.1, by_epoch=False, end=10),
+        dict(type='CosineAnnealingLR', by_epoch=False, begin=10, end=24),
+    ]
+    faults = [Sabotage(loss=[bad, bad + 1])]
+    rates = last_rates(tmp_path / 'bad', schedule, faults)
+    assert rates['lr'] == pytest.approx(
+        last_rates(tmp_path / 'good', schedule)['lr']
+    )
+
+
+def test_a_schedule_by_epoch_goes_on_with_the_epoch(tmp_path):
+    schedule = [dict(type='MultiStepLR', milestones=[2, 3], by_epoch=True)]
+
+    def rates(folder, faults=()):
+        data = ToyData(8)
+        return last_rates(
+            folder,
+            schedule,
+            faults,
+            train_cfg=dict(by_epoch=True, max_epochs=6),
+            train_dataloader=torch.utils.data.DataLoader(data, batch_size=2),
+        )['lr']
+
+    # The snapshot is of the epoch before.
+    assert rates(tmp_path / 'bad', [Sabotage(loss=[9, 10])]) == pytest.approx(
+        rates(tmp_path / 'good')
+    )
+
+
+def test_the_base_rate_of_many_groups_goes_back_too(tmp_path):
+    wrapper = dict(PLAIN, paramwise_cfg=dict(bias_lr_mult=2.0))
+    faults = [Sabotage(loss=[6, 7])]
+    runner = run(
+        tmp_path,
+        dict(lr_factor=1.0),
+        faults,
+        wrapper,
+        param_scheduler=SCHEDULE,
+    )
+    rates = runner.optim_wrapper.get_lr()
+    assert rates['base_lr'][0] == pytest.approx(rates['lr'][0])
+
+
+@pytest.mark.parametrize('missing', ['optimizer', 'param_scheduler'])
+def test_a_checkpoint_of_half_a_state_leaves_the_rate_alone(tmp_path, missing):
+    runner = run(
+        tmp_path,
+        dict(max_snapshot_memory=0.0, lr_factor=1.0),
+        [Poison([9])],
+        param_scheduler=SCHEDULE,
+        default_hooks=dict(
+            checkpoint=dict(
+                type='mmstable.SafeCheckpointHook',
+                interval=3,
+                by_epoch=False,
+                **{f'save_{missing}': False},
+            )
+        ),
+    )
+    assert runner.diary.done[0].restored == 6
+    clean = run(tmp_path / 'clean', param_scheduler=SCHEDULE)
+    assert runner.diary.lr == pytest.approx(clean.diary.lr)
+
+
+def test_a_mask_that_is_made_in_the_first_forward_is_no_poison(tmp_path):
+    class Lazy(ToyModel):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer('mask', None, persistent=False)
+
+        def forward(self, *args, **kwargs):
+            if self.mask is None:
+                self.mask = torch.full((3, 3), -math.inf).triu(1)
+            return super().forward(*args, **kwargs)
+
+    assert run(tmp_path, model=Lazy()).diary.done == []
+
+
+def test_a_poison_that_is_only_warned_of_leaves_others_to_act(tmp_path):
+    with pytest.raises(TrainingDiverged):
+        run(
+            tmp_path,
+            dict(actions=dict(poisoned='warn', nan_loss='stop')),
+            [Poison([5])],
+        )
+
+
+def test_buffers_that_change_their_shape_go_back(tmp_path):
+    class Growing(ToyModel):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer('seen', torch.zeros(1))
+            self.register_buffer('flat', torch.ones(1).expand(3))
+
+        def forward(self, *args, **kwargs):
+            self.seen = torch.zeros(len(self.seen) + 1)
+            return super().forward(*args, **kwargs)
+
+    runner = run(tmp_path, faults=[Poison([7])], model=Growing(), iters=7)
+    assert runner.diary.done[0].restored == 4
+    assert len(runner.model.seen) == 5
+
+
+def test_optimizer_state_may_be_of_any_type(tmp_path):
+    class Factored(torch.optim.SGD):
+        def step(self, closure=None):
+            super().step(closure)
+            for group in self.param_groups:
+                for param in group['params']:
+                    self.state[param]['dims'] = (0, 1, 2)
+
+    from mmengine.registry import OPTIMIZERS
+
+    OPTIMIZERS.register_module(module=Factored, force=True)
+    wrapper = dict(PLAIN, optimizer=dict(type='Factored', lr=0.1))
+    runner = run(tmp_path, faults=[Poison([7])], wrapper=wrapper)
+    assert [d.restored for d in runner.diary.done] == [4]
+
+
+def test_a_spike_inside_a_window_waits_for_its_end(tmp_path):
+    runner = run(
+        tmp_path,
+        dict(spike=SPIKES, actions=dict(spike='rollback')),
+        [Jump([13])],
+        dict(CAREFUL, accumulative_counts=4),
+        iters=16,
+    )
+    assert runner.diary.done[0].iteration == 16
+
+
+def test_a_resumed_run_knows_how_often_it_went_back(tmp_path):
+    first = run(
+        tmp_path,
+        dict(max_rollbacks=1),
+        [Poison([6])],
+        default_hooks=dict(
+            checkpoint=dict(type='CheckpointHook', interval=8, by_epoch=False)
+        ),
+    )
+    assert len(first.diary.done) == 1
+    error = stopped(
+        tmp_path / 'rest',
+        dict(max_rollbacks=1),
+        [Poison([10])],
+        load_from=str(tmp_path / 'iter_8.pth'),
+        resume=True,
+    )
+    assert 'Going back once' in str(error)
+
+
+def test_trouble_of_one_optimizer_is_not_ended_by_another():
+    from mmstable.events import Outcome, StepReport
+    from mmstable.recovery.watch import RunWatch
+    from mmstable.report.guard_wording import make_guard_wording
+
+    limits = dict(window=20, max_rate=0.5, max_in_a_row=9, calibration_steps=0)
+    watch = RunWatch(limits, {}, make_guard_wording('en'))
+    watch.follow(['a', 'b'])
+    for iteration in (1, 2, 3):
+        bad = StepReport(iteration, Outcome.SKIPPED, Fault.NAN_LOSS)
+        watch.hear_step('a', bad)
+        watch.hear_step('b', StepReport(iteration, Outcome.APPLIED))
+    assert not watch.is_calm
+    assert watch.since(3) == 1

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from mmengine.hooks import Hook
+from mmengine.hooks import EMAHook, Hook
 
 from mmstable.checkpoint.stop_signal import StopSignal
 from mmstable.cli.resume_command import resume_command
@@ -24,6 +24,7 @@ from tests.loops.runs import (
     epoch_loop,
     iter_loop,
     loader,
+    validation,
 )
 from tests.toys import NAN, assert_same, toy_runner, weights
 
@@ -154,6 +155,61 @@ def test_a_run_goes_on_exactly_after_an_exception(tmp_path, kind):
     saved = tmp_path / 'part' / 'emergency_iter_4.pth'
     rest = run(tmp_path / 'rest', load_from=str(saved), resume=True)
     assert_same(weights(rest.model), weights(whole.model))
+
+
+def validating(folder, hooks=(), **kwargs):
+    return runner_with(
+        folder,
+        *hooks,
+        model=DropoutModel(),
+        train_cfg=iter_loop(8, val_interval=3),
+        train_dataloader=loader(Numbered(9), shuffle=True),
+        **{**validation(), **kwargs},
+    )
+
+
+class InValidation(Hook):
+    def __init__(self, action):
+        self._action = action
+
+    def before_val_iter(self, runner, batch_idx, data_batch=None):
+        if runner.iter == 3 and batch_idx == 0:
+            self._action(runner)
+
+
+def fail(runner):
+    raise RuntimeError('no memory')
+
+
+@pytest.mark.parametrize('action', [send(signal.SIGTERM), fail])
+def test_weights_and_average_keep_their_places(tmp_path, action):
+    def run(folder, *hooks, **kwargs):
+        torch.manual_seed(0)
+        average = EMAHook(momentum=0.5)
+        runner = validating(folder, [average, *hooks], **kwargs)
+        runner.train()
+        return weights(runner.model), weights(average.ema_model)
+
+    whole = run(tmp_path / 'whole')
+    with pytest.raises((StoppedBySignal, RuntimeError)):
+        run(tmp_path / 'part', InValidation(action))
+    saved = tmp_path / 'part' / 'emergency_iter_3.pth'
+    rest = run(tmp_path / 'rest', load_from=str(saved), resume=True)
+    assert_same(rest, whole)
+
+
+def test_validation_inside_a_window_is_not_saved(tmp_path):
+    wrapper = dict(
+        type='mmstable.SafeOptimWrapper',
+        accumulative_counts=2,
+        optimizer=dict(type='SGD', lr=0.1),
+    )
+    runner = validating(
+        tmp_path, [InValidation(send(signal.SIGTERM))], optim_wrapper=wrapper
+    )
+    with pytest.raises(StoppedBySignal):
+        runner.train()
+    assert (tmp_path / 'emergency_iter_4.pth').exists()
 
 
 def test_a_poisoned_state_is_not_saved(tmp_path):

@@ -128,6 +128,14 @@ def test_a_ramp_can_start_low_and_be_resumed():
     assert [ramp.factor(i) for i in range(5)] == pytest.approx(
         [0.2, 0.4, 0.6, 0.8, 1.0]
     )
-    other = LearningRateRamp(10)
+
+
+def test_a_cut_does_not_shorten_the_warm_up():
+    ramp = LearningRateRamp(10, start=0.2, start_length=100)
+    warm = ramp.factor(50)
+    ramp.cut(50, 0.5)
+    assert ramp.factor(50) == pytest.approx(0.5 * warm)
+    assert ramp.factor(60) == pytest.approx(0.2 + 0.8 * 0.6)
+    other = LearningRateRamp(10, start=0.2, start_length=100)
     other.load_state_dict(ramp.state_dict())
-    assert other.factor(2) == ramp.factor(2)
+    assert other.factor(55) == ramp.factor(55)

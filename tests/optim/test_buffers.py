@@ -170,24 +170,75 @@ def test_mixed_precision_is_protected_too(dtype):
     assert_same(weights(model), before)
 
 
-def test_a_constant_table_is_copied_once(monkeypatch):
-    from mmstable.optim import buffer_copy
+class Odd(nn.Module):
+    """A buffer that a forward pass treats in an odd way."""
 
-    copied = []
-    real = buffer_copy._copy
-    monkeypatch.setattr(
-        buffer_copy,
-        '_copy',
-        lambda a, b: (copied.append([x.numel() for x in a]), real(a, b)),
-    )
+    def __init__(self, buffer, change) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 2)
+        self.register_buffer('odd', buffer)
+        self.change = change
 
-    class Table(nn.Linear):
-        def __init__(self) -> None:
-            super().__init__(4, 2)
-            self.register_buffer('table', torch.zeros(2**17))
+    def forward(self, x):
+        self.change(self)
+        return self.linear(x)
 
-    model = Table()
+
+def add_behind_torchs_back(module):
+    module.odd.data.add_(1)
+
+
+def grow(module):
+    module.odd.data = torch.zeros(len(module.odd) + 1)
+
+
+def bind(module):
+    module.odd = torch.ones(3)
+
+
+def nothing(module):
+    pass
+
+
+@pytest.mark.parametrize(
+    ('buffer', 'change', 'expected'),
+    [
+        (
+            torch.zeros(70000),
+            add_behind_torchs_back,
+            torch.full((70000,), 2.0),
+        ),
+        (torch.zeros(2), grow, torch.zeros(4)),
+        (None, nothing, None),
+        (torch.ones(1, 1).expand(3, 3), nothing, torch.ones(3, 3)),
+        (torch.eye(3).to_sparse_csr(), nothing, torch.eye(3).to_sparse_csr()),
+    ],
+    ids=['data', 'grow', 'none', 'expanded', 'csr'],
+)
+def test_odd_buffers_are_put_back_too(buffer, change, expected):
+    model = Odd(buffer, change)
     wrapper = wrap(model)
-    for index in range(3):
+    for index in range(2):
         iterate(model, wrapper, batch(index))
-    assert copied == [[], []]
+    assert iterate(model, wrapper, torch.full((8, 4), NAN)).skipped
+    if expected is None:
+        assert model.odd is None
+    else:
+        assert torch.equal(model.odd.to_dense(), expected.to_dense())
+    assert iterate(model, wrapper, batch(3)).applied
+
+
+def test_a_buffer_that_a_bad_batch_has_made_is_gone_again():
+    model = Odd(None, bind)
+    wrapper = wrap(model)
+    assert iterate(model, wrapper, torch.full((8, 4), NAN)).skipped
+    assert model.odd is None
+
+
+def test_a_buffer_of_inference_mode_is_put_back():
+    with torch.inference_mode():
+        buffer = torch.ones(2)
+    model = Odd(buffer, bind)
+    wrapper = wrap(model)
+    assert iterate(model, wrapper, torch.full((8, 4), NAN)).skipped
+    assert torch.equal(model.odd, torch.ones(2))
