@@ -1,7 +1,8 @@
 """What protection costs while nothing happens, and what going back costs.
 
-Two trainings of the quick-start model in float32 take turns, iteration by
-iteration: plain mmengine, and everything of mmstable on. Then the copy of all
+Two trainings of the quick-start model take turns, iteration by iteration:
+plain mmengine, and everything of mmstable on; in fp16, as it is shipped, and
+in float32, where an iteration is much shorter. Then the copy of all
 buffers of a ResNet-50 is compared with one of its training iterations, and
 snapshot and rollback of a ViT-B with AdamW are timed.
 """
@@ -18,6 +19,7 @@ from typing import Any, Callable
 import torch
 from hook_overhead import CONFIG, start
 from interleaved import Contender, Race, race
+from mmengine.registry import OPTIM_WRAPPERS
 from mmengine.runner import Runner
 from resnet50 import ResNet50
 from results import (
@@ -27,6 +29,7 @@ from results import (
     machine_facts,
     write_json,
 )
+from stock_wrappers import CpuAmpOptimWrapper
 from torch.nn import Module, ParameterList
 from vit_parameters import WIDTHS, GradedParameters, vit_shapes
 
@@ -46,29 +49,36 @@ STOCK_HOOKS = dict(
 )
 
 
-def quick_start(folder: str, name: str, is_safe: bool) -> Runner:
-    """The quick start in float32, with all of mmstable or none of it."""
+STOCK_WRAPPERS = dict(
+    fp32=dict(type='OptimWrapper'),
+    fp16=dict(type='CpuAmpOptimWrapper', init_scale=1024.0),
+)
+OPTIM_WRAPPERS.register_module(module=CpuAmpOptimWrapper)
+
+
+def quick_start(folder: str, name: str, is_safe: bool, dtype: str) -> Runner:
+    """The quick start, with all of mmstable or none of it."""
     cfg = load_config(str(CONFIG))
     settings = dict(
         optimizer=cfg.optim_wrapper.optimizer,
         clip_grad=cfg.optim_wrapper.clip_grad,
     )
-    if is_safe:
-        cfg.optim_wrapper = dict(type='mmstable.SafeOptimWrapper', **settings)
-    else:
-        cfg.optim_wrapper = dict(type='OptimWrapper', **settings)
+    if not is_safe:
+        cfg.optim_wrapper = dict(STOCK_WRAPPERS[dtype], **settings)
         cfg.custom_hooks = []
         cfg.default_hooks = STOCK_HOOKS
         cfg.train_cfg.type = 'IterBasedTrainLoop'
+    elif dtype == 'fp32':
+        cfg.optim_wrapper = dict(type='mmstable.SafeOptimWrapper', **settings)
     return start(cfg, folder, name)
 
 
-def race_runs(rounds: int) -> tuple[Race, float]:
+def race_runs(rounds: int, dtype: str) -> tuple[Race, float]:
     """Let the two trainings take turns; then seconds for a snapshot."""
     with tempfile.TemporaryDirectory() as folder:
         runners = {
-            'all on': quick_start(folder, 'safe', True),
-            'mmengine': quick_start(folder, 'stock', False),
+            'all on': quick_start(folder, f'safe {dtype}', True, dtype),
+            'mmengine': quick_start(folder, f'stock {dtype}', False, dtype),
         }
         batch = next(iter(runners['mmengine'].train_dataloader))
         result = race(
@@ -166,21 +176,14 @@ def main() -> None:
     )
     args = parser.parse_args()
     torch.set_num_threads(2)
-    runs, snapshot = race_runs(3 if args.quick else 301)
+    runs, snapshot = race_runs(3 if args.quick else 301, 'fp32')
+    half, _ = race_runs(3 if args.quick else 101, 'fp16')
     copy, iteration = share_of_buffers(*((2, 32) if args.quick else (15, 224)))
     size = 'ViT-Ti' if args.quick else 'ViT-B'
     taken, back = time_going_back(size, 2 if args.quick else 7)
     rows = [
-        Row(
-            case='quick start, fp32',
-            what='all on / mmengine',
-            value=runs.ratio('all on', 'mmengine'),
-            limit=1.02,
-            best=runs.best_ratio('all on', 'mmengine'),
-            noise=runs.noise,
-            note=f'{1e3 * runs.median("all on"):.2f} ms / '
-            f'{1e3 * runs.median("mmengine"):.2f} ms',
-        ),
+        _compared('quick start, fp16 as it is', half),
+        _compared('quick start, fp32', runs),
         Row(
             case='quick start, fp32',
             what='snapshot / iteration',
@@ -201,8 +204,23 @@ def main() -> None:
     for key, value in machine_facts().items():
         print(f'{key}: {value}')
     print(f'\n{format_table(rows)}')
-    write_json(args.json, rows, {'runs': runs.as_dict()})
+    write_json(
+        args.json, rows, {'fp16': half.as_dict(), 'fp32': runs.as_dict()}
+    )
     print(f'\nwritten to {args.json}')
+
+
+def _compared(case: str, runs: Race) -> Row:
+    return Row(
+        case=case,
+        what='all on / mmengine',
+        value=runs.ratio('all on', 'mmengine'),
+        limit=1.02,
+        best=runs.best_ratio('all on', 'mmengine'),
+        noise=runs.noise,
+        note=f'{1e3 * runs.median("all on"):.2f} ms / '
+        f'{1e3 * runs.median("mmengine"):.2f} ms',
+    )
 
 
 if __name__ == '__main__':

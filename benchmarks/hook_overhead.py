@@ -46,7 +46,7 @@ def ready_runner(folder: str, name: str, hooks: list[dict]) -> Runner:
     """A quick-start run, up to its first iteration."""
     cfg = load_config(str(CONFIG))
     cfg.custom_hooks = hooks
-    cfg.default_hooks.guard = None
+    cfg.default_hooks.pop('guard')
     if hooks:
         cfg.optim_wrapper.clip_grad = None
     return start(cfg, folder, name)

@@ -22,13 +22,27 @@ def capture_rng() -> dict[str, Any]:
         dict: ``python``, ``numpy`` (None if its generator is not the usual
         one), ``torch`` and ``devices``, the states of all accelerators.
     """
-    version, words, gauss = random.getstate()
+    return plain_rng(raw_rng())
+
+
+def raw_rng() -> tuple[Any, Any, Tensor, dict[str, list[Tensor]]]:
+    """The same as the generators give it, which takes half the time."""
+    return (
+        random.getstate(),
+        np.random.get_state(),
+        torch.get_rng_state(),
+        _device_states(),
+    )
+
+
+def plain_rng(raw: tuple[Any, Any, Tensor, dict]) -> dict[str, Any]:
+    """What :func:`capture_rng` would have given then."""
+    (version, words, gauss), numpy, own, devices = raw
     return {
-        # Several times as fast as torch with a tuple.
-        'python': [version, torch.from_numpy(np.array(words)), gauss],
-        'numpy': _numpy_state(),
-        'torch': torch.get_rng_state(),
-        'devices': _device_states(),
+        'python': [version, torch.tensor(words), gauss],
+        'numpy': _plain_numpy(numpy),
+        'torch': own,
+        'devices': devices,
     }
 
 
@@ -52,8 +66,7 @@ def restore_rng(state: dict[str, Any]) -> None:
     _set_device_states(state['devices'])
 
 
-def _numpy_state() -> list[Any] | None:
-    state = np.random.get_state()
+def _plain_numpy(state: Any) -> list[Any] | None:
     if isinstance(state, dict):
         return None
     kind, words, position, has_gauss, cached = state

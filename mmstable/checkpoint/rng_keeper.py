@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
-from typing import Any
+from typing import Any, Callable
 
 import torch
 from mmengine.dist import get_rank
@@ -20,7 +20,12 @@ class RngKeeper(Hook):
 
     def __init__(self) -> None:
         self.iteration = -1
-        self.rng: Any = None
+        self._give: Callable[[], Any] = lambda: None
+
+    @property
+    def rng(self) -> Any:
+        """The state that is kept."""
+        return self._give()
 
     def after_train_iter(
         self,
@@ -31,8 +36,8 @@ class RngKeeper(Hook):
     ) -> None:
         """Keep the newest one."""
         loop = runner.train_loop
-        if hasattr(loop, 'rng_state'):
-            self.iteration, self.rng = runner.iter + 1, loop.rng_state()
+        if hasattr(loop, 'keep_rng'):
+            self.iteration, self._give = runner.iter + 1, loop.keep_rng()
 
     def of(self, runner: Runner) -> dict[int, Any]:
         """The state of this rank, if it is that of the newest step."""

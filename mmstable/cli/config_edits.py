@@ -124,6 +124,28 @@ def set_seed(cfg: Config, seed: int | None, deterministic: bool) -> None:
     cfg.randomness = randomness
 
 
+# Those of mmengine's own, which it lets go by itself.
+_OWN_HOOKS = (
+    'runtime_info',
+    'timer',
+    'sampler_seed',
+    'logger',
+    'param_scheduler',
+    'checkpoint',
+)
+
+
+def drop_absent_hooks(cfg: Config) -> None:
+    """Let ``default_hooks = dict(guard=None)`` switch a hook off.
+
+    mmengine takes None for its own names only.
+    """
+    hooks = cfg.get('default_hooks') or {}
+    for name in [n for n in hooks if hooks[n] is None]:
+        if name not in _OWN_HOOKS:
+            hooks.pop(name)
+
+
 def disable_validation(cfg: Config) -> None:
     """Remove what validation needs, and what depends on its results."""
     cfg.val_cfg = cfg.val_dataloader = cfg.val_evaluator = None

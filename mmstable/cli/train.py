@@ -97,6 +97,7 @@ def edit_config(
         edits.enable_amp(cfg)
     if args.no_validate:
         edits.disable_validation(cfg)
+    edits.drop_absent_hooks(cfg)
     cfg.launcher = args.launcher
     return cfg
 

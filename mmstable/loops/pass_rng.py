@@ -17,8 +17,13 @@ from mmstable.loops.data_place import sampler_of
 
 def capture_pass_rng(dataloader: DataLoader) -> dict[str, Any]:
     """The state of all generators, the loader's own included."""
+    return {**capture_rng(), **own_states(dataloader)}
+
+
+def own_states(dataloader: DataLoader) -> dict[str, Any]:
+    """The state of the generators that only the loader has."""
     own = [one.get_state() for one in _own_generators(dataloader)]
-    return {**capture_rng(), 'generators': own}
+    return {'generators': own}
 
 
 def restore_pass_rng(dataloader: DataLoader, state: dict[str, Any]) -> None:

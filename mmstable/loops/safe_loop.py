@@ -5,12 +5,17 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import asdict, fields
-from typing import Any
+from typing import Any, Callable
 
 from mmengine.dataset import InfiniteSampler
 from mmengine.runner import BaseLoop
 
-from mmstable.checkpoint.rng import capture_rng, restore_rng
+from mmstable.checkpoint.rng import (
+    capture_rng,
+    plain_rng,
+    raw_rng,
+    restore_rng,
+)
 from mmstable.errors import CheckpointError, MMStableError
 from mmstable.loops.batch_checks import check_steps
 from mmstable.loops.data_place import (
@@ -20,7 +25,11 @@ from mmstable.loops.data_place import (
     sampler_of,
 )
 from mmstable.loops.moving import can_move, iterate_from
-from mmstable.loops.pass_rng import capture_pass_rng, restore_pass_rng
+from mmstable.loops.pass_rng import (
+    capture_pass_rng,
+    own_states,
+    restore_pass_rng,
+)
 from mmstable.loops.replay import replay
 from mmstable.loops.validation_mark import ValidationMark
 from mmstable.optim.new_steps import name_losses, settle_steps
@@ -115,10 +124,27 @@ class SafeLoop(BaseLoop):
         if self._saved_rng is not None:
             # Nothing was drawn yet.
             return self._saved_rng
-        now = self._rng_outside or capture_rng()
+        return self._with_start(self._rng_outside or capture_rng())
+
+    def keep_rng(self) -> Callable[[], dict[str, Any]]:
+        """Keep the random state after an iteration, and give it if asked.
+
+        As it is asked for after a failure only, most of the work is put off.
+        """
+        raw, start = raw_rng(), self._with_start({})['pass_start']
+        is_new = 'torch' not in start
+
+        def give() -> dict[str, Any]:
+            now = plain_rng(raw)
+            return {**now, 'pass_start': {**now, **start} if is_new else start}
+
+        return give
+
+    def _with_start(self, now: dict[str, Any]) -> dict[str, Any]:
+        """Add what the pass over the data started from."""
         start = self._pass_rng
         if self._place.index == 0 or start is None:
-            start = {**capture_pass_rng(self.dataloader), **now}
+            start = {**now, **own_states(self.dataloader)}
         return {**now, 'pass_start': start}
 
     def resume_rng(self, state: dict[str, Any]) -> None:

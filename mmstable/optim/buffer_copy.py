@@ -34,8 +34,10 @@ class BufferCopy:
         for index, (buffer, copy) in enumerate(zip(live, copies)):
             if buffer is None:
                 continue
-            if copy is not None and can_write(copy, buffer):
-                sources.append(buffer.detach())
+            # What was copied once is cheap to check: nothing but its shape
+            # can have changed.
+            if copy is not None and _is_like(copy, buffer):
+                sources.append(buffer)
                 targets.append(copy)
             else:
                 copies[index] = buffer.detach().clone()
@@ -66,6 +68,10 @@ class BufferCopy:
     def forget(self) -> None:
         """Nothing is to be put back."""
         self.is_taken = False
+
+
+def _is_like(copy: Tensor, buffer: Tensor) -> bool:
+    return copy.shape == buffer.shape and copy.layout is torch.strided
 
 
 def can_write(target: Tensor, source: Tensor) -> bool:
