@@ -64,7 +64,7 @@ def test_what_is_saved_is_the_state_of_all(monkeypatch):
 def test_random_states_travel_as_text():
     keeper = RngKeeper()
     rng = {'torch': torch.get_rng_state(), 'python': [3, 'a', None]}
-    loop = SimpleNamespace(rng_state=lambda: rng)
+    loop = SimpleNamespace(keep_rng=lambda: lambda: rng)
     keeper.after_train_iter(SimpleNamespace(iter=6, train_loop=loop), 6)
     iteration, state = unpack(keeper.pack())
     assert iteration == 7
