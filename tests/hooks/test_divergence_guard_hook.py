@@ -911,3 +911,15 @@ def test_trouble_of_one_optimizer_is_not_ended_by_another():
         watch.hear_step('b', StepReport(iteration, Outcome.APPLIED))
     assert not watch.is_calm
     assert watch.since(3) == 1
+
+
+def test_a_sparse_table_is_left_alone(tmp_path):
+    class Graph(ToyModel):
+        def __init__(self) -> None:
+            super().__init__()
+            table = torch.eye(3).to_sparse_csr()
+            self.register_buffer('graph', table, persistent=False)
+
+    runner = run(tmp_path, faults=[Poison([7])], model=Graph())
+    assert [d.restored for d in runner.diary.done] == [4]
+    assert torch.equal(runner.model.graph.to_dense(), torch.eye(3))
