@@ -37,8 +37,8 @@ from mmstable import SafeOptimWrapper
 from mmstable.checkpoint.audit import find_poison
 from mmstable.cli.config_file import load_config
 from mmstable.optim.buffer_protection import BufferProtection
-from mmstable.recovery.run_tensors import learned_tensors
-from mmstable.recovery.snapshot import Snapshot
+from mmstable.run_state.run_tensors import learned_tensors
+from mmstable.run_state.snapshot import Snapshot
 
 STOCK_HOOKS = dict(
     timer=dict(type='IterTimerHook'),

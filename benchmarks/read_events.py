@@ -9,8 +9,8 @@ import time
 from pathlib import Path
 
 from mmstable.events import Culprit
+from mmstable.events.json_lines import encode
 from mmstable.report import StepFault, read_events
-from mmstable.report.json_lines import encode
 
 HEADER = Path(__file__).parents[1] / 'docs/en/event_file.md'
 

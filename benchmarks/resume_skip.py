@@ -26,9 +26,9 @@ from results import (
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from mmstable.loops.data_place import DataPlace, place_of_iteration
 from mmstable.loops.endless_batches import EndlessBatches
-from mmstable.loops.moving import iterate_from
+from mmstable.loops.skip_batches import iterate_from
+from mmstable.run_state.data_position import DataPosition, place_of_iteration
 
 LIMIT_SECONDS = 2.0
 _BATCH_SIZE = 16
@@ -73,7 +73,7 @@ def seconds_to_replay(
     loader: DataLoader, iterations: int, measured: int
 ) -> float:
     """The same by reading, from the time that some batches take."""
-    batches = EndlessBatches(loader, lambda _: iter(loader), DataPlace())
+    batches = EndlessBatches(loader, lambda _: iter(loader), DataPosition())
     next(batches)
     start = time.perf_counter()
     for _ in islice(batches, measured):

@@ -11,6 +11,7 @@ from mmstable import hooks, loops, optim
 from mmstable.checkpoint.safe_globals import allow_mmengine_checkpoints
 from mmstable.config_paths import config_path
 from mmstable.events import Culprit, Fault, Outcome, StepReport
+from mmstable.legacy import schedules
 from mmstable.optim import SafeAmpOptimWrapper, SafeOptimWrapper
 from mmstable.version import __version__
 
@@ -34,4 +35,5 @@ __all__ = [
     'hooks',
     'loops',
     'optim',
+    'schedules',
 ]

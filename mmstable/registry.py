@@ -23,7 +23,7 @@ def _child(parent: Registry, location: str) -> Registry:
 
 OPTIM_WRAPPERS = _child(root.OPTIM_WRAPPERS, 'mmstable.optim')
 OPTIMIZERS = _child(root.OPTIMIZERS, 'mmstable.optim')
-PARAM_SCHEDULERS = _child(root.PARAM_SCHEDULERS, 'mmstable.optim')
+PARAM_SCHEDULERS = _child(root.PARAM_SCHEDULERS, 'mmstable.legacy.schedules')
 HOOKS = _child(root.HOOKS, 'mmstable.hooks')
 LOOPS = _child(root.LOOPS, 'mmstable.loops')
 STRATEGIES = _child(root.STRATEGIES, 'mmstable.strategies')

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import threading
+from contextlib import contextmanager
+
+import pytest
 
 # Tiny tensors are slower on several threads, and tests run side by side.
 os.environ.setdefault('OMP_NUM_THREADS', '1')
@@ -13,3 +17,26 @@ os.environ.setdefault('OMP_NUM_THREADS', '1')
 # they start, deaf to Ctrl-C.
 if threading.current_thread() is threading.main_thread():
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture
+def capture_log():
+    """Collect what mmengine's current logger says from a level on."""
+
+    @contextmanager
+    def capture(level: int = logging.INFO):
+        lines: list[str] = []
+
+        class Collector(logging.Handler):
+            def emit(self, record: logging.LogRecord) -> None:
+                lines.append(record.getMessage())
+
+        from mmengine.logging import MMLogger
+
+        logger = MMLogger.get_current_instance()
+        handler = Collector(level)
+        logger.addHandler(handler)
+        yield lines
+        logger.removeHandler(handler)
+
+    return capture

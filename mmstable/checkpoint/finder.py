@@ -15,7 +15,7 @@ from mmstable.checkpoint.loading import (
     check_data,
     load_checkpoint,
 )
-from mmstable.checkpoint.side_file import SideFile, digest
+from mmstable.checkpoint.manifest import Manifest, digest
 
 _NAME = re.compile(r'(?:iter|epoch|emergency)_\D*(\d+)\.pth$')
 
@@ -80,7 +80,7 @@ def verify_checkpoint(path: Path) -> GoodCheckpoint:
         BadCheckpoint: If a run cannot go on from it.
     """
     is_zip = check_container(path)
-    side = SideFile.read(path)
+    side = Manifest.read(path)
     if side is not None:
         _compare(path, side)
     elif is_zip:
@@ -98,7 +98,7 @@ def verify_checkpoint(path: Path) -> GoodCheckpoint:
     return GoodCheckpoint(path, int(meta['iter']), int(meta['epoch']))
 
 
-def _compare(path: Path, side: SideFile) -> None:
+def _compare(path: Path, side: Manifest) -> None:
     size = path.stat().st_size
     if size != side.size:
         what = 'truncated' if size < side.size else 'corrupt'
@@ -124,7 +124,7 @@ class _Candidate:
 
     @classmethod
     def at(cls, path: Path) -> _Candidate:
-        side = SideFile.read(path)
+        side = Manifest.read(path)
         if side is not None:
             return cls(path, side.iteration, side.time)
         try:

@@ -9,7 +9,7 @@ from typing import Any
 from mmengine.optim import _ParamScheduler
 from mmengine.runner import EpochBasedTrainLoop, Runner
 
-from mmstable.optim.new_steps import name_wrappers
+from mmstable.optim.new_steps import wrappers_of
 
 _INITIAL = 'initial_'
 
@@ -25,12 +25,12 @@ class ConfiguredSchedule:
     def __init__(self, runner: Runner) -> None:
         self._values = {
             name: [_start_values(group) for group in wrapper.param_groups]
-            for name, wrapper in name_wrappers(runner.optim_wrapper).items()
+            for name, wrapper in wrappers_of(runner.optim_wrapper).items()
         }
 
     def move_to(self, runner: Runner) -> None:
         """Replace the runner's schedule by this, at its iteration."""
-        for name, wrapper in name_wrappers(runner.optim_wrapper).items():
+        for name, wrapper in wrappers_of(runner.optim_wrapper).items():
             for group, values in zip(wrapper.param_groups, self._values[name]):
                 group.update(values)
         configured = runner.cfg.get('param_scheduler')

@@ -25,7 +25,7 @@ from mmstable.checkpoint.loading import (
     check_container,
     load_checkpoint,
 )
-from mmstable.checkpoint.side_file import SideFile, remove_side_file
+from mmstable.checkpoint.manifest import Manifest, remove_manifest
 from mmstable.events import Culprit
 from mmstable.version import __version__
 
@@ -134,7 +134,7 @@ class CheckpointSaver:
             self._read_back(temporary)
             # A file without a side file is looked through; one with the side
             # file of its predecessor would be taken for damaged.
-            remove_side_file(path)
+            remove_manifest(path)
 
         with atomic_file(path, verify) as stream:
             torch.save(checkpoint, cast(BinaryIO, stream))
@@ -187,8 +187,8 @@ def _save_on_any_rank(runner: Runner, *args: Any, **kwargs: Any) -> None:
     getattr(save, '__wrapped__', save)(runner, *args, **kwargs)
 
 
-def _describe(meta: Mapping[str, Any], stream: HashedStream) -> SideFile:
-    return SideFile(
+def _describe(meta: Mapping[str, Any], stream: HashedStream) -> Manifest:
+    return Manifest(
         size=stream.size,
         sha256=stream.sha256(),
         iteration=meta['iter'],

@@ -11,7 +11,7 @@ import mmengine
 from mmengine.config import Config
 
 from mmstable.cli.config_file import load_config
-from mmstable.preflight.legacy import translate
+from mmstable.legacy.config import translate
 
 
 def plain_settings(cfg: Config) -> dict[str, Any]:

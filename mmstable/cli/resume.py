@@ -22,7 +22,7 @@ from mmstable.checkpoint.loading import (
     check_weights,
     trust_checkpoint,
 )
-from mmstable.cli.join_ranks import decide_on_first_rank
+from mmstable.distributed.join_ranks import decide_on_rank_zero
 from mmstable.errors import CheckpointError, UsageError
 
 
@@ -39,7 +39,7 @@ def settle_checkpoint(
         args (argparse.Namespace): The command line.
         say (Callable): Prints a line for the user.
     """
-    cfg.load_from, cfg.resume, shown = decide_on_first_rank(
+    cfg.load_from, cfg.resume, shown = decide_on_rank_zero(
         lambda: _decide(cfg, args, say)
     )
     _check_all_see(cfg.load_from)

@@ -19,12 +19,12 @@ from mmstable.cli.config_mistakes import (
     explain_mistake,
     refuse_impossible_batches,
 )
-from mmstable.cli.join_ranks import SaidByFirstRank, join_ranks
-from mmstable.cli.launchers import rank_of
-from mmstable.cli.old_config import modernize
+from mmstable.cli.legacy_config import modernize
 from mmstable.cli.resume import settle_checkpoint
 from mmstable.cli.resume_command import launch_command, resume_command
 from mmstable.cli.train_args import parse_args
+from mmstable.distributed.join_ranks import ReportedByRankZero, join_ranks
+from mmstable.distributed.launchers import rank_of
 from mmstable.errors import (
     MMStableError,
     StoppedBySignal,
@@ -66,7 +66,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except StoppedBySignal as stop:
         say_once(f'{stop}; the command to go on is above')
         return stop.exit_code
-    except SaidByFirstRank as echo:
+    except ReportedByRankZero as echo:
         return echo.exit_code
     except TrainingDiverged as error:
         say_once(f'error: diverged; the reason is above, and in {error.file}')

@@ -15,9 +15,9 @@ from mmstable.cli.base_files import direct_bases, new_bases, plain_settings
 from mmstable.cli.config_file import load_config
 from mmstable.cli.train_args import Parser
 from mmstable.errors import MMStableError, UsageError
-from mmstable.preflight.legacy import Translation, Weight, translate
-from mmstable.preflight.legacy.difference import difference
-from mmstable.preflight.legacy.render import render
+from mmstable.legacy.config import Translation, Weight, translate
+from mmstable.legacy.config.difference import difference
+from mmstable.legacy.config.render import render
 
 # Translated, but something has no counterpart.
 EXIT_INCOMPLETE = 5

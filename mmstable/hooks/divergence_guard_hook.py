@@ -10,16 +10,21 @@ from typing import Any
 from mmengine.dist import is_main_process
 from mmengine.runner import Runner
 
-from mmstable import dist
 from mmstable.checkpoint.audit import list_culprits
+from mmstable.distributed import collectives as dist
 from mmstable.errors import TrainingDiverged
 from mmstable.events import Action, Culprit, Fault, Intervention, StepReport
+from mmstable.events.samples import read_losses
 from mmstable.hooks.step_hook import StepHook
-from mmstable.optim.new_steps import name_wrappers, window_is_open
+from mmstable.messages.guard_wording import make_guard_wording
+from mmstable.messages.rate_limit import RateLimit
+from mmstable.optim.new_steps import window_is_open, wrappers_of
 from mmstable.optim.parameter_names import unwrap
 from mmstable.optim.stock_steps import StockSteps
 from mmstable.recovery.budget import RollbackBudget
-from mmstable.recovery.giving_up import diagnose, diagnosis_folder
+from mmstable.recovery.detector import DivergenceDetector
+from mmstable.recovery.diagnose import diagnose, diagnosis_folder
+from mmstable.recovery.diagnosis import FILE_NAME
 from mmstable.recovery.guard_settings import (
     check_int,
     check_memory,
@@ -27,18 +32,13 @@ from mmstable.recovery.guard_settings import (
     parse_ramp,
     parse_spike,
 )
+from mmstable.recovery.incident import Incident
 from mmstable.recovery.lr_factor import LearningRateFactor
 from mmstable.recovery.policy import parse_actions
+from mmstable.recovery.rollback import Rollback
 from mmstable.recovery.run_audit import RunAudit
-from mmstable.recovery.snapshot import snapshot_bytes
-from mmstable.recovery.trouble import Trouble
-from mmstable.recovery.watch import RunWatch
-from mmstable.recovery.way_back import WayBack
 from mmstable.registry import HOOKS, register_globally
-from mmstable.report.diagnosis import FILE_NAME
-from mmstable.report.guard_wording import make_guard_wording
-from mmstable.report.line_budget import LineBudget
-from mmstable.report.samples import read_losses
+from mmstable.run_state.snapshot import snapshot_bytes
 
 _NAME = 'DivergenceGuardHook'
 
@@ -112,7 +112,7 @@ class DivergenceGuardHook(StepHook):
         super().__init__()
         self._actions = parse_actions(_NAME, actions)
         self._wording = make_guard_wording(lang)
-        self._watch = RunWatch(
+        self._watch = DivergenceDetector(
             dict(
                 window=check_int(_NAME, 'window', window, 20),
                 max_rate=check_share(_NAME, 'max_bad_rate', max_bad_rate),
@@ -142,10 +142,10 @@ class DivergenceGuardHook(StepHook):
             check_int(_NAME, 'max_rollbacks', max_rollbacks, 0),
             check_int(_NAME, 'renew_rollbacks', renew_rollbacks, 1),
         )
-        self._way_back = WayBack(self._interval)
-        self._lines = LineBudget(10, per=100)
+        self._way_back = Rollback(self._interval)
+        self._lines = RateLimit(10, per=100)
         self._audit: RunAudit
-        self._troubles: list[Trouble] = []
+        self._troubles: list[Incident] = []
         self._rollbacks: list[Intervention] = []
         # Over all processes of the run.
         self._rollback_count = 0
@@ -158,7 +158,7 @@ class DivergenceGuardHook(StepHook):
         """Get ready to go back, from the very first iteration on."""
         super().before_train(runner)
         if self._actions[Fault.SPIKE] is Action.SKIP:
-            for name, wrapper in name_wrappers(runner.optim_wrapper).items():
+            for name, wrapper in wrappers_of(runner.optim_wrapper).items():
                 if hasattr(wrapper, 'reject_steps'):
                     wrapper.reject_steps(partial(self._watch.is_spike, name))
         if Action.ROLLBACK in self._actions.values():
@@ -220,7 +220,7 @@ class DivergenceGuardHook(StepHook):
             name: wrapper
             if hasattr(wrapper, 'last_step')
             else StockSteps(wrapper, runner.model)
-            for name, wrapper in name_wrappers(runner.optim_wrapper).items()
+            for name, wrapper in wrappers_of(runner.optim_wrapper).items()
         }
         self._watch.follow(sources)
         return sources
@@ -255,7 +255,7 @@ class DivergenceGuardHook(StepHook):
             anywhere = dist.any_rank(trouble is not None)
             if anywhere and trouble is None:
                 reason = self._wording.elsewhere('loss')
-                trouble = Trouble(Fault.SPIKE, reason, iteration, 'loss')
+                trouble = Incident(Fault.SPIKE, reason, iteration, 'loss')
         self._note(trouble)
 
     def _look_for_poison(self, runner: Runner, iteration: int) -> None:
@@ -266,7 +266,7 @@ class DivergenceGuardHook(StepHook):
 
     def _note_poison(self, culprits: list[Culprit], iteration: int) -> None:
         self._note(
-            Trouble(
+            Incident(
                 Fault.POISONED,
                 self._wording.poisoned(list_culprits(culprits)),
                 self._watch.since(iteration),
@@ -274,7 +274,7 @@ class DivergenceGuardHook(StepHook):
             )
         )
 
-    def _note(self, trouble: Trouble | None) -> None:
+    def _note(self, trouble: Incident | None) -> None:
         if trouble is not None:
             self._troubles.append(trouble)
 
@@ -284,7 +284,7 @@ class DivergenceGuardHook(StepHook):
             # Half of a window cannot be taken back.
             return
         troubles, self._troubles = self._troubles, []
-        gravest: Trouble | None = None
+        gravest: Incident | None = None
         for trouble in troubles:
             if gravest is None or self._rank(trouble) > self._rank(gravest):
                 gravest = trouble
@@ -304,12 +304,12 @@ class DivergenceGuardHook(StepHook):
                 self._watch.start_over()
             self._tell(runner, self._record(action, iteration, gravest))
 
-    def _rank(self, trouble: Trouble) -> tuple[int, bool]:
+    def _rank(self, trouble: Incident) -> tuple[int, bool]:
         order = list(Action).index(self._actions[trouble.fault])
         return order, trouble.fault is Fault.POISONED
 
     def _roll_back(
-        self, runner: Runner, iteration: int, trouble: Trouble
+        self, runner: Runner, iteration: int, trouble: Incident
     ) -> None:
         gone = None
         if not self._budget.is_spent:
@@ -335,7 +335,7 @@ class DivergenceGuardHook(StepHook):
         self._tell(runner, done)
 
     def _record(
-        self, action: Action, iteration: int, trouble: Trouble, **facts: Any
+        self, action: Action, iteration: int, trouble: Incident, **facts: Any
     ) -> Intervention:
         return Intervention(
             iteration=iteration,
@@ -354,7 +354,7 @@ class DivergenceGuardHook(StepHook):
             )
             runner.logger.warning(f'{_NAME}: {line}')
 
-    def _stop(self, runner: Runner, iteration: int, trouble: Trouble) -> None:
+    def _stop(self, runner: Runner, iteration: int, trouble: Incident) -> None:
         done = self._record(Action.STOP, iteration, trouble)
         runner.call_hook('after_intervention', intervention=done)
         diagnosis = diagnose(

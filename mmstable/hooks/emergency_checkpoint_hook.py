@@ -9,16 +9,16 @@ from mmengine.dist import get_world_size, is_main_process
 from mmengine.hooks import Hook
 from mmengine.runner import Runner
 
-from mmstable import dist
-from mmstable.checkpoint.appointment import Appointment
-from mmstable.checkpoint.going_on import how_to_go_on
-from mmstable.checkpoint.rng_keeper import RngKeeper
+from mmstable.checkpoint.resume_hint import resume_hint
 from mmstable.checkpoint.stop_signal import StopSignal
+from mmstable.distributed import collectives as dist
+from mmstable.distributed.coordinated_stop import CoordinatedStop
+from mmstable.distributed.parallelism import Sharing, find_sharing
 from mmstable.errors import StoppedBySignal, TrainingDiverged
 from mmstable.hooks.safe_checkpoint_hook import SafeCheckpointHook
-from mmstable.optim.new_steps import name_wrappers, window_is_open
-from mmstable.optim.sharing import Sharing, find_sharing
+from mmstable.optim.new_steps import window_is_open, wrappers_of
 from mmstable.registry import HOOKS, register_globally
+from mmstable.run_state.rng_keeper import RngKeeper
 
 _SIGNALS = ('SIGTERM', 'SIGUSR1', 'SIGINT')
 
@@ -67,7 +67,7 @@ class EmergencyCheckpointHook(Hook):
         self._interval = interval
         self._is_training = False
         self._common_val_iters = 0
-        self._appointment: Appointment | None = None
+        self._appointment: CoordinatedStop | None = None
         self._keeper = RngKeeper()
 
     def before_train(self, runner: Runner) -> None:
@@ -154,17 +154,17 @@ class EmergencyCheckpointHook(Hook):
             runner.logger.error(
                 f'mmstable: training failed with {type(exception).__name__}. '
                 f'The state before it is saved in {path}. '
-                f'{how_to_go_on(runner, path)}'
+                f'{resume_hint(runner, path)}'
             )
 
-    def _prepare_appointment(self, runner: Runner) -> Appointment | None:
+    def _prepare_appointment(self, runner: Runner) -> CoordinatedStop | None:
         """A way to agree without a collective, if gradients are shared."""
         sharing = find_sharing(runner.model)
         if sharing not in (Sharing.REDUCED, Sharing.SHARDED):
             return None
-        wrappers = name_wrappers(runner.optim_wrapper).values()
+        wrappers = wrappers_of(runner.optim_wrapper).values()
         windows = [getattr(w, '_accumulative_counts', 1) for w in wrappers]
-        return Appointment(self._interval, max(windows))
+        return CoordinatedStop(self._interval, max(windows))
 
     def _stop_if_asked(self, runner: Runner, count: int) -> None:
         if get_world_size() > 1 and count % self._interval:
@@ -182,7 +182,7 @@ class EmergencyCheckpointHook(Hook):
         if is_main_process():
             runner.logger.warning(
                 f'mmstable: stopped by {name}: {saved}. '
-                f'{how_to_go_on(runner, path)}'
+                f'{resume_hint(runner, path)}'
             )
         raise StoppedBySignal(name, received or 15)
 

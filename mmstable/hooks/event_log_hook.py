@@ -10,11 +10,11 @@ from mmengine.runner import Runner
 
 from mmstable.errors import StoppedBySignal
 from mmstable.events import Culprit, Injection, Intervention
-from mmstable.optim.new_steps import name_losses, name_wrappers
+from mmstable.events.event_log import EventLog
+from mmstable.events.run_header import describe_run, device_of
+from mmstable.events.run_recorder import RunRecorder
+from mmstable.optim.new_steps import record_losses, wrappers_of
 from mmstable.registry import HOOKS, register_globally
-from mmstable.report.event_log import EventLog
-from mmstable.report.run_facts import describe_run, device_of
-from mmstable.report.run_recorder import RunRecorder
 
 
 @register_globally(HOOKS)
@@ -52,7 +52,7 @@ class EventLogHook(Hook):
         header = describe_run(runner)
         self._recorder = RunRecorder(
             EventLog(Path(runner.log_dir, 'stability'), header),
-            name_wrappers(runner.optim_wrapper),
+            wrappers_of(runner.optim_wrapper),
             header.rank,
         )
 
@@ -67,7 +67,7 @@ class EventLogHook(Hook):
         if self._recorder is None:
             return
         iteration = runner.iter + 1
-        name_losses(runner.optim_wrapper, outputs)
+        record_losses(runner.optim_wrapper, outputs)
         self._recorder.check_steps(iteration, outputs)
         if iteration % self._interval == 0:
             self._recorder.sample(iteration, outputs, device_of(runner.model))

@@ -13,10 +13,10 @@ from mmengine.runner import Runner
 
 from mmstable.errors import ConfigError
 from mmstable.events import Injection
-from mmstable.faults.action import Scene, disarm
-from mmstable.faults.kinds import PlannedFault, plan_fault
-from mmstable.faults.ledger import Ledger
-from mmstable.optim.new_steps import name_wrappers
+from mmstable.fault_injection.action import Scene, disarm
+from mmstable.fault_injection.kinds import PlannedFault, plan_fault
+from mmstable.fault_injection.ledger import Ledger
+from mmstable.optim.new_steps import wrappers_of
 from mmstable.optim.parameter_names import unwrap
 from mmstable.registry import HOOKS, register_globally
 
@@ -182,7 +182,7 @@ class FaultInjectorHook(Hook):
         fault.action.arm(
             Scene(
                 model=unwrap(runner.model),
-                wrappers=name_wrappers(runner.optim_wrapper),
+                wrappers=wrappers_of(runner.optim_wrapper),
                 handles=self._handles,
                 tell=tell,
                 note=note,

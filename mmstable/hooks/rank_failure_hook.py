@@ -13,16 +13,16 @@ from mmengine.dist import get_rank, get_world_size
 from mmengine.hooks import Hook
 from mmengine.runner import Runner
 
-from mmstable.checkpoint.going_on import how_to_go_on
-from mmstable.checkpoint.rng_keeper import RngKeeper, unpack
+from mmstable.checkpoint.resume_hint import resume_hint
+from mmstable.distributed.heartbeat import PeerFailure, PeerWatch
+from mmstable.distributed.parallelism import Sharing, find_sharing
 from mmstable.errors import MMStableError, PeerFailedError, StoppedBySignal
 from mmstable.hooks.event_log_hook import EventLogHook
 from mmstable.hooks.safe_checkpoint_hook import SafeCheckpointHook
-from mmstable.optim.new_steps import name_wrappers, window_is_open
-from mmstable.optim.sharing import Sharing, find_sharing
-from mmstable.peer_watch import PeerFailure, PeerWatch
+from mmstable.liveness.stacks import write_exception, write_stacks
+from mmstable.optim.new_steps import window_is_open, wrappers_of
 from mmstable.registry import HOOKS, register_globally
-from mmstable.report.stacks import write_exception, write_stacks
+from mmstable.run_state.rng_keeper import RngKeeper, unpack
 
 _OPTIMIZERS = os.path.dirname(torch.optim.__file__)
 # Words of torch's backends for a rank that does not answer any more.
@@ -270,7 +270,7 @@ def _why_not_to_save(runner: Runner, exception: BaseException) -> str | None:
     for frame, _ in traceback.walk_tb(exception.__traceback__):
         if frame.f_code.co_filename.startswith(_OPTIMIZERS):
             return 'the weights were being updated'
-    wrappers = name_wrappers(runner.optim_wrapper).values()
+    wrappers = wrappers_of(runner.optim_wrapper).values()
     if any(getattr(wrapper, 'is_behind', False) for wrapper in wrappers):
         return 'this rank has missed the newest update'
     if window_is_open(runner.optim_wrapper):
@@ -289,7 +289,7 @@ def _folder(runner: Runner) -> Path:
 def _describe(runner: Runner, path: str | None) -> str:
     if path is None:
         return 'Go on from the newest checkpoint with --resume auto.'
-    return f'Saved {path}. {how_to_go_on(runner, path)}'
+    return f'Saved {path}. {resume_hint(runner, path)}'
 
 
 def _say_goodbye(

@@ -11,14 +11,14 @@ from mmengine.runner import Runner
 from torch import Tensor
 from torch.nn import Module
 
+from mmstable.distributed.parallelism import Sharing, find_sharing
+from mmstable.distributed.replica_copy import copy_tensors
 from mmstable.errors import ReplicasDivergedError
 from mmstable.events import StepReport
 from mmstable.hooks.step_hook import StepHook
 from mmstable.numerics.fingerprint import fingerprints
-from mmstable.optim.new_steps import name_wrappers
+from mmstable.optim.new_steps import wrappers_of
 from mmstable.optim.parameter_names import clean_name, unwrap
-from mmstable.optim.replica_copy import copy_tensors
-from mmstable.optim.sharing import Sharing, find_sharing
 from mmstable.registry import HOOKS, register_globally
 
 _ACTIONS = ('warn', 'repair', 'stop')
@@ -183,7 +183,7 @@ def _optimizer_states(runner: Runner) -> list[tuple[str, Tensor]]:
     names = {id(p): n for n, p in unwrap(runner.model).named_parameters()}
     return [
         (f'{label}.{key} of {names.get(id(param), "a parameter")}', value)
-        for label, wrapper in name_wrappers(runner.optim_wrapper).items()
+        for label, wrapper in wrappers_of(runner.optim_wrapper).items()
         for group in wrapper.optimizer.param_groups
         for param in group['params']
         for key, value in _sorted_state(wrapper.optimizer, param)

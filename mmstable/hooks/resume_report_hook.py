@@ -8,11 +8,11 @@ from mmengine.hooks import Hook
 from mmengine.runner import Runner
 
 from mmstable.checkpoint.lr_schedule import ConfiguredSchedule
-from mmstable.checkpoint.old_formats import prepare_to_resume
+from mmstable.events.samples import read_lr, read_scale
 from mmstable.hooks.safe_param_scheduler_hook import SafeParamSchedulerHook
-from mmstable.optim.new_steps import name_wrappers
+from mmstable.legacy.checkpoints import prepare_to_resume
+from mmstable.optim.new_steps import wrappers_of
 from mmstable.registry import HOOKS, register_globally
-from mmstable.report.samples import read_lr, read_scale
 
 
 @register_globally(HOOKS)
@@ -106,7 +106,7 @@ def _scales(runner: Runner) -> str:
 def _join(runner: Runner, read: Any, nothing: str) -> str:
     values = {
         name: read(wrapper)
-        for name, wrapper in name_wrappers(runner.optim_wrapper).items()
+        for name, wrapper in wrappers_of(runner.optim_wrapper).items()
     }
     if len(values) == 1:
         (value,) = values.values()

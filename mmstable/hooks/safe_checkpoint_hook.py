@@ -14,16 +14,16 @@ from mmengine.runner import Runner
 
 from mmstable.checkpoint.atomic_file import replace_text
 from mmstable.checkpoint.audit import count_infinite
-from mmstable.checkpoint.old_formats import prepare_to_resume
-from mmstable.checkpoint.place import EMERGENCY, CheckpointPlace
-from mmstable.checkpoint.run_state import RunStateResumer, collect_run_state
-from mmstable.checkpoint.save_first import RunnerStandIn, save_first
+from mmstable.checkpoint.best_checkpoint import RunnerStandIn, save_first
 from mmstable.checkpoint.saver import CheckpointSaver, Poisoned
+from mmstable.checkpoint.storage import EMERGENCY, CheckpointStorage
 from mmstable.checkpoint.trained_weights import TrainedWeights
 from mmstable.errors import ConfigError
+from mmstable.legacy.checkpoints import prepare_to_resume
 from mmstable.optim.new_steps import settle_steps, window_is_open
 from mmstable.optim.state_names import name_states
 from mmstable.registry import HOOKS, register_globally
+from mmstable.run_state.loop_state import RunStateResumer, collect_run_state
 
 
 @register_globally(HOOKS)
@@ -53,7 +53,7 @@ class SafeCheckpointHook(CheckpointHook):
         self._saver = CheckpointSaver({})
         self._resumer = RunStateResumer()
         self._weights = TrainedWeights()
-        self._place: CheckpointPlace
+        self._place: CheckpointStorage
         self._is_ready = False
         # The number of a checkpoint that waits for the end of a window.
         self._waiting: int | None = None
@@ -92,7 +92,7 @@ class SafeCheckpointHook(CheckpointHook):
         super().before_train(runner)
         # Without a limit: an old one goes when a new one is there.
         self.keep_ckpt_ids = deque(getattr(self, 'keep_ckpt_ids', ()))
-        self._place = CheckpointPlace(self)
+        self._place = CheckpointStorage(self)
         if is_main_process():
             self._place.clear_up()
         if not self._place.is_local:

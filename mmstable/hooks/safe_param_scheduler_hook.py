@@ -12,7 +12,7 @@ from mmengine.runner import Runner
 from mmstable.errors import ConfigError
 from mmstable.hooks.step_hook import StepHook
 from mmstable.numerics.schedule_debt import ScheduleDebt
-from mmstable.optim.new_steps import name_wrappers
+from mmstable.optim.new_steps import wrappers_of
 from mmstable.registry import HOOKS, register_globally
 
 
@@ -127,7 +127,7 @@ class SafeParamSchedulerHook(StepHook, ParamSchedulerHook):
         """How many iterations each step skipped just now stands for."""
         if not self._hold_on_skip:
             return {}
-        wrappers = name_wrappers(runner.optim_wrapper)
+        wrappers = wrappers_of(runner.optim_wrapper)
         return {
             name: getattr(wrappers[name], '_accumulative_counts', 1)
             for name, report in self._steps
@@ -148,7 +148,7 @@ def _schedules_by_iter(runner: Runner) -> dict[str, list[_ParamScheduler]]:
     """The schedules that move every iteration, by the wrapper's name."""
     found = runner.param_schedulers or {}
     if isinstance(found, list):
-        (name, *_) = name_wrappers(runner.optim_wrapper)
+        (name, *_) = wrappers_of(runner.optim_wrapper)
         found = {name: found}
     by_iter = {
         name: [one for one in several if not one.by_epoch]

@@ -11,9 +11,9 @@ from mmengine.runner import Runner
 from mmstable.events import StepReport
 from mmstable.optim.new_steps import (
     NewSteps,
-    name_losses,
-    name_wrappers,
+    record_losses,
     reporting_wrappers,
+    wrappers_of,
 )
 
 
@@ -33,9 +33,9 @@ class StepHook(Hook):
 
     def before_train(self, runner: Runner) -> None:
         """Find out whose steps to follow."""
-        for wrapper in name_wrappers(runner.optim_wrapper).values():
-            if hasattr(wrapper, 'introduce'):
-                wrapper.introduce(runner.model)
+        for wrapper in wrappers_of(runner.optim_wrapper).values():
+            if hasattr(wrapper, 'bind_model'):
+                wrapper.bind_model(runner.model)
         self._steps = NewSteps(self.step_sources(runner))
 
     def after_train_iter(
@@ -47,7 +47,7 @@ class StepHook(Hook):
     ) -> None:
         """Pass on what is new."""
         # The loops of mmstable have done so, mmengine's own do not.
-        name_losses(runner.optim_wrapper, outputs)
+        record_losses(runner.optim_wrapper, outputs)
         for name, report in self._steps:
             # Wrappers in a dict do not know of iterations before a resume.
             counted = replace(report, iteration=runner.iter + 1)

@@ -9,8 +9,12 @@ from mmengine.runner import Runner
 from torch.utils.data import DataLoader
 
 from mmstable.errors import ConfigError
-from mmstable.loops.data_place import DataFacts, is_endless, sampler_of
-from mmstable.optim.new_steps import name_wrappers
+from mmstable.optim.new_steps import wrappers_of
+from mmstable.run_state.data_position import (
+    DataSignature,
+    is_endless,
+    sampler_of,
+)
 
 
 def check_batch_size(
@@ -45,7 +49,7 @@ def check_batch_size(
 
 def check_data(dataloader: DataLoader) -> None:
     """Refuse training data that does not fill one batch."""
-    facts = DataFacts.of(dataloader)
+    facts = DataSignature.of(dataloader)
     if facts.dataset_length == 0:
         raise ConfigError(
             'train_dataloader: the data set is empty (0 samples). Is its path '
@@ -89,7 +93,7 @@ def check_counts(setting: str, counts: Any, iterations: int) -> None:
 def check_steps(runner: Runner) -> None:
     """Refuse a run without a full step; say how steps are put together."""
     several = isinstance(runner.optim_wrapper, OptimWrapperDict)
-    for name, wrapper in name_wrappers(runner.optim_wrapper).items():
+    for name, wrapper in wrappers_of(runner.optim_wrapper).items():
         counts = getattr(wrapper, '_accumulative_counts', 1)
         setting = f'optim_wrapper.{name}' if several else 'optim_wrapper'
         check_counts(setting, counts, runner.max_iters)
@@ -100,7 +104,7 @@ def check_steps(runner: Runner) -> None:
 
 
 def _describe(runner: Runner, counts: int, several: bool) -> str:
-    facts = DataFacts.of(runner.train_dataloader)
+    facts = DataSignature.of(runner.train_dataloader)
     samples = counts * facts.world_size * facts.batch_size
     full, rest = divmod(runner.max_iters, counts)
     text = (

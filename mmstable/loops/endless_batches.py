@@ -8,7 +8,7 @@ from typing import Any, Callable
 from mmengine.logging import print_log
 from torch.utils.data import DataLoader
 
-from mmstable.loops.data_place import DataPlace, set_epoch
+from mmstable.run_state.data_position import DataPosition, set_epoch
 
 
 class EndlessBatches:
@@ -18,14 +18,14 @@ class EndlessBatches:
         dataloader (DataLoader): The loader.
         open_pass (Callable): Gives the batches of a pass, without as many of
             the first ones as its argument says.
-        place (DataPlace): Where to start.
+        place (DataPosition): Where to start.
     """
 
     def __init__(
         self,
         dataloader: DataLoader,
         open_pass: Callable[[int], Iterator[Any]],
-        place: DataPlace,
+        place: DataPosition,
     ) -> None:
         self._dataloader, self._open_pass = dataloader, open_pass
         self.place = place
@@ -43,7 +43,7 @@ class EndlessBatches:
         except StopIteration:
             self._start_next_pass()
             batch = next(self._batches)
-        self.place = DataPlace(self.place.epoch, self.place.index + 1)
+        self.place = DataPosition(self.place.epoch, self.place.index + 1)
         return batch
 
     def _start_next_pass(self) -> None:
@@ -53,6 +53,6 @@ class EndlessBatches:
                 'InfiniteSampler workers would not have to start anew.',
                 logger='current',
             )
-        self.place = DataPlace(self.place.epoch + 1)
+        self.place = DataPosition(self.place.epoch + 1)
         set_epoch(self._dataloader, self.place.epoch)
         self._batches = self._open_pass(0)

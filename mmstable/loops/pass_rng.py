@@ -11,8 +11,8 @@ from typing import Any
 from torch import Generator
 from torch.utils.data import DataLoader
 
-from mmstable.checkpoint.rng import capture_rng, restore_rng
-from mmstable.loops.data_place import sampler_of
+from mmstable.run_state.data_position import sampler_of
+from mmstable.run_state.rng import capture_rng, restore_rng
 
 
 def capture_pass_rng(dataloader: DataLoader) -> dict[str, Any]:

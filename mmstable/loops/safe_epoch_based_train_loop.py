@@ -9,9 +9,9 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from mmstable.loops.batch_checks import check_batch_size, check_data
-from mmstable.loops.data_place import DataPlace
 from mmstable.loops.safe_loop import SafeLoop
 from mmstable.registry import LOOPS, register_globally
+from mmstable.run_state.data_position import DataPosition
 
 
 @register_globally(LOOPS)
@@ -56,7 +56,7 @@ class SafeEpochBasedTrainLoop(SafeLoop, EpochBasedTrainLoop):
         skip, self._skip_batches = self._skip_batches, 0
         for idx, data_batch in enumerate(self._open_pass(skip), skip):
             self.run_iter(idx, data_batch)
-        self._place = DataPlace(self._epoch + 1)
+        self._place = DataPosition(self._epoch + 1)
         self.runner.call_hook('after_train_epoch')
         self._epoch += 1
 
@@ -65,7 +65,7 @@ class SafeEpochBasedTrainLoop(SafeLoop, EpochBasedTrainLoop):
         place = {'batch_idx': idx, 'data_batch': data_batch}
         self.runner.call_hook('before_train_iter', **place)
         outputs = self._train_step(data_batch)
-        self._place = DataPlace(self._epoch, idx + 1)
+        self._place = DataPosition(self._epoch, idx + 1)
         self._stepped = True
         self.runner.call_hook('after_train_iter', **place, outputs=outputs)
         self._iter += 1
@@ -93,14 +93,14 @@ class SafeEpochBasedTrainLoop(SafeLoop, EpochBasedTrainLoop):
         if self._epoch > 0:
             self._validate(self._epoch, self._max_epochs)
 
-    def _find_place(self, saved: dict[str, Any] | None) -> DataPlace:
+    def _find_place(self, saved: dict[str, Any] | None) -> DataPosition:
         length = len(self.dataloader)
         if saved is not None:
             return self._place_of(saved, length)
         index = self._iter - self._epoch * length
-        return DataPlace(self._epoch, index if 0 <= index <= length else 0)
+        return DataPosition(self._epoch, index if 0 <= index <= length else 0)
 
-    def _move_to(self, place: DataPlace) -> None:
+    def _move_to(self, place: DataPosition) -> None:
         self._place = place
         self._epoch, self._skip_batches = place.epoch, place.index
         iteration = place.epoch * len(self.dataloader) + place.index

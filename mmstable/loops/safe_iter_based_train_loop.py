@@ -9,19 +9,19 @@ from mmengine.runner import BaseLoop, IterBasedTrainLoop, Runner
 from torch import nn
 from torch.utils.data import DataLoader
 
-from mmstable.checkpoint.rng import capture_rng, restore_rng
 from mmstable.loops.batch_checks import check_batch_size, check_data
-from mmstable.loops.data_place import (
-    DataPlace,
+from mmstable.loops.endless_batches import EndlessBatches
+from mmstable.loops.pass_rng import restore_pass_rng
+from mmstable.loops.reread_batches import replay
+from mmstable.loops.safe_loop import SafeLoop
+from mmstable.loops.skip_batches import can_move
+from mmstable.registry import LOOPS, register_globally
+from mmstable.run_state.data_position import (
+    DataPosition,
     pass_length,
     place_of_iteration,
 )
-from mmstable.loops.endless_batches import EndlessBatches
-from mmstable.loops.moving import can_move
-from mmstable.loops.pass_rng import restore_pass_rng
-from mmstable.loops.replay import replay
-from mmstable.loops.safe_loop import SafeLoop
-from mmstable.registry import LOOPS, register_globally
+from mmstable.run_state.rng import capture_rng, restore_rng
 
 
 class _NoData:
@@ -111,13 +111,13 @@ class SafeIterBasedTrainLoop(SafeLoop, IterBasedTrainLoop):
         if self._iter > 0:
             self._validate(self._iter, self._max_iters)
 
-    def _find_place(self, saved: dict[str, Any] | None) -> DataPlace | None:
+    def _find_place(self, saved: dict[str, Any] | None) -> DataPosition | None:
         if saved is None:
             return place_of_iteration(self.dataloader, self._iter)
         return self._place_of(saved, pass_length(self.dataloader))
 
-    def _open(self, place: DataPlace | None) -> EndlessBatches:
-        if place == DataPlace() or (place and can_move(self.dataloader)):
+    def _open(self, place: DataPosition | None) -> EndlessBatches:
+        if place == DataPosition() or (place and can_move(self.dataloader)):
             batches = EndlessBatches(self.dataloader, self._open_pass, place)
         else:
             batches = self._replay_all(place)
@@ -125,7 +125,7 @@ class SafeIterBasedTrainLoop(SafeLoop, IterBasedTrainLoop):
         self.dataloader_iterator = batches
         return batches
 
-    def _replay_all(self, place: DataPlace | None) -> EndlessBatches:
+    def _replay_all(self, place: DataPosition | None) -> EndlessBatches:
         """Read everything again: nobody knows what the order depends on."""
         rng, self._saved_rng = self._saved_rng, None
         after = rng or capture_rng()
@@ -134,7 +134,9 @@ class SafeIterBasedTrainLoop(SafeLoop, IterBasedTrainLoop):
             count = place.index
             if rng is not None and 'pass_start' in rng:
                 restore_pass_rng(self.dataloader, rng['pass_start'])
-        batches = EndlessBatches(self.dataloader, self._open_pass, DataPlace())
+        batches = EndlessBatches(
+            self.dataloader, self._open_pass, DataPosition()
+        )
         replay(batches, count)
         restore_rng(after)
         return batches

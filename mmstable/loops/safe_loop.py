@@ -10,31 +10,31 @@ from typing import Any, Callable
 from mmengine.dataset import InfiniteSampler
 from mmengine.runner import BaseLoop
 
-from mmstable.checkpoint.rng import (
-    capture_rng,
-    plain_rng,
-    raw_rng,
-    restore_rng,
-)
 from mmstable.errors import CheckpointError, MMStableError
 from mmstable.loops.batch_checks import check_steps
-from mmstable.loops.data_place import (
-    DataFacts,
-    DataPlace,
-    carry_over,
-    sampler_of,
-)
-from mmstable.loops.moving import can_move, iterate_from
 from mmstable.loops.pass_rng import (
     capture_pass_rng,
     own_states,
     restore_pass_rng,
 )
-from mmstable.loops.replay import replay
+from mmstable.loops.reread_batches import replay
+from mmstable.loops.skip_batches import can_move, iterate_from
 from mmstable.loops.validation_mark import ValidationMark
-from mmstable.optim.new_steps import name_losses, settle_steps
+from mmstable.optim.new_steps import record_losses, settle_steps
+from mmstable.run_state.data_position import (
+    DataPosition,
+    DataSignature,
+    carry_over,
+    sampler_of,
+)
+from mmstable.run_state.rng import (
+    capture_rng,
+    plain_rng,
+    raw_rng,
+    restore_rng,
+)
 
-_FACTS = tuple(field.name for field in fields(DataFacts))
+_FACTS = tuple(field.name for field in fields(DataSignature))
 _KEYS = (*_FACTS, 'epoch', 'index', 'iteration', 'validated')
 
 
@@ -68,7 +68,7 @@ class SafeLoop(BaseLoop):
             )
         super().__init__(*args, **kwargs)
         self._replay = replay
-        self._place = DataPlace()
+        self._place = DataPosition()
         # Whether the optimizer is done with an iteration that is still on.
         self._stepped = False
         self._mark = ValidationMark()
@@ -95,7 +95,7 @@ class SafeLoop(BaseLoop):
         right in every stage.
         """
         return {
-            **asdict(DataFacts.of(self.dataloader)),
+            **asdict(DataSignature.of(self.dataloader)),
             **asdict(self._place),
             'iteration': self._iter + self._stepped,
             'validated': self._mark.validated,
@@ -152,7 +152,7 @@ class SafeLoop(BaseLoop):
 
         Args:
             state (dict): What :meth:`rng_state` or
-                :func:`~mmstable.checkpoint.rng.capture_rng` gave.
+                :func:`~mmstable.run_state.rng.capture_rng` gave.
         """
         self._saved_rng = state
 
@@ -168,7 +168,7 @@ class SafeLoop(BaseLoop):
         outputs = self.runner.model.train_step(
             data_batch, optim_wrapper=self.runner.optim_wrapper
         )
-        name_losses(self.runner.optim_wrapper, outputs)
+        record_losses(self.runner.optim_wrapper, outputs)
         return outputs
 
     def _tell(self, error: BaseException) -> MMStableError | None:
@@ -214,10 +214,10 @@ class SafeLoop(BaseLoop):
 
     def _place_of(
         self, saved: dict[str, Any], length: int | None
-    ) -> DataPlace:
-        before = DataFacts(**{name: saved[name] for name in _FACTS})
-        place = DataPlace(saved['epoch'], saved['index'])
-        now = DataFacts.of(self.dataloader)
+    ) -> DataPosition:
+        before = DataSignature(**{name: saved[name] for name in _FACTS})
+        place = DataPosition(saved['epoch'], saved['index'])
+        now = DataSignature.of(self.dataloader)
         changes = before.changes(now)
         if not changes:
             return place

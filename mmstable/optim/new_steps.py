@@ -10,7 +10,7 @@ from mmengine.optim import OptimWrapperDict
 from mmstable.events import StepReport
 
 
-def name_wrappers(optim_wrapper: Any) -> dict[str, Any]:
+def wrappers_of(optim_wrapper: Any) -> dict[str, Any]:
     """All optimizer wrappers of a run, by name."""
     if isinstance(optim_wrapper, OptimWrapperDict):
         return dict(optim_wrapper.items())
@@ -21,24 +21,24 @@ def reporting_wrappers(optim_wrapper: Any) -> dict[str, Any]:
     """Those that say what became of their steps, by name."""
     return {
         name: wrapper
-        for name, wrapper in name_wrappers(optim_wrapper).items()
+        for name, wrapper in wrappers_of(optim_wrapper).items()
         if hasattr(wrapper, 'last_step')
     }
 
 
 def window_is_open(optim_wrapper: Any) -> bool:
     """Whether gradients wait for more of their kind."""
-    wrappers = name_wrappers(optim_wrapper).values()
+    wrappers = wrappers_of(optim_wrapper).values()
     return not all(wrapper.should_update() for wrapper in wrappers)
 
 
 def settle_steps(optim_wrapper: Any) -> None:
     """Wait for the verdict on the newest steps, and for what follows it."""
-    for wrapper in name_wrappers(optim_wrapper).values():
+    for wrapper in wrappers_of(optim_wrapper).values():
         getattr(wrapper, 'last_step', None)
 
 
-def name_losses(optim_wrapper: Any, outputs: Any) -> None:
+def record_losses(optim_wrapper: Any, outputs: Any) -> None:
     """Tell all wrappers of a run what their losses were made of.
 
     Args:
@@ -47,9 +47,9 @@ def name_losses(optim_wrapper: Any, outputs: Any) -> None:
     """
     if not isinstance(outputs, Mapping):
         return
-    for wrapper in name_wrappers(optim_wrapper).values():
-        if hasattr(wrapper, 'name_losses'):
-            wrapper.name_losses(outputs)
+    for wrapper in wrappers_of(optim_wrapper).values():
+        if hasattr(wrapper, 'record_losses'):
+            wrapper.record_losses(outputs)
 
 
 class NewSteps:

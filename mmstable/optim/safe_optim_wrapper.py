@@ -17,13 +17,13 @@ from torch import Tensor
 from torch.nn import Module
 from torch.optim import Optimizer
 
+from mmstable.distributed.step_consensus import StepConsensus
 from mmstable.events import Outcome, StepReport
 from mmstable.numerics.clip_settings import Clip, parse_clip_grad
 from mmstable.numerics.loss_scaler import LossScaler
 from mmstable.numerics.scale_policy import ScalePolicy
 from mmstable.optim.buffer_protection import BufferProtection
 from mmstable.optim.parameter_names import ParameterNames
-from mmstable.optim.rank_agreement import RankAgreement
 from mmstable.optim.safe_step import SafeStep
 from mmstable.optim.saved_state import keep_configured_implementation
 from mmstable.optim.update import Update
@@ -117,7 +117,7 @@ class SafeOptimWrapper(OptimWrapper):
         return self._counts[Outcome.SKIPPED]
 
     @property
-    def _ranks(self) -> RankAgreement:
+    def _ranks(self) -> StepConsensus:
         return self._safe_step.ranks
 
     @property
@@ -147,9 +147,9 @@ class SafeOptimWrapper(OptimWrapper):
         )
         # A wrapper that was built before its runner has the hub of no run,
         # or of another one.
-        self.introduce(model)
+        self.bind_model(model)
 
-    def introduce(self, model: Module) -> None:
+    def bind_model(self, model: Module) -> None:
         """Learn the names in a model before parts of it are trained.
 
         mmengine does not tell the wrappers of an ``OptimWrapperDict`` of the
@@ -226,13 +226,13 @@ class SafeOptimWrapper(OptimWrapper):
         """Drop what is known of the optimizer: its state is replaced."""
         self._safe_step.forget()
 
-    def name_losses(self, outputs: Mapping[str, Any]) -> None:
+    def record_losses(self, outputs: Mapping[str, Any]) -> None:
         """Hear what a model's ``train_step`` gave, for the report.
 
         The wrapper itself sees nothing but the sum of all losses. Called by
         the loops and hooks of mmstable; once an iteration is enough.
         """
-        self._safe_step.name_losses(outputs)
+        self._safe_step.record_losses(outputs)
 
     def reject_steps(self, judge: Callable[[float, float], bool]) -> None:
         """Let somebody else leave out good steps, too.

@@ -11,13 +11,13 @@ from mmengine.dist import get_world_size
 from torch import Tensor
 from torch.optim import Optimizer
 
+from mmstable.distributed.replica_copy import copy_limits, copy_optimizer
+from mmstable.distributed.step_consensus import StepConsensus
 from mmstable.events import Culprit, Fault, Outcome, StepReport
 from mmstable.numerics import grad_health
 from mmstable.numerics.loss_scaler import LossScaler
 from mmstable.optim.buffer_protection import BufferProtection
 from mmstable.optim.parameter_names import ParameterNames
-from mmstable.optim.rank_agreement import RankAgreement
-from mmstable.optim.replica_copy import copy_limits, copy_optimizer
 from mmstable.optim.step_attempt import StepAttempt, live_gradients
 from mmstable.optim.update import Update
 from mmstable.optim.window import Window
@@ -48,7 +48,7 @@ class SafeStep:
         buffers: BufferProtection,
         publish: Callable[[StepReport], None],
     ) -> None:
-        self.ranks = RankAgreement()
+        self.ranks = StepConsensus()
         # Whether several iterations make a step.
         self.accumulates = False
         # Asked with the loss and the norm of a good step: leave it out?
@@ -81,7 +81,7 @@ class SafeStep:
         self._buffers.undo_iteration()
         self._window.drop()
 
-    def name_losses(self, outputs: Mapping[str, Any]) -> None:
+    def record_losses(self, outputs: Mapping[str, Any]) -> None:
         """Hear, after an iteration, what its loss was the sum of."""
         window = self._judged if self._window.is_empty else self._window
         if window.is_named:

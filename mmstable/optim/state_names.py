@@ -9,7 +9,7 @@ from mmengine.optim import OptimWrapperDict
 from torch.nn import Module
 
 from mmstable.events import Culprit
-from mmstable.optim.new_steps import name_wrappers
+from mmstable.optim.new_steps import wrappers_of
 from mmstable.optim.parameter_names import unwrap
 
 
@@ -31,7 +31,7 @@ def name_states(
     }
     known: dict[str, str] = {}
     many = isinstance(optim_wrapper, OptimWrapperDict)
-    for key, wrapper in name_wrappers(optim_wrapper).items():
+    for key, wrapper in wrappers_of(optim_wrapper).items():
         section = f'optimizer.{key}' if many else 'optimizer'
         groups = wrapper.optimizer.param_groups
         params = [param for group in groups for param in group['params']]

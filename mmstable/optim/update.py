@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from mmstable.distributed.parallelism import is_dtensor
 from mmstable.errors import ConfigError
 from mmstable.events import ClipRecord
 from mmstable.numerics import grad_health
@@ -28,7 +29,6 @@ from mmstable.optim.fused_step import (
     step_with_verdict,
 )
 from mmstable.optim.parameter_names import ParameterNames
-from mmstable.optim.sharing import is_dtensor
 from mmstable.optim.step_attempt import StepAttempt, scale_gradients
 
 

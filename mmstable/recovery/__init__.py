@@ -1,1 +1,1 @@
-"""How does a run go back to a good state?"""
+"""What is done about a fault?"""

@@ -15,8 +15,8 @@ from mmengine.runner import Runner
 from mmstable.checkpoint.finder import GoodCheckpoint, find_checkpoint
 from mmstable.checkpoint.loading import load_checkpoint
 from mmstable.optim.parameter_names import unwrap
-from mmstable.recovery.run_tensors import optimizers_of, param_groups_of
-from mmstable.recovery.schedules import schedulers_of
+from mmstable.run_state.run_tensors import optimizers_of, param_groups_of
+from mmstable.run_state.schedules import schedulers_of
 
 _COUNTS = 'safe_step'
 

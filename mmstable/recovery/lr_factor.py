@@ -7,7 +7,7 @@ from typing import Any
 from mmengine.runner import Runner
 
 from mmstable.numerics.lr_ramp import LearningRateRamp
-from mmstable.recovery.run_tensors import optimizers_of
+from mmstable.run_state.run_tensors import optimizers_of
 
 
 class LearningRateFactor:

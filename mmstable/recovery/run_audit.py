@@ -11,7 +11,7 @@ from mmstable.checkpoint.audit import (
     looks_like_mask,
 )
 from mmstable.events import Culprit
-from mmstable.recovery.run_tensors import learned_tensors
+from mmstable.run_state.run_tensors import learned_tensors
 
 
 class RunAudit:

@@ -1,7 +1,7 @@
 """What happened?  The event file, and how it is read back."""
 
-from mmstable.report.reader import EventFileError, read_events
-from mmstable.report.records import (
+from mmstable.events.reader import EventFileError, read_events
+from mmstable.events.records import (
     Event,
     GuardIntervention,
     Heartbeat,

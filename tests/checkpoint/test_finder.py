@@ -4,7 +4,7 @@ import torch
 
 import mmstable  # noqa: F401  (fills the allow-list)
 from mmstable.checkpoint.finder import find_checkpoint
-from mmstable.checkpoint.side_file import SideFile, digest, side_path
+from mmstable.checkpoint.manifest import Manifest, digest, side_path
 from tests.toys import INF, NAN
 
 _TIME = 1e9
@@ -22,7 +22,7 @@ def save(
         path,
     )
     if side:
-        SideFile(
+        Manifest(
             path.stat().st_size,
             digest(path),
             iteration,
@@ -130,7 +130,7 @@ def test_damaged_side_file_is_as_none(tmp_path):
     path = save(tmp_path, 'iter_1.pth', 1)
     for text in ('', '{}', '[]', '{"size": 1', 'null'):
         side_path(path).write_text(text)
-        assert SideFile.read(path) is None
+        assert Manifest.read(path) is None
         assert find_checkpoint(tmp_path).found.path == path.resolve()
 
 

@@ -899,11 +899,11 @@ def test_a_resumed_run_knows_how_often_it_went_back(tmp_path):
 
 def test_trouble_of_one_optimizer_is_not_ended_by_another():
     from mmstable.events import Outcome, StepReport
-    from mmstable.recovery.watch import RunWatch
-    from mmstable.report.guard_wording import make_guard_wording
+    from mmstable.messages.guard_wording import make_guard_wording
+    from mmstable.recovery.detector import DivergenceDetector
 
     limits = dict(window=20, max_rate=0.5, max_in_a_row=9, calibration_steps=0)
-    watch = RunWatch(limits, {}, make_guard_wording('en'))
+    watch = DivergenceDetector(limits, {}, make_guard_wording('en'))
     watch.follow(['a', 'b'])
     for iteration in (1, 2, 3):
         bad = StepReport(iteration, Outcome.SKIPPED, Fault.NAN_LOSS)

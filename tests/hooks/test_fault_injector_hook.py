@@ -11,7 +11,7 @@ from torch import nn
 from mmstable import SafeOptimWrapper
 from mmstable.hooks import FaultInjectorHook
 from mmstable.report import InjectedFault, StepFault, read_events
-from tests.faults.runs import (
+from tests.fault_injection.runs import (
     ADAM,
     FP16,
     HEAD,

@@ -10,9 +10,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from mmstable.checkpoint.rng_keeper import RngKeeper, unpack
+from mmstable.distributed.parallelism import Sharing
 from mmstable.hooks import RankFailureHook, rank_failure_hook
-from mmstable.optim.sharing import Sharing
+from mmstable.run_state.rng_keeper import RngKeeper, unpack
 from tests.toys import toy_net
 
 

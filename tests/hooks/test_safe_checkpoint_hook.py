@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader
 
 from mmstable.checkpoint import atomic_file, place
 from mmstable.checkpoint.finder import find_checkpoint, verify_checkpoint
-from mmstable.checkpoint.side_file import SideFile
+from mmstable.checkpoint.manifest import Manifest
 from mmstable.errors import ConfigError
 from mmstable.hooks import SafeCheckpointHook
 from tests.toys import (
@@ -113,7 +113,7 @@ def test_checkpoint_is_complete_and_described(tmp_path):
     assert {'rng', 'infinite_buffers'} <= checkpoint['mmstable'][
         'SafeCheckpointHook'
     ].keys()
-    side = SideFile.read(path)
+    side = Manifest.read(path)
     assert side.size == path.stat().st_size
     assert (side.iteration, side.epoch, side.finite) == (6, 0, True)
     assert side.versions['torch'] == torch.__version__
@@ -159,7 +159,7 @@ def test_side_file_never_speaks_of_another_file(tmp_path, monkeypatch):
     def fail(*args):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(SideFile, 'write', fail)
+    monkeypatch.setattr(Manifest, 'write', fail)
     with pytest.raises(KeyboardInterrupt):
         hook_of(runner)._save_checkpoint_with_step(
             runner, 2, dict(epoch=0, iter=2, note='another')
@@ -456,7 +456,7 @@ def test_best_is_saved_before_the_old_one_is_removed(tmp_path, monkeypatch):
     assert checkpoints(tmp_path) == [best, 'iter_4.pth']
     assert [name for name, _ in removed] == ['best_acc_iter_2.pth']
     assert best in removed[0][1]
-    assert SideFile.read(tmp_path / best).finite
+    assert Manifest.read(tmp_path / best).finite
     assert not (tmp_path / 'best_acc_iter_2.pth.json').exists()
     saved = torch.load(tmp_path / 'iter_4.pth')['message_hub']['runtime_info']
     assert saved['best_ckpt'] == str(tmp_path / best)

@@ -99,7 +99,9 @@ def test_ranks_share_the_data(tmp_path, monkeypatch):
     monkeypatch.setattr(
         'mmengine.dataset.sampler.get_dist_info', lambda: (0, 2)
     )
-    monkeypatch.setattr('mmstable.loops.data_place.get_world_size', lambda: 2)
+    monkeypatch.setattr(
+        'mmstable.run_state.data_position.get_world_size', lambda: 2
+    )
     with pytest.raises(
         ConfigError,
         match='4 samples / 2 ranks = 2 for each, 2 // batch_size 3 = 0 full',

@@ -10,7 +10,7 @@ import torch
 from mmengine.dataset import DefaultSampler, InfiniteSampler
 from torch.utils.data import DataLoader, IterableDataset, Sampler
 
-import mmstable.loops.replay
+import mmstable.loops.reread_batches
 from mmstable.errors import CheckpointError
 from tests.loops.runs import (
     Numbered,
@@ -68,7 +68,9 @@ def test_iterations_go_on_after_as_many_samples(
 def test_more_ranks_share_the_samples(tmp_path, monkeypatch):
     first, then = ordered(), ordered()
     train(tmp_path / 'part', first, iter_loop(8))
-    monkeypatch.setattr(mmstable.loops.data_place, 'get_world_size', lambda: 2)
+    monkeypatch.setattr(
+        mmstable.run_state.data_position, 'get_world_size', lambda: 2
+    )
     then.sampler.world_size = 2
     rest = resume(
         tmp_path / 'rest',
@@ -202,7 +204,9 @@ class Foreign:
 def test_data_that_cannot_be_moved_is_read_again(
     tmp_path, monkeypatch, make, loop, read
 ):
-    monkeypatch.setattr(mmstable.loops.replay, '_SECONDS_BETWEEN_LINES', 0)
+    monkeypatch.setattr(
+        mmstable.loops.reread_batches, '_SECONDS_BETWEEN_LINES', 0
+    )
     whole = train(tmp_path / 'whole', make(), loop)
     rest = resume(
         tmp_path / 'rest', tmp_path / 'whole' / 'iter_6.pth', make(), loop

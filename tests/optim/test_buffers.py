@@ -152,7 +152,7 @@ def test_the_object_of_a_buffer_that_is_bound_anew_comes_back():
 def test_the_whole_model_is_protected_if_the_wrapper_has_been_introduced():
     whole = nn.ModuleDict(dict(a=net(), b=nn.BatchNorm1d(4)))
     wrapper = wrap(whole['a'])
-    wrapper.introduce(whole)
+    wrapper.bind_model(whole)
     with wrapper.optim_context(whole['a']):
         loss = whole['a'](whole['b'](torch.full((8, 4), INF))).mean()
     wrapper.update_params(loss)

@@ -1,0 +1,85 @@
+"""Where the checkpoints of a run are, on a local disk or elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from mmengine.fileio import LocalBackend
+from mmengine.hooks import CheckpointHook
+from mmengine.runner import Runner
+
+from mmstable.checkpoint.atomic_file import remove_leftovers
+from mmstable.checkpoint.manifest import remove_manifest
+from mmstable.checkpoint.saver import CheckpointSaver
+
+EMERGENCY = 'emergency_iter_{}.pth'
+
+
+class CheckpointStorage:
+    """The folder that a ``CheckpointHook`` saves to.
+
+    Args:
+        hook (CheckpointHook): The hook, after it has found its backend.
+    """
+
+    def __init__(self, hook: CheckpointHook) -> None:
+        self._folder = hook.out_dir
+        self._backend = hook.file_backend
+        self._backend_args = dict(
+            file_client_args=hook.file_client_args,
+            backend_args=hook.backend_args,
+        )
+        self.is_local = hook.file_client_args is None and isinstance(
+            hook.file_backend, LocalBackend
+        )
+
+    def path(self, name: str) -> str:
+        """The full name of a checkpoint."""
+        return self._backend.join_path(self._folder, name)
+
+    def save(
+        self,
+        saver: CheckpointSaver,
+        runner: Runner,
+        name: str,
+        extra: Mapping[str, Any],
+        **kwargs: Any,
+    ) -> None:
+        """Save in the safest way that there is for this place.
+
+        Args:
+            saver (CheckpointSaver): Saves.
+            runner (Runner): The runner.
+            name (str): The name of the checkpoint.
+            extra (Mapping): What to add below ``checkpoint['mmstable']``.
+            **kwargs: For ``runner.save_checkpoint``.
+        """
+        kwargs.update(self._backend_args)
+        if self.is_local:
+            for key in self._backend_args:
+                del kwargs[key]
+            saver.save(runner, Path(self._folder, name), extra, **kwargs)
+        else:
+            saver.save_remotely(runner, self._folder, name, extra, **kwargs)
+
+    def remove(self, path: str) -> None:
+        """Remove a checkpoint, if it is there."""
+        if self._backend.isfile(path):
+            self._backend.remove(path)
+            if self.is_local:
+                remove_manifest(Path(path))
+        elif self._backend.isdir(path):
+            self._backend.rmtree(path)
+
+    def remove_emergencies(self) -> None:
+        """Remove what a regular checkpoint has made needless."""
+        if self.is_local:
+            for path in Path(self._folder).glob(EMERGENCY.format('*')):
+                self.remove(str(path))
+
+    def clear_up(self) -> None:
+        """Remove what a killed process has left half done."""
+        if self.is_local:
+            remove_leftovers(Path(self._folder))

@@ -1,0 +1,80 @@
+"""Train with a config of mmcv 1.x as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from mmengine.config import Config
+
+from mmstable.cli.base_files import plain_settings
+from mmstable.cli.config_edits import merge_options
+from mmstable.errors import UsageError
+from mmstable.legacy.config import OLD_KEYS, Weight, translate
+from mmstable.legacy.config.keys import old_keys_of
+
+
+def modernize(
+    cfg: Config,
+    options: Mapping[str, Any] | None,
+    say: Callable[[str], None],
+) -> Config:
+    """Translate a config if it is old, and apply ``--cfg-options`` to it.
+
+    Options for old keys come first, as they would in mmcv; all others change
+    the translated config.
+
+    Args:
+        cfg (Config): The config.
+        options (Mapping, optional): The ``--cfg-options``.
+        say (Callable): Hears what was translated.
+
+    Returns:
+        Config: The same if there is nothing old in it.
+    """
+    options = dict(options or {})
+    old = set(old_keys_of(cfg))
+    if not old:
+        merge_options(cfg, options)
+        return _translate(cfg, say)
+    # mmcv lets options add what the config does not have.
+    old |= set(OLD_KEYS) - set(cfg)
+    before = {k: v for k, v in options.items() if k.split('.')[0] in old}
+    after = {k: v for k, v in options.items() if k not in before}
+    merge_options(cfg, before, allow_new=True)
+    cfg = _translate(cfg, say)
+    merge_options(cfg, after)
+    loop = cfg.get('train_cfg') or {}
+    if not any(key in loop for key in ('type', 'max_epochs', 'max_iters')):
+        raise UsageError(
+            'nothing in the config says how long to train: mmcv has `runner` '
+            'or `total_epochs` for it.'
+        )
+    return cfg
+
+
+def _translate(cfg: Config, say: Callable[[str], None]) -> Config:
+    if not old_keys_of(cfg):
+        return cfg
+    translation = translate(plain_settings(cfg))
+    serious = translation.of_weight(Weight.SERIOUS)
+    if serious:
+        raise UsageError(
+            'this config has keys of mmcv 1.x that cannot be translated, so '
+            f'it would train differently: {"; ".join(map(str, serious))}. '
+            "'mmstable upgrade OLD.py -o NEW.py' translates the rest."
+        )
+    say('this config has keys of mmcv 1.x, translated for this run:')
+    for line in translation.summary():
+        say(f'  {line}')
+    left = translation.of_weight(Weight.LEFT)
+    if left:
+        say('without counterpart, the training does without:')
+    for finding in left:
+        say(f'  {finding}')
+    return Config(
+        translation.settings,
+        cfg_text=cfg.text,
+        filename=cfg.filename,
+        env_variables=cfg.env_variables,
+    )

@@ -1,0 +1,1 @@
+"""Do all ranks agree?"""

@@ -1,0 +1,308 @@
+"""What the ranks of a run have to agree on before and after a step."""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+from weakref import WeakSet
+
+from mmengine.dist import get_rank, get_world_size
+from torch import Tensor
+from torch.nn import Module
+
+from mmstable.distributed import collectives as dist
+from mmstable.distributed.grad_probe import GradProbe, probe_before_reduction
+from mmstable.distributed.parallelism import (
+    Shards,
+    Sharing,
+    find_shards,
+    find_sharing,
+)
+from mmstable.distributed.store import meet
+from mmstable.errors import ReplicasDivergedError
+from mmstable.events import Culprit, Origin
+
+# Seconds until a rank takes a fault for its own: all get their averaged
+# gradients at about the same time.
+PATIENCE = 10.0
+# The same where it is known that all ranks are on their way.
+_CERTAIN = 300.0
+# Ranks that a report names, and parameters that only they can see.
+_MOST_ORIGINS, _MOST_CULPRITS = 16, 64
+# Wrappers of this process, by the model that they train.
+_WRAPPERS: Counter[str] = Counter()
+
+
+@dataclass(frozen=True)
+class Hearing:
+    """What the ranks told each other about a bad step.
+
+    Args:
+        loss_is_bad (bool): Whether it began with a loss.
+        origins (tuple[Origin]): Where it began. Defaults to ().
+        culprits (tuple[Culprit]): What only those ranks could see.
+            Defaults to ().
+        behind (frozenset[int]): Ranks that missed the last update.
+            Defaults to frozenset().
+    """
+
+    loss_is_bad: bool
+    origins: tuple[Origin, ...] = ()
+    culprits: tuple[Culprit, ...] = ()
+    behind: frozenset[int] = frozenset()
+
+    @property
+    def leader(self) -> int | None:
+        """The rank to copy from; None if all are alike."""
+        ahead = set(range(get_world_size())) - self.behind
+        return min(ahead) if self.behind and ahead else None
+
+
+class StepConsensus:
+    """One optimizer's part in what the ranks decide together.
+
+    With DDP every rank sees the same gradients and so comes to the same
+    verdict without asking. A rank that alone finds a NaN in them, as after a
+    fault of its memory, notices that the others do not come to talk about
+    it: they have updated their weights. It then spoils its next gradients,
+    so that all ranks skip that step, meet, and it gets what it missed.
+    """
+
+    def __init__(self) -> None:
+        self.sharing = Sharing.ALONE
+        self.shards = Shards()
+        self._topic = ''
+        self._syncs_batch_norm = False
+        self._models: WeakSet[Module] = WeakSet()
+        self._steps = 0
+        self._looks: list[GradProbe] = []
+        self._missed: tuple[Culprit, ...] | None = None
+
+    def learn(self, model: Module, asked_for_shards: bool) -> None:
+        """Find out how the gradients of a model are shared.
+
+        Args:
+            model (Module): The model, in its wrapper.
+            asked_for_shards (bool): Whether the user says that every rank
+                holds its own part.
+        """
+        found = find_sharing(model)
+        if not self._topic and found is not Sharing.ALONE:
+            self._topic = _topic_for(model)
+        self._syncs_batch_norm |= any(
+            'SyncBatchNorm' in type(module).__name__
+            for module in model.modules()
+        )
+        if found is not Sharing.APART or self.sharing is Sharing.ALONE:
+            # Parts of a model, as in a GAN, come without their wrapper.
+            self.sharing = found
+        if asked_for_shards and found is not Sharing.ALONE:
+            self.sharing = Sharing.SHARDED
+        if self.is_sharded:
+            self.shards = find_shards(model)
+
+    def look_at(self, model: Module) -> None:
+        """See a rank's own gradients before they are averaged."""
+        if self.is_reduced and model not in self._models:
+            self._models.add(model)
+            for look in probe_before_reduction(model):
+                if look not in self._looks:
+                    self._looks.append(look)
+
+    @property
+    def backward_is_local(self) -> bool:
+        """Whether a rank can leave out a backward pass by itself.
+
+        It can where no other rank waits for it: inside ``no_sync`` of DDP,
+        if no layer talks to other ranks while it back-propagates.
+        """
+        if get_world_size() == 1:
+            return True
+        return self.is_reduced and not self._syncs_batch_norm
+
+    @property
+    def is_sharded(self) -> bool:
+        """Whether every rank holds its own part of the gradients."""
+        return self.sharing is Sharing.SHARDED
+
+    @property
+    def is_reduced(self) -> bool:
+        """Whether all ranks hold the same gradients."""
+        return self.sharing is Sharing.REDUCED
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether this rank missed the last update."""
+        return self._missed is not None
+
+    def begin_step(self) -> None:
+        """Hear that gradients are going to be judged, on all ranks."""
+        self._steps += 1
+
+    def end_step(self) -> None:
+        """Hear that they were."""
+        for look in self._looks:
+            look.forget()
+
+    def total_dropped(self, dropped: int) -> int:
+        """Iterations that all ranks left out of a window. A collective."""
+        return dist.sum_of_ranks(dropped)
+
+    def count_once(self, params: Sequence[Tensor], norms: Tensor) -> Tensor:
+        """Norms of gradients, without those that another rank counts."""
+        return self.shards.count_once(params, norms)
+
+    def total_norms(self, norms: Tensor, norm_type: float) -> Tensor:
+        """Norms of what all ranks hold together. A collective if sharded."""
+        if not self.is_sharded:
+            return norms
+        return self.shards.total_norms(norms, norm_type)
+
+    def is_bad(self, found: bool) -> bool:
+        """Whether a norm that is not finite means bad gradients.
+
+        A collective if sharded: there all ranks have the same norms, but
+        only one may hold what is wrong with them.
+        """
+        return dist.any_rank(found) if self.is_sharded else found
+
+    def vote(self, bad: bool, unwanted: bool, asked: bool) -> list[bool]:
+        """What becomes of a step on all ranks, in one collective at most.
+
+        Args:
+            bad (bool): Whether its gradients are not finite.
+            unwanted (bool): Whether it is to be left out nevertheless.
+            asked (bool): Whether somebody on every rank was asked for that.
+        """
+        if asked or self.sharing is Sharing.APART:
+            return dist.any_rank_each(bad, unwanted)
+        return [bad, unwanted]
+
+    def hear(
+        self,
+        losses_are_finite: bool,
+        device: object,
+        agreed: bool,
+        culprits: Sequence[Culprit] = (),
+    ) -> Hearing | None:
+        """Talk about a bad step.
+
+        Args:
+            losses_are_finite (bool): Whether those of this rank are.
+            device (object): Where its gradients are.
+            agreed (bool): Whether all ranks are known to take part.
+            culprits (Sequence[Culprit]): What is not finite. Defaults to ().
+
+        Returns:
+            Hearing or None: None if the others did not come: nothing is
+            wrong there, they have updated their weights.
+        """
+        if get_world_size() == 1:
+            return Hearing(not losses_are_finite)
+        certain = agreed or not self.is_reduced
+        word = self._word(losses_are_finite, device)
+        if certain:
+            # Not the same on all ranks, as it is with DDP alone.
+            word['culprits'] = list(culprits[:_MOST_CULPRITS])
+            word['sharded'] = self.is_sharded
+        digest = meet(
+            f'{self._topic}/{self._steps}/bad',
+            word,
+            _CERTAIN if certain or self.is_behind else PATIENCE,
+            _digest,
+        )
+        if digest is None and self.is_behind:
+            raise ReplicasDivergedError(
+                'this rank has missed an update, and the others do not come '
+                'to give it what it missed.'
+            )
+        if digest is None and not certain:
+            self._missed = tuple(culprits[:_MOST_CULPRITS])
+            return None
+        self._missed = None
+        return _read(digest or _digest([word]))
+
+    def hear_of_dropped(
+        self, dropped: bool, device: object
+    ) -> tuple[Origin, ...]:
+        """Talk about iterations that were left out of an applied step.
+
+        Args:
+            dropped (bool): Whether this rank left out any.
+            device (object): Where its gradients are.
+        """
+        if get_world_size() == 1:
+            return ()
+        where = 'loss' if dropped else ''
+        digest = meet(
+            f'{self._topic}/{self._steps}/dropped',
+            _describe(device, where),
+            _CERTAIN,
+            _digest,
+        )
+        return () if digest is None else _read(digest).origins
+
+    def _word(self, losses_are_finite: bool, device: object) -> dict[str, Any]:
+        if self._missed is not None:
+            where = 'reduced_gradient'
+        elif not losses_are_finite:
+            where = 'loss'
+        elif any(look.found_bad() for look in self._looks):
+            where = 'gradient'
+        else:
+            where = ''
+        return dict(
+            _describe(device, where),
+            behind=self._missed is not None,
+            culprits=list(self._missed or ()),
+        )
+
+
+def _describe(device: object, where: str) -> dict[str, Any]:
+    """What this rank has to say."""
+    return dict(
+        origin=[get_rank(), platform.node(), str(device), where],
+        behind=False,
+        culprits=[],
+    )
+
+
+def _topic_for(model: Module) -> str:
+    """A name for a new wrapper that is the same on all ranks."""
+    # Not by shapes: those of shards are not the same.
+    names = '\n'.join(name for name, _ in model.named_parameters())
+    name = hashlib.sha256(names.encode()).hexdigest()[:16]
+    _WRAPPERS[name] += 1
+    return f'{name}/{_WRAPPERS[name]}'
+
+
+def _digest(words: list[dict[str, Any]]) -> dict[str, Any]:
+    """What matters to all, however many ranks have something to say."""
+    named = [word['origin'] for word in words if word['origin'][3]]
+    holders = [word['origin'] for word in words if word['culprits']]
+    sharded = any(word.get('sharded') for word in words)
+    if not named and len(holders) < len(words) and not sharded:
+        # Averaged gradients are the same everywhere, except for these.
+        named = [[*origin[:3], 'reduced_gradient'] for origin in holders]
+    culprits = {
+        tuple(culprit): None for word in words for culprit in word['culprits']
+    }
+    return dict(
+        loss_is_bad=any(origin[3] == 'loss' for origin in named),
+        origins=named[:_MOST_ORIGINS],
+        culprits=list(culprits)[:_MOST_CULPRITS],
+        behind=[word['origin'][0] for word in words if word['behind']],
+    )
+
+
+def _read(digest: dict[str, Any]) -> Hearing:
+    return Hearing(
+        loss_is_bad=digest['loss_is_bad'],
+        origins=tuple(Origin(*origin) for origin in digest['origins']),
+        culprits=tuple(Culprit(*found) for found in digest['culprits']),
+        behind=frozenset(digest['behind']),
+    )

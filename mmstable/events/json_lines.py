@@ -1,0 +1,205 @@
+"""Records as lines of strict JSON, and back.
+
+JSON has no NaN and no infinities. They are written as the strings 'NaN',
+'Infinity' and '-Infinity', and read back as floats where the schema has a
+float.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import MISSING, fields, is_dataclass
+from enum import Enum
+from functools import cache
+from typing import Any, Callable
+
+from mmstable.events import Culprit, Origin, records
+from mmstable.events.records import EVENTS, SCHEMA, Event, UnknownEvent
+
+_NONFINITE = ('NaN', 'Infinity', '-Infinity')
+_Reader = Callable[[Any], Any]
+
+
+def encode(record: Event) -> bytes:
+    """One line, with its line end."""
+    content = {'event': record.event, **plain(record)}
+    text = json.dumps(content, allow_nan=False, separators=(',', ':'))
+    return text.encode('ascii') + b'\n'
+
+
+def decode(line: bytes, schema: int = SCHEMA) -> Event:
+    """The record in a line.
+
+    Args:
+        line (bytes): One line of an event file.
+        schema (int): What its header says. Records of a newer schema that
+            make no sense here become an :class:`UnknownEvent`.
+
+    Raises:
+        ValueError: If the line is not a record.
+    """
+    content = json.loads(line)
+    if not isinstance(content, dict) or 'event' not in content:
+        raise ValueError('must be an object with an `event`')
+    cls = EVENTS.get(_read_str(content['event']))
+    if cls is None:
+        return _unknown(content)
+    try:
+        return _read_dataclass(cls, content)
+    except ValueError:
+        if schema > SCHEMA:
+            return _unknown(content)
+        raise
+
+
+def _unknown(content: Mapping[str, Any]) -> UnknownEvent:
+    return UnknownEvent(
+        iteration=_read_int(content.get('iteration')),
+        time=_read_float(content.get('time')),
+        name=content['event'],
+        data=content,
+    )
+
+
+def plain(value: Any) -> Any:
+    """Only what JSON has; anything else as its text."""
+    if isinstance(value, Enum):
+        value = value.value
+    if value is None or isinstance(value, (bool, int)):
+        return value
+    if isinstance(value, str):
+        return str(value)
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else _name(value)
+    if isinstance(value, (Culprit, Origin)):
+        return value._asdict()
+    if is_dataclass(value):
+        return {
+            field.name: plain(getattr(value, field.name))
+            for field in fields(value)
+        }
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    return str(value)
+
+
+def _name(value: float) -> str:
+    if math.isnan(value):
+        return 'NaN'
+    return 'Infinity' if value > 0 else '-Infinity'
+
+
+def _read_dataclass(cls: type, content: Any) -> Any:
+    if not isinstance(content, dict):
+        raise ValueError(f'must be an object, got {content!r}')
+    values = {}
+    for name, read, required in _readers(cls):
+        if name in content:
+            try:
+                values[name] = read(content[name])
+            except ValueError as error:
+                raise ValueError(f'`{name}`: {error}') from None
+        elif required:
+            raise ValueError(f'`{name}` is missing')
+    return cls(**values)
+
+
+@cache
+def _readers(cls: Any) -> tuple[tuple[str, _Reader, bool], ...]:
+    return tuple(
+        (
+            field.name,
+            _reader(field.type),
+            field.default is MISSING and field.default_factory is MISSING,
+        )
+        for field in fields(cls)
+    )
+
+
+def _reader(kind: Any) -> _Reader:
+    """What reads a value of an annotated type, given as source text."""
+    if kind.endswith(' | None'):
+        read = _reader(kind[: -len(' | None')])
+        return lambda value: None if value is None else read(value)
+    if kind.startswith('Mapping[str, '):
+        return _mapping_reader(_reader(kind[len('Mapping[str, ') : -1]))
+    if kind.startswith('tuple['):
+        return _tuple_reader(_reader(kind[len('tuple[') : -len(', ...]')]))
+    if kind in _SIMPLE:
+        return _SIMPLE[kind]
+    cls = getattr(records, kind)
+    return lambda value: _read_dataclass(cls, value)
+
+
+def _mapping_reader(read: _Reader) -> _Reader:
+    def read_mapping(value: Any) -> dict[str, Any]:
+        if not isinstance(value, dict):
+            raise ValueError(f'must be an object, got {value!r}')
+        return {key: read(item) for key, item in value.items()}
+
+    return read_mapping
+
+
+def _tuple_reader(read: _Reader) -> _Reader:
+    def read_tuple(value: Any) -> tuple[Any, ...]:
+        if not isinstance(value, list):
+            raise ValueError(f'must be an array, got {value!r}')
+        return tuple(read(item) for item in value)
+
+    return read_tuple
+
+
+def _read_int(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ValueError(f'must be an integer, got {value!r}')
+    return value
+
+
+def _read_float(value: Any) -> float:
+    if value in _NONFINITE:
+        return float(value)
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise ValueError(f'must be a number, got {value!r}')
+    return float(value)
+
+
+def _read_str(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f'must be a string, got {value!r}')
+    return value
+
+
+def _read_culprit(value: Any) -> Culprit:
+    if not isinstance(value, dict) or not {'name', 'kind'} <= value.keys():
+        raise ValueError(f'must have a `name` and a `kind`, got {value!r}')
+    return Culprit(value['name'], value['kind'])
+
+
+def _read_origin(value: Any) -> Origin:
+    if not isinstance(value, dict) or set(Origin._fields) - value.keys():
+        raise ValueError(
+            f'must have {", ".join(Origin._fields)}, got {value!r}'
+        )
+    return Origin(*(value[name] for name in Origin._fields))
+
+
+def _read_any(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _read_any(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_read_any(item) for item in value]
+    return float(value) if value in _NONFINITE else value
+
+
+_SIMPLE: dict[str, _Reader] = {
+    'int': _read_int,
+    'float': _read_float,
+    'str': _read_str,
+    'Culprit': _read_culprit,
+    'Origin': _read_origin,
+    'Any': _read_any,
+}

@@ -1,0 +1,1 @@
+"""What did mmcv 1.x mean?"""

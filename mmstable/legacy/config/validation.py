@@ -1,0 +1,37 @@
+"""Whether there is all that validation and testing need."""
+
+from __future__ import annotations
+
+from mmstable.legacy.config.draft import Draft
+
+_LOOPS = {'val': 'ValLoop', 'test': 'TestLoop'}
+_WORDS = {'val': 'validated', 'test': 'tested'}
+
+
+def settle_validation(draft: Draft) -> None:
+    """Give loaders a loop, or put them aside.
+
+    mmengine wants loader, loop and evaluator together or none of them.
+    """
+    missing = []
+    for split, loop in _LOOPS.items():
+        key = f'{split}_dataloader'
+        if 'data' not in draft.origins.get(key, ()):
+            continue
+        if draft.settings.get(f'{split}_evaluator'):
+            draft.settings.setdefault(f'{split}_cfg', {'type': loop})
+            continue
+        aside = f'old_{key}'
+        draft.settings[aside] = draft.settings.pop(key)
+        draft.origins[aside] = draft.origins.pop(key)
+        missing.append(split)
+    if missing:
+        evaluators, loaders = (
+            ' and '.join(name.format(split) for split in missing)
+            for name in ('`{}_evaluator`', '`old_{}_dataloader`')
+        )
+        draft.leave(
+            ', '.join(f'data.{split}' for split in missing),
+            f'kept as {loaders}, because there is no {evaluators}; nothing '
+            f'is {" or ".join(_WORDS[split] for split in missing)} without',
+        )

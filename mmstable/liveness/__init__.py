@@ -1,0 +1,1 @@
+"""Is it alive, is it slow?"""

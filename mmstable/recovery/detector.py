@@ -1,0 +1,132 @@
+"""Is this run in trouble?  Everything that is judged from its steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from mmstable.events import Fault, StepReport
+from mmstable.messages.guard_wording import GuardWording
+from mmstable.numerics.spike import SpikeDetector
+from mmstable.numerics.step_statistics import StepStatistics
+from mmstable.recovery.incident import Incident
+
+
+class DivergenceDetector:
+    """Hears of losses and steps, and says when something has to be done.
+
+    Args:
+        limits (Mapping): For :class:`StepStatistics`.
+        spike (Mapping): For :class:`SpikeDetector`.
+        wording (GuardWording): Says why.
+    """
+
+    def __init__(
+        self,
+        limits: Mapping[str, Any],
+        spike: Mapping[str, Any],
+        wording: GuardWording,
+    ) -> None:
+        self._limits, self._spike = dict(limits), dict(spike)
+        self._wording = wording
+        self._loss = SpikeDetector(**self._spike)
+        self._norms: dict[str, SpikeDetector] = {}
+        self._stats: dict[str, StepStatistics] = {}
+        # The first bad step of those that no good one has ended, by wrapper.
+        self._since: dict[str, int] = {}
+
+    @property
+    def is_calm(self) -> bool:
+        """Whether the newest step of every wrapper was a good one."""
+        return not self._since
+
+    def follow(self, names: Iterable[str]) -> None:
+        """Expect steps of these wrappers."""
+        for name in names:
+            if name not in self._stats:
+                self._stats[name] = StepStatistics(**self._limits)
+                self._norms[name] = SpikeDetector(**self._spike)
+
+    def since(self, iteration: int) -> int:
+        """When the trouble of this iteration began."""
+        return min(self._since.values(), default=iteration)
+
+    def hear_loss(self, iteration: int, loss: float | None) -> Incident | None:
+        """Hear of the loss of an iteration."""
+        level = self._loss.level
+        if loss is None or not self._loss.observe(loss):
+            return None
+        reason = self._wording.spike('loss', loss, level)
+        return Incident(Fault.SPIKE, reason, iteration, 'loss')
+
+    def hear_step(self, name: str, report: StepReport) -> Incident | None:
+        """Hear of a step, with the iteration of the run in its report."""
+        stats = self._stats[name]
+        alarming = stats.add(report)
+        if report.fault is None:
+            self._since.pop(name, None)
+        elif alarming:
+            self._since.setdefault(name, report.iteration)
+        if alarming and stats.alarming.is_too_high:
+            return self._too_many(name, stats, report.iteration)
+        return self._hear_norm(name, report)
+
+    def is_spike(self, name: str, loss: float, norm: float) -> bool:
+        """Whether a step that waits for its verdict is one."""
+        return self._loss.is_spike(loss) or self._norms[name].is_spike(norm)
+
+    def start_over(self) -> None:
+        """Judge from now on: the run is not what it was."""
+        self._since.clear()
+        for stats in self._stats.values():
+            stats.start_over()
+
+    def counts(self) -> dict[str, dict[str, int]]:
+        """Steps applied and skipped so far, by wrapper."""
+        return {
+            name: {'applied': stats.applied, 'skipped': stats.skipped}
+            for name, stats in self._stats.items()
+        }
+
+    def _too_many(
+        self, name: str, stats: StepStatistics, iteration: int
+    ) -> Incident:
+        reason = self._wording.bad_steps(
+            *stats.alarming.counts(), stats.alarming.in_a_row
+        )
+        fault = stats.commonest_fault()
+        if fault is Fault.SPIKE:
+            # One of these may be left at that, but not a series.
+            fault = Fault.NAN_GRAD
+        return Incident(fault, reason, self.since(iteration), name)
+
+    def _hear_norm(self, name: str, report: StepReport) -> Incident | None:
+        norm = report.grad_norm
+        detector = self._norms[name]
+        level = detector.level
+        if norm is None or not detector.observe(norm):
+            return None
+        reason = self._wording.spike('grad_norm', norm, level)
+        return Incident(Fault.SPIKE, reason, report.iteration, 'grad_norm')
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a resumed run has to know."""
+        return {
+            'loss': self._loss.state_dict(),
+            'norms': _states(self._norms),
+            'stats': _states(self._stats),
+            'since': dict(self._since),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take over what :meth:`state_dict` gave."""
+        self._loss.load_state_dict(state['loss'])
+        self.follow(state['stats'])
+        for name, saved in state['stats'].items():
+            self._stats[name].load_state_dict(saved)
+            self._norms[name].load_state_dict(state['norms'][name])
+        self._since = dict(state['since'])
+
+
+def _states(parts: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: part.state_dict() for name, part in parts.items()}

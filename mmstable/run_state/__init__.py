@@ -1,0 +1,1 @@
+"""What is the state of a run?"""

@@ -1,0 +1,109 @@
+"""Random state survives a file, bit by bit."""
+
+from __future__ import annotations
+
+import io
+import random
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from mmstable.checkpoint import rng
+from mmstable.run_state.rng import capture_rng, restore_rng
+
+
+def draw():
+    return (
+        [random.random(), random.gauss(0, 1), random.getrandbits(64)],
+        [np.random.rand(), np.random.randn(), np.random.randint(10**9)],
+        torch.randn(20).tolist() + torch.randperm(9).tolist(),
+    )
+
+
+def through_a_file(state):
+    file = io.BytesIO()
+    torch.save(state, file)
+    file.seek(0)
+    return torch.load(file, weights_only=True)
+
+
+# An odd number of normal values leaves one over in each generator.
+@pytest.mark.parametrize('draws', [0, 1, 700])
+def test_the_same_numbers_follow(draws):
+    for _ in range(draws):
+        draw()
+    state = capture_rng()
+    expected = draw()
+    assert draw() != expected
+    restore_rng(through_a_file(state))
+    assert draw() == expected
+
+
+def test_a_left_over_normal_value_is_kept():
+    random.gauss(0, 1)
+    np.random.randn()
+    state = through_a_file(capture_rng())
+    expected = random.gauss(0, 1), np.random.randn()
+    restore_rng(state)
+    assert (random.gauss(0, 1), np.random.randn()) == expected
+
+
+def test_capturing_draws_nothing():
+    state = capture_rng()
+    capture_rng()
+    expected = draw()
+    restore_rng(state)
+    assert draw() == expected
+
+
+class Devices(SimpleNamespace):
+    """What torch has for a kind of accelerator."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__(states=[torch.tensor([i]) for i in range(count)])
+
+    def get_rng_state_all(self):
+        return [state.clone() for state in self.states]
+
+    def set_rng_state(self, state, device):
+        self.states[device] = state
+
+    def device_count(self):
+        return len(self.states)
+
+
+@pytest.mark.parametrize(('then', 'now'), [(2, 2), (2, 1), (1, 2)])
+def test_accelerators_get_their_state_back(monkeypatch, then, now):
+    monkeypatch.setattr(rng, '_accelerator', lambda: ('cuda', Devices(then)))
+    state = through_a_file(capture_rng())
+    devices = Devices(now)
+    devices.states = [torch.tensor([-1])] * now
+    monkeypatch.setattr(rng, '_accelerator', lambda: ('cuda', devices))
+    restore_rng(state)
+    got = [int(one) for one in devices.states]
+    assert got == [i if i < then else -1 for i in range(now)]
+
+
+def test_another_kind_of_accelerator_is_left_alone(monkeypatch):
+    monkeypatch.setattr(rng, '_accelerator', lambda: ('cuda', Devices(2)))
+    state = capture_rng()
+    other = Devices(2)
+    other.states = [torch.tensor([-1])] * 2
+    monkeypatch.setattr(rng, '_accelerator', lambda: ('npu', other))
+    restore_rng(state)
+    assert [int(one) for one in other.states] == [-1, -1]
+    monkeypatch.undo()
+    restore_rng(state)
+
+
+def test_another_numpy_generator_is_left_alone(monkeypatch):
+    # What numpy says if its global generator was replaced.
+    monkeypatch.setattr(np.random, 'get_state', lambda: {'state': {}})
+    state = capture_rng()
+    monkeypatch.undo()
+    assert state['numpy'] is None
+    expected = np.random.get_state()[1].copy()
+    restore_rng(state)
+    assert np.array_equal(np.random.get_state()[1], expected)
