@@ -2,7 +2,7 @@
 
 import pytest
 
-from mmstable.checkpoint import appointment
+from mmstable.distributed import coordinated_stop
 from mmstable.distributed.coordinated_stop import CoordinatedStop
 
 
@@ -31,7 +31,7 @@ def test_nobody_is_asked_to_stop_in_the_past(
     monkeypatch, interval, window, asked, stop
 ):
     store = Store()
-    monkeypatch.setattr(appointment, 'open_store', lambda name: store)
+    monkeypatch.setattr(coordinated_stop, 'open_store', lambda name: store)
     asking, other = (
         CoordinatedStop(interval, window),
         CoordinatedStop(interval, window),

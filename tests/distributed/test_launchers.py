@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from mmengine.config import Config
 
-from mmstable.cli import join_ranks
 from mmstable.cli.resume_command import launch_command
+from mmstable.distributed import join_ranks
 from mmstable.distributed.join_ranks import _join_cpus, _wrap_for_cpu
 from mmstable.distributed.launchers import rank_of, set_rank_variables
 from mmstable.errors import UsageError

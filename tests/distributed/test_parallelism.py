@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from mmstable.distributed import step_consensus
 from mmstable.distributed.parallelism import (
     Shards,
     Sharing,
@@ -13,7 +14,6 @@ from mmstable.distributed.parallelism import (
 )
 from mmstable.distributed.step_consensus import StepConsensus
 from mmstable.errors import ReplicasDivergedError
-from mmstable.optim import rank_agreement
 from tests.toys import NAN, toy_net
 
 
@@ -38,7 +38,7 @@ def test_what_others_count_is_not_counted_again():
 
 def test_wrappers_of_one_model_do_not_share_a_topic(monkeypatch):
     monkeypatch.setattr(
-        rank_agreement, 'find_sharing', lambda model: Sharing.REDUCED
+        step_consensus, 'find_sharing', lambda model: Sharing.REDUCED
     )
     topics = []
     for _ in range(2):
@@ -52,8 +52,8 @@ def test_wrappers_of_one_model_do_not_share_a_topic(monkeypatch):
 
 
 def test_a_rank_that_is_left_alone_twice_gives_up(monkeypatch):
-    monkeypatch.setattr(rank_agreement, 'get_world_size', lambda: 2)
-    monkeypatch.setattr(rank_agreement, 'meet', lambda *args: None)
+    monkeypatch.setattr(step_consensus, 'get_world_size', lambda: 2)
+    monkeypatch.setattr(step_consensus, 'meet', lambda *args: None)
     ranks = StepConsensus()
     ranks.sharing = Sharing.REDUCED
     assert ranks.hear(True, 'cpu', agreed=False) is None

@@ -8,9 +8,9 @@ from mmengine.dist import all_gather_object
 from mmengine.hooks import Hook
 from mmengine.model import MMDistributedDataParallel
 
+from mmstable.distributed import step_consensus
 from mmstable.errors import ReplicasDivergedError
 from mmstable.hooks import EventLogHook, ReplicaCheckHook
-from mmstable.optim import rank_agreement
 from mmstable.report import ReplicasDiverged, StepFault, read_events
 from tests.ranks import run_ranks
 from tests.toys import (
@@ -89,7 +89,7 @@ def assert_alike(runner):
 
 
 def two_ranks(rank, folder):
-    rank_agreement.PATIENCE = 0.5
+    step_consensus.PATIENCE = 0.5
     quiet = train(folder / 'quiet', ReplicaCheckHook(interval=1))
     if rank == 0:
         assert events(quiet) == []

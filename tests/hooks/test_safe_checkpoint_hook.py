@@ -14,7 +14,7 @@ from mmengine.hooks import EMAHook, Hook
 from mmengine.runner import find_latest_checkpoint
 from torch.utils.data import DataLoader
 
-from mmstable.checkpoint import atomic_file, place
+from mmstable.checkpoint import atomic_file, storage
 from mmstable.checkpoint.finder import find_checkpoint, verify_checkpoint
 from mmstable.checkpoint.manifest import Manifest
 from mmstable.errors import ConfigError
@@ -628,7 +628,7 @@ def test_other_disks_get_it_the_way_of_mmengine(tmp_path, monkeypatch):
     class NotLocal:
         pass
 
-    monkeypatch.setattr(place, 'LocalBackend', NotLocal)
+    monkeypatch.setattr(storage, 'LocalBackend', NotLocal)
     at = At(_4=poison)
     runner = train(tmp_path, at, checkpoint=dict(max_keep_ckpts=1))
     assert log_of(runner).count('is not on a local disk') == 1

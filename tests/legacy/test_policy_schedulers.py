@@ -9,7 +9,7 @@ import torch
 from mmengine.hooks import Hook
 from torch.utils.data import DataLoader
 
-from mmstable.optim import PolicyLR, PolicyMomentum
+from mmstable.legacy.schedules import PolicyLR, PolicyMomentum
 from tests.toys import ToyData, toy_runner
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from mmstable.checkpoint import rng
+from mmstable.run_state import rng
 from mmstable.run_state.rng import capture_rng, restore_rng
 
 
