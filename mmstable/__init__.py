@@ -8,7 +8,7 @@ from __future__ import annotations
 from mmengine.config.utils import MODULE2PACKAGE
 
 from mmstable import hooks, loops, optim
-from mmstable.checkpoint.safe_globals import allow_mmengine_checkpoints
+from mmstable.checkpoint.schemes import guard_checkpoints
 from mmstable.config_paths import config_path
 from mmstable.events import Culprit, Fault, Outcome, StepReport
 from mmstable.legacy import schedules
@@ -20,8 +20,9 @@ from mmstable.version import __version__
 # editable installation; a module that is no distribution is found by import.
 MODULE2PACKAGE['mmstable'] = 'mmstable.version'
 
-# Resuming fails on torch 2.6 and newer without this.
-allow_mmengine_checkpoints()
+# A checkpoint is read as data. This is also what makes resuming work with
+# torch 2.6 and newer, whose own guard refuses what mmengine saves.
+guard_checkpoints()
 
 __all__ = [
     'Culprit',

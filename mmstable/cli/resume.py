@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import platform
+import shlex
 from pathlib import Path
 from typing import Callable
 
@@ -12,6 +13,7 @@ from mmengine.config import Config
 from mmengine.dist import all_gather_object
 
 from mmstable.checkpoint.finder import (
+    GoodCheckpoint,
     Search,
     find_checkpoint,
     verify_checkpoint,
@@ -20,10 +22,11 @@ from mmstable.checkpoint.loading import (
     BadCheckpoint,
     check_container,
     check_weights,
-    trust_checkpoint,
 )
+from mmstable.checkpoint.schemes import pin_checkpoint, trust_checkpoint
 from mmstable.distributed.join_ranks import decide_on_rank_zero
 from mmstable.errors import CheckpointError, UsageError
+from mmstable.messages.printable import printable
 
 
 def settle_checkpoint(
@@ -39,10 +42,12 @@ def settle_checkpoint(
         args (argparse.Namespace): The command line.
         say (Callable): Prints a line for the user.
     """
-    cfg.load_from, cfg.resume, shown = decide_on_rank_zero(
+    cfg.load_from, cfg.resume, shown, sha256 = decide_on_rank_zero(
         lambda: _decide(cfg, args, say)
     )
     _check_all_see(cfg.load_from)
+    if sha256 is not None:
+        pin_checkpoint(cfg.load_from, sha256)
     if args.trust_checkpoint:
         cfg.load_from = trust_checkpoint(cfg.load_from)
     if cfg.resume:
@@ -51,24 +56,27 @@ def settle_checkpoint(
 
 def _decide(
     cfg: Config, args: argparse.Namespace, say: Callable[[str], None]
-) -> tuple[str | None, bool, str | None]:
-    """What to load, whether to resume, and what to call it."""
+) -> tuple[str | None, bool, str | None, str | None]:
+    """What to load, whether to resume, what to call it, and its digest."""
     path, resume = cfg.get('load_from'), bool(cfg.get('resume'))
     _check_options(args, resume, path)
     if path is not None and '://' in path:
-        # mmengine fetches and loads it.
-        return path, resume, path
+        # It is fetched when it is loaded.
+        return path, resume, path, None
+    found: GoodCheckpoint | None = None
     if args.trust_checkpoint and path is not None:
         _warn_of_trust(path, say)
     elif not resume:
         if path is not None:
             check_weights(path)
     elif path is None or os.path.isdir(path):
-        path = _find(Path(path or cfg.work_dir), args.before_iter, say)
-        resume = path is not None
+        found = _find(Path(path or cfg.work_dir), args.before_iter, say)
+        resume = found is not None
     else:
-        _verify(Path(path))
-    return path, resume, path
+        found = _verify(Path(path))
+    if found is None:
+        return path, resume, path, None
+    return str(found.path), True, str(found.path), found.sha256
 
 
 def _check_options(
@@ -112,13 +120,13 @@ def _warn_of_trust(path: str, say: Callable[[str], None]) -> None:
 
 def _find(
     folder: Path, before_iter: int | None, say: Callable[[str], None]
-) -> str | None:
+) -> GoodCheckpoint | None:
     search = find_checkpoint(folder, before_iter)
     for reason in search.skipped:
         say(f'skipped {reason}')
     if search.found is not None:
-        say(f"resuming from '{search.found.path}'")
-        return str(search.found.path)
+        say(f"resuming from '{printable(search.found.path)}'")
+        return search.found
     if search.skipped:
         # A fresh start would write over what is left of the old run.
         raise CheckpointError(
@@ -129,9 +137,9 @@ def _find(
     return None
 
 
-def _verify(path: Path) -> None:
+def _verify(path: Path) -> GoodCheckpoint:
     try:
-        verify_checkpoint(path)
+        return verify_checkpoint(path)
     except BadCheckpoint as error:
         other = _advise(find_checkpoint(path.resolve().parent))
         raise CheckpointError(f'{error}.{other}') from error
@@ -142,7 +150,8 @@ def _advise(search: Search) -> str:
         return ' There is no good one in its folder.'
     return (
         ' The newest good one there is of iteration '
-        f'{search.found.iteration}: --resume-from {search.found.path}'
+        f'{search.found.iteration}: --resume-from '
+        f'{shlex.quote(str(search.found.path))}'
     )
 
 

@@ -15,6 +15,7 @@ from mmengine.runner import Runner
 from mmstable.checkpoint.atomic_file import replace_text
 from mmstable.checkpoint.audit import count_infinite
 from mmstable.checkpoint.best_checkpoint import RunnerStandIn, save_first
+from mmstable.checkpoint.references import keep_own_references
 from mmstable.checkpoint.saver import CheckpointSaver, Poisoned
 from mmstable.checkpoint.storage import EMERGENCY, CheckpointStorage
 from mmstable.checkpoint.trained_weights import TrainedWeights
@@ -89,10 +90,15 @@ class SafeCheckpointHook(CheckpointHook):
 
     def before_train(self, runner: Runner) -> None:
         """Find out where to save."""
+        info = runner.message_hub.runtime_info
+        # mmengine would remove files here, and folders of these names.
+        kept = list(info.pop('keep_ckpt_ids', ()))
         super().before_train(runner)
-        # Without a limit: an old one goes when a new one is there.
-        self.keep_ckpt_ids = deque(getattr(self, 'keep_ckpt_ids', ()))
         self._place = CheckpointStorage(self)
+        if self._place.is_local:
+            self._keep_own_best(info)
+        # Without a limit: an old one goes when a new one is there.
+        self.keep_ckpt_ids = deque(kept)
         if is_main_process():
             self._place.clear_up()
         if not self._place.is_local:
@@ -102,6 +108,17 @@ class SafeCheckpointHook(CheckpointHook):
                 'that is cut off has the name of a complete one.'
             )
         self._is_ready = True
+
+    def _keep_own_best(self, info: dict[str, Any]) -> None:
+        """Never remove the best checkpoint of another run."""
+        keep_own_references(info, self.out_dir)
+        if not self.save_best:
+            return
+        if len(self.key_indicators) == 1:
+            self.best_ckpt_path = info.get('best_ckpt')
+            return
+        for key in self.best_ckpt_path_dict:
+            self.best_ckpt_path_dict[key] = info.get(f'best_ckpt_{key}')
 
     def before_train_iter(
         self,

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import hashlib
+
 import torch
 
-import mmstable  # noqa: F401  (fills the allow-list)
+import mmstable  # noqa: F401  (guards mmengine's loader)
 from mmstable.checkpoint.finder import find_checkpoint
-from mmstable.checkpoint.manifest import Manifest, digest, side_path
+from mmstable.checkpoint.manifest import Manifest, manifest_path
 from tests.toys import INF, NAN
 
 _TIME = 1e9
@@ -24,7 +26,7 @@ def save(
     if side:
         Manifest(
             path.stat().st_size,
-            digest(path),
+            hashlib.sha256(path.read_bytes()).hexdigest(),
             iteration,
             0,
             finite,
@@ -129,7 +131,7 @@ def test_pointer_is_followed(tmp_path):
 def test_damaged_side_file_is_as_none(tmp_path):
     path = save(tmp_path, 'iter_1.pth', 1)
     for text in ('', '{}', '[]', '{"size": 1', 'null'):
-        side_path(path).write_text(text)
+        manifest_path(path).write_text(text)
         assert Manifest.read(path) is None
         assert find_checkpoint(tmp_path).found.path == path.resolve()
 
