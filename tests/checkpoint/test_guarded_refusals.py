@@ -232,11 +232,11 @@ def test_nothing_is_run(tmp_path, monkeypatch, attempt):
     body = attempts(marker)[attempt]
     for data in (checkpoint(extra=body), pickled(body)):
         write_archive(path, data, records)
-        start = time.monotonic()
+        start = time.thread_time()
         for load in (load_file, CheckpointLoader.load_checkpoint):
             with pytest.raises(BadCheckpoint, match='refused|corrupt'):
                 load(str(path))
-        assert time.monotonic() - start < 1
+        assert time.thread_time() - start < 1
     assert [one.name for one in tmp_path.iterdir()] == ['a.pth']
     assert HistoryBuffer._statistics_methods == statistics
     assert dict(vars(OrderedDict)) == builtins
@@ -288,10 +288,12 @@ def test_compressed_archive_is_refused(tmp_path):
 
 def test_two_records_of_one_name(tmp_path):
     path = tmp_path / 'a.pth'
-    with pytest.warns(UserWarning, match='Duplicate'):
-        with zipfile.ZipFile(path, 'w') as archive:
-            archive.writestr('archive/data.pkl', checkpoint())
-            archive.writestr('archive/data.pkl', pickled(b'N'))
+    with (
+        pytest.warns(UserWarning, match='Duplicate'),
+        zipfile.ZipFile(path, 'w') as archive,
+    ):
+        archive.writestr('archive/data.pkl', checkpoint())
+        archive.writestr('archive/data.pkl', pickled(b'N'))
     with pytest.raises(BadCheckpoint, match='corrupt: two records'):
         load_file(path)
 
