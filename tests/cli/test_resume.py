@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from mmstable.cli.train import main
+from tests.toys import read_saved
 
 ROOT = Path(__file__).resolve().parents[2]
 TOY = """
@@ -126,7 +127,7 @@ def work(
 
 
 def same_end(one: Path, other: Path) -> None:
-    ours, theirs = (torch.load(w / 'iter_8.pth') for w in (one, other))
+    ours, theirs = (read_saved(w / 'iter_8.pth') for w in (one, other))
     for key, value in theirs['state_dict'].items():
         assert torch.equal(ours['state_dict'][key], value)
     for key in ('loss_scaler', 'safe_step'):
@@ -283,7 +284,7 @@ def hide_payload(path: Path, marker: Path) -> None:
         def __reduce__(self) -> tuple:
             return os.mkdir, (str(marker),)
 
-    checkpoint = torch.load(path)
+    checkpoint = read_saved(path)
     checkpoint['meta']['note'] = Payload()
     torch.save(checkpoint, path)
     for side in path.parent.glob('*.json'):
@@ -318,7 +319,7 @@ def test_program_in_an_old_checkpoint_is_not_run(
     work: Path, tmp_path: Path
 ) -> None:
     marker, path = tmp_path / 'marker', work / 'old.pth'
-    checkpoint = torch.load(work / 'iter_6.pth')
+    checkpoint = read_saved(work / 'iter_6.pth')
     text = f'__import__("os").mkdir({str(marker)!r})'
     checkpoint['meta']['config'] = text
     torch.save(checkpoint, path)
@@ -355,7 +356,7 @@ def test_weights_alone_cannot_be_resumed(
     work: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = work / 'weights.pth'
-    torch.save(torch.load(work / 'iter_2.pth')['state_dict'], path)
+    torch.save(read_saved(work / 'iter_2.pth')['state_dict'], path)
     assert resume(work, '--resume-from', str(path)) == 3
     assert 'is foreign: a dict with a state_dict' in capsys.readouterr().err
     assert resume(tmp_path / 'new', '--load-from', str(path)) == 0

@@ -20,6 +20,7 @@ from mmstable.cli import config_edits as edits
 from mmstable.cli.main import main as mmstable_command
 from mmstable.cli.train import main
 from mmstable.errors import UsageError
+from tests.toys import read_saved
 
 ROOT = Path(__file__).resolve().parents[2]
 TOY = """
@@ -141,7 +142,7 @@ def test_script_trains_then_resumes(project: Path, tmp_path: Path) -> None:
     assert process.returncode == 0, err
     assert iterations(second) == [3, 4]
     weights = [
-        torch.load(folder / 'iter_4.pth')['state_dict']['head.weight']
+        read_saved(folder / 'iter_4.pth')['state_dict']['head.weight']
         for folder in (first, second)
     ]
     assert torch.equal(*weights)

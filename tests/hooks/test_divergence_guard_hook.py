@@ -12,6 +12,7 @@ from mmengine.hooks import EMAHook, Hook
 from mmengine.registry import DATASETS, HOOKS, MODELS
 from torch import nn
 
+from mmstable.checkpoint.loading import load_checkpoint
 from mmstable.errors import TrainingDiverged
 from mmstable.events import Action, Fault
 from mmstable.report import GuardIntervention, read_events
@@ -270,7 +271,7 @@ def test_checkpoints_have_the_rate_of_the_schedule(tmp_path):
         ),
     )
     assert runner.diary.lr[-1] == 0.05
-    saved = torch.load(tmp_path / 'iter_6.pth', weights_only=True)
+    saved = load_checkpoint(tmp_path / 'iter_6.pth')
     assert saved['optimizer']['param_groups'][0]['lr'] == 0.1
 
 

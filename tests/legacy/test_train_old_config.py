@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from mmstable.cli.train import main
+from tests.toys import read_saved
 
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = """
@@ -229,9 +230,7 @@ def test_the_upgraded_config_trains_the_same(folder: Path) -> None:
 def test_a_checkpoint_of_mmcv_goes_on_where_it_was(folder: Path) -> None:
     assert train(folder, 'checkpoint_config.interval=4', 'seed=3') == 0
     whole = notes(folder)
-    checkpoint = torch.load(
-        folder / 'work_dirs/old/iter_4.pth', weights_only=False
-    )
+    checkpoint = read_saved(folder / 'work_dirs/old/iter_4.pth')
     optimizer = checkpoint['optimizer']
     # What mmcv 1.x has in a file, and nothing more.
     torch.save(
