@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from mmengine.config import Config
 from mmengine.registry import OPTIM_WRAPPERS
-from mmengine.runner import Runner
+from mmengine.runner import CheckpointLoader, Runner
+from mmengine.runner.checkpoint import load_from_local
 from stock_wrappers import CpuAmpOptimWrapper
 
 from mmstable import config_path
@@ -186,7 +186,7 @@ def _run_stock(folder: Path, resume: bool) -> int:
     if resume:
         # The hook that breaks the run brought mmstable along, which makes
         # checkpoints loadable. On its own, mmengine has to do without.
-        torch.serialization.clear_safe_globals()
+        CheckpointLoader.register_scheme('', load_from_local, force=True)
         try:
             runner.load_or_resume()
         except Exception as error:
