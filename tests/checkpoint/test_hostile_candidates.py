@@ -35,7 +35,7 @@ PICKLES = {
     'a negative iteration': checkpoint(iter=b'J\xff\xff\xff\xff'),
     'a huge iteration': checkpoint(iter=b'\x8a\x20' + b'\x7f' * 32),
     'a truth value as iteration': checkpoint(iter=b'\x88'),
-    'a text as epoch': checkpoint(epoch=text('x')),
+    'a text as epoch': checkpoint(iter=b'K\x09', epoch=text('x')),
     'no iteration': sections(meta=b'}'),
     'a list as meta': sections(meta=b']'),
     'a number as mmstable': sections(mmstable=b'K\x05'),
@@ -114,13 +114,14 @@ def test_odd_files_are_not_opened(good):
     os.mkfifo(folder / 'last_checkpoint')
     found = search(folder)
     assert found.found.path == good.resolve()
-    assert len(found.skipped) == 4
+    # The link to a device has no number of its own.
+    assert len(found.skipped) == 3
 
 
 def test_names_with_terminal_codes(good):
-    (good.parent / 'iter_\x1b[2J9.pth').write_bytes(b'')
+    (good.parent / 'iter_\x1b[J9.pth').write_bytes(b'')
     found = search(good.parent)
-    assert found.skipped == (r'iter_\x1b[2J9.pth: empty',)
+    assert found.skipped == (r'iter_\x1b[J9.pth: empty',)
 
 
 def test_numbers_in_names_are_bounded(good):
