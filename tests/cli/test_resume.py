@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -12,9 +11,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from mmstable.cli.train import main
+from mmstable.cli.main import main
+from tests.cli.runs import ROOT, iterations, log_of
 
-ROOT = Path(__file__).resolve().parents[2]
 TOY = """
 import torch
 from mmengine.model import BaseModel
@@ -90,7 +89,7 @@ def run(project: Path, *args: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, str(ROOT / 'tools/train.py'), 'config.py', *args],
         cwd=project,
-        env={**os.environ, 'PYTHONPATH': f'{project}:{ROOT}'},
+        env={**os.environ, 'PYTHONPATH': str(ROOT)},
         capture_output=True,
         text=True,
         check=False,
@@ -105,7 +104,7 @@ def whole(project: Path) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(project))
         patch.chdir(project)
-        assert main(['config.py', '--work-dir', str(work)]) == 0
+        assert main(['train', 'config.py', '--work-dir', str(work)]) == 0
     return work
 
 
@@ -132,15 +131,6 @@ def same_end(one: Path, other: Path) -> None:
     for key in ('loss_scaler', 'safe_step'):
         assert ours['optimizer'][key] == theirs['optimizer'][key]
     assert ours['param_schedulers'] == theirs['param_schedulers']
-
-
-def log_of(folder: Path) -> str:
-    return ''.join(p.read_text() for p in sorted(folder.rglob('*.log')))
-
-
-def iterations(folder: Path) -> list[int]:
-    found = re.findall(r'Iter\(train\)\s+\[\s*(\d+)/', log_of(folder))
-    return [int(number) for number in found]
 
 
 def truncate(path: Path) -> None:
@@ -197,7 +187,7 @@ def test_bad_file_fails_and_names_a_good_one(
 
 
 def resume(work: Path, *args: str) -> int:
-    return main(['config.py', '--work-dir', str(work), *args])
+    return main(['train', 'config.py', '--work-dir', str(work), *args])
 
 
 @pytest.mark.parametrize(
