@@ -45,6 +45,10 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module 'mmstable' has no attribute '{name}'")
 
 
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__getattr__('__all__')})
+
+
 def _modules() -> Iterator[Any]:
     return (import_module(f'mmstable.{name}') for name in _PACKAGES)
 

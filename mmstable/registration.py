@@ -63,6 +63,7 @@ def _started_by_module_name() -> bool:
     """
     # Not in Python 3.9.
     words = getattr(sys, 'orig_argv', [])
+    # Both end with the arguments of the program.
     return (
         sys.argv[:1] == ['-m']
         and len(words) > len(sys.argv)

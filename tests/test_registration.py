@@ -179,5 +179,6 @@ def test_public_classes() -> None:
     for package in (hooks, loops, optim, schedules):
         for name in package.__all__:
             assert names[name] is getattr(package, name)
+    assert set(names) - {'__builtins__'} <= set(dir(mmstable))
     with pytest.raises(AttributeError, match="no attribute 'SafeEMAHok'"):
         mmstable.SafeEMAHok  # noqa: B018

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Sequence
 
@@ -86,9 +85,7 @@ def _run(command: Command, args: argparse.Namespace) -> int:
 def _import_from_working_folder() -> None:
     """Let ``custom_imports`` find modules where the user is.
 
-    As ``python -m`` does, and not if Python was told to keep that folder out.
+    Not if Python was told to keep that folder out (``PYTHONSAFEPATH``).
     """
-    if os.getcwd() not in sys.path and not getattr(
-        sys.flags, 'safe_path', False
-    ):
-        sys.path.insert(0, os.getcwd())
+    if '' not in sys.path and not getattr(sys.flags, 'safe_path', False):
+        sys.path.insert(0, '')
