@@ -112,7 +112,7 @@ def set_seed(cfg: Config, seed: int | None, deterministic: bool) -> None:
     cfg.randomness = randomness
 
 
-# Those of mmengine's own, which it lets go by itself.
+# Hooks of mmengine, which it drops by itself.
 _OWN_HOOKS = (
     'runtime_info',
     'timer',

@@ -6,7 +6,7 @@ import os
 import shlex
 from collections.abc import Mapping, Sequence
 
-# What says where to start; the value may be left out of `--resume` only.
+# Options that say where to start; only `--resume` may have no value.
 _STARTS = ('--resume', '--resume-from', '--load-from', '--before-iter')
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -90,15 +90,19 @@ def test_help_imports_neither_torch_nor_mmengine(
 
 def test_help_is_quick(tmp_path: Path) -> None:
     times = []
-    for _ in range(5):
-        before = time.perf_counter()
+    for _ in range(3):
+        # Of the processor, since the machine may have other things to do.
+        before = os.times()
         run([*console_script(tmp_path), '--help'], tmp_path)
-        times.append(time.perf_counter() - before)
-    assert min(times) < 0.3
+        after = os.times()
+        times.append(sum(after[2:4]) - sum(before[2:4]))
+    assert 0 < min(times) < 0.3
 
 
 @pytest.mark.parametrize('door', ['script', 'module', 'tool'])
 def test_ctrl_c_during_import_is_one_line(door: str, tmp_path: Path) -> None:
+    if door == 'module' and sys.version_info < (3, 10):
+        pytest.skip('this Python does not tell which module is run')
     (tmp_path / 'slow').mkdir()
     (tmp_path / 'slow/torch.py').write_text(
         'import os, signal, time\n'
