@@ -26,7 +26,7 @@ from mmstable import config_path
 from mmstable.checkpoint.audit import find_poison
 from mmstable.checkpoint.loading import load_checkpoint
 from mmstable.cli.config_file import load_config
-from mmstable.cli.train import main as train
+from mmstable.cli.main import main as mmstable
 from mmstable.report import read_events
 
 OPTIM_WRAPPERS.register_module(module=CpuAmpOptimWrapper)
@@ -176,7 +176,9 @@ def _in_child(run: Any, folder: Path, resume: bool) -> None:
 
 def _run_mmstable(folder: Path, resume: bool) -> int:
     config = str(folder / 'survival_config.py')
-    return train([config, '--work-dir', str(folder), '--resume', 'auto'])
+    return mmstable(
+        ['train', config, '--work-dir', str(folder), '--resume', 'auto']
+    )
 
 
 def _run_stock(folder: Path, resume: bool) -> int:

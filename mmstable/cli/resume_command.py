@@ -1,11 +1,12 @@
-"""The command that goes on with a run: the one that started it, nearly."""
+"""The command that resumes a run: the one that started it, nearly."""
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Mapping, Sequence
 
-# What says where to start; the value may be left out of `--resume` only.
+# Options that say where to start; only `--resume` may have no value.
 _STARTS = ('--resume', '--resume-from', '--load-from', '--before-iter')
 
 
@@ -32,6 +33,19 @@ def resume_command(
     if not any(word.startswith('--work-dir') for word in kept):
         kept += ['--work-dir', work_dir]
     return shlex.join([*program, *kept])
+
+
+def program_of(path: str) -> list[str]:
+    """How to call the program that trains.
+
+    Args:
+        path (str): Its ``sys.argv[0]``.
+    """
+    if path.endswith(os.path.join('mmstable', '__main__.py')):
+        return ['python', '-m', 'mmstable', 'train']
+    if path.endswith('.py'):
+        return ['python', path]
+    return ['mmstable', 'train']
 
 
 def launch_command(

@@ -7,6 +7,7 @@ import torch
 import mmstable  # noqa: F401  (guards mmengine's loader)
 from mmstable.checkpoint.finder import find_checkpoint
 from mmstable.checkpoint.manifest import Manifest, manifest_path
+from tests.some_files import some_files
 from tests.toys import INF, NAN
 
 _TIME = 1e9
@@ -45,7 +46,7 @@ def test_newest_is_by_iteration_not_by_name(tmp_path):
     assert search.skipped == ()
     assert search.found.path == newest.resolve()
     assert (search.found.iteration, search.found.epoch) == (1150, 0)
-    for path in tmp_path.glob('emergency*'):
+    for path in some_files(tmp_path, 'emergency*'):
         path.unlink()
     assert find_checkpoint(tmp_path).found.iteration == 1100
 

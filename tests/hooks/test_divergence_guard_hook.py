@@ -689,7 +689,7 @@ def test_an_average_inside_an_open_window_is_not_put_back_again(tmp_path):
 
 
 def test_tools_train_returns_the_exit_code(tmp_path, capsys):
-    from mmstable.cli.train import main
+    from mmstable.cli.main import main
 
     config = tmp_path / 'config.py'
     config.write_text(
@@ -713,7 +713,7 @@ custom_hooks = [
     dict(type='mmstable.EmergencyCheckpointHook')]
 """
     )
-    code = main([str(config), '--work-dir', str(tmp_path / 'run')])
+    code = main(['train', str(config), '--work-dir', str(tmp_path / 'run')])
     assert code == 4
     (file,) = tmp_path.glob('run/*/stability/diagnosis.json')
     assert f'diverged; the reason is above, and in {file}' in (

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from mmstable.cli.train import main
+from mmstable.cli.main import main
 from tests.toys import read_saved
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -159,7 +159,7 @@ def notes(folder: Path) -> list[dict[str, Any]]:
 
 def train(folder: Path, *options: str, more: tuple[str, ...] = ()) -> int:
     (folder / 'notes.jsonl').unlink(missing_ok=True)
-    return main(['old.py', *more, '--cfg-options', *SHORT, *options])
+    return main(['train', 'old.py', *more, '--cfg-options', *SHORT, *options])
 
 
 def test_clipping_and_fp16_are_really_on(folder: Path) -> None:
@@ -215,19 +215,17 @@ def test_options_may_be_old_or_new(folder: Path) -> None:
 
 
 def test_the_upgraded_config_trains_the_same(folder: Path) -> None:
-    from mmstable.cli.upgrade import main as upgrade
-
     assert train(folder, 'seed=3') == 0
     old = notes(folder)
-    assert upgrade(['old.py', '-o', 'new.py']) == 5
+    assert main(['upgrade', 'old.py', '-o', 'new.py']) == 5
     (folder / 'notes.jsonl').unlink()
     options = ['train_cfg.max_iters=6', 'param_scheduler.0.warmup_iters=3']
-    command = ['new.py', '--seed', '3', '--cfg-options', *options]
+    command = ['train', 'new.py', '--seed', '3', '--cfg-options', *options]
     assert main(command) == 0
     assert notes(folder) == old
 
 
-def test_a_checkpoint_of_mmcv_goes_on_where_it_was(folder: Path) -> None:
+def test_a_checkpoint_of_mmcv_is_resumed_where_it_was(folder: Path) -> None:
     assert train(folder, 'checkpoint_config.interval=4', 'seed=3') == 0
     whole = notes(folder)
     checkpoint = read_saved(folder / 'work_dirs/old/iter_4.pth')
@@ -273,7 +271,7 @@ def test_the_length_must_be_said(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (folder / 'old.py').write_text("optimizer = dict(type='SGD', lr=1)\n")
-    assert main(['old.py']) == 2
+    assert main(['train', 'old.py']) == 2
     assert 'mmcv has `runner` or `total_epochs` for it' in (
         capsys.readouterr().err
     )
@@ -292,7 +290,7 @@ evaluation = dict(_delete_=True, interval=2, save_best='mIoU', rule='greater')
 val_evaluator = dict(type='OldMetric')
 """
     )
-    assert main(['old.py']) == 0
+    assert main(['train', 'old.py']) == 0
     found = notes(folder)
     assert found[0]['wrapper'] == 'SafeOptimWrapper'
     assert found[0]['loop'] == 'SafeEpochBasedTrainLoop'

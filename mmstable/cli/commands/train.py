@@ -1,66 +1,25 @@
-"""The command line of ``mmstable train``."""
+"""``mmstable train``: what it takes."""
 
 from __future__ import annotations
 
 import argparse
-import os
-from collections.abc import Sequence
-from typing import Any, NoReturn
 
-from mmengine.config import DictAction
-
-from mmstable.errors import UsageError
+from mmstable.cli.command import Command
 
 
-class Parser(argparse.ArgumentParser):
-    """Raises instead of printing its usage: one clear line is enough."""
-
-    def error(self, message: str) -> NoReturn:
-        """Refuse the command line."""
-        raise UsageError(f'{message} (see --help)')
-
-
-class _CfgOptions(DictAction):
-    """mmengine's action; says which ``KEY=VALUE`` it cannot read."""
-
-    def __call__(
-        self,
-        parser: argparse.ArgumentParser,
-        namespace: argparse.Namespace,
-        values: Any,
-        option_string: str | None = None,
-    ) -> None:
-        for value in values:
-            if not value.partition('=')[0].strip() or '=' not in value:
-                parser.error(f"--cfg-options takes KEY=VALUE, got '{value}'")
-        try:
-            super().__call__(parser, namespace, values, option_string)
-        except AssertionError as error:
-            parser.error(f'--cfg-options: {error}')
-
-
-def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
-    """Read the command line.
-
-    Args:
-        argv (Sequence[str], optional): The arguments; those of the process
-            if None. Defaults to None.
-    """
-    parser = Parser(
-        prog='mmstable train',
-        description='Train a model from a config of any OpenMMLab package.',
-        # An abbreviation that works today breaks when an option is added.
-        allow_abbrev=False,
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Describe the command line."""
     parser.add_argument('config', help='config file')
     _add_run_options(parser)
     _add_checkpoint_options(parser)
     _add_machine_options(parser)
-    args = parser.parse_args(argv)
-    # mmengine and its launchers read the variable, not the option.
-    if args.local_rank is not None:
-        os.environ.setdefault('LOCAL_RANK', str(args.local_rank))
-    return args
+
+
+def run(args: argparse.Namespace) -> int:
+    """Train, and return the exit code."""
+    from mmstable.cli.train import train
+
+    return train(args)
 
 
 def _add_run_options(parser: argparse.ArgumentParser) -> None:
@@ -77,7 +36,7 @@ def _add_run_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         '--cfg-options',
         nargs='+',
-        action=_CfgOptions,
+        action='extend',
         metavar='KEY=VALUE',
         help='change values of the config, e.g. '
         'optim_wrapper.clip_grad.max_norm=20',
@@ -102,8 +61,8 @@ def _add_checkpoint_options(parser: argparse.ArgumentParser) -> None:
         nargs='?',
         const='auto',
         metavar='auto|PATH',
-        help='go on from a checkpoint; the newest good one of the work dir '
-        'by default',
+        help='resume from a checkpoint; from the newest good one of the work '
+        'dir by default',
     )
     start.add_argument(
         '--resume-from',
@@ -119,7 +78,7 @@ def _add_checkpoint_options(parser: argparse.ArgumentParser) -> None:
         '--before-iter',
         type=_iteration,
         metavar='N',
-        help='go on from the newest good checkpoint before iteration N',
+        help='resume from the newest good checkpoint before iteration N',
     )
     parser.add_argument(
         '--override-lr-schedule',
@@ -172,3 +131,11 @@ def _gpu_id(text: str) -> int:
             f"a GPU id is a number from 0 on, got '{text}'"
         )
     return int(text)
+
+
+COMMAND = Command(
+    name='train',
+    help='train a model from a config of any OpenMMLab package',
+    add_arguments=add_arguments,
+    run=run,
+)
