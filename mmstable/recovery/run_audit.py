@@ -11,7 +11,9 @@ from mmstable.checkpoint.audit import (
     looks_like_mask,
 )
 from mmstable.events import Culprit
-from mmstable.run_state.run_tensors import learned_tensors
+from mmstable.optim.parameter_names import unwrap
+from mmstable.run_state.run_state import RunState
+from mmstable.run_state.unsaved_buffers import UnsavedBuffers
 
 
 class RunAudit:
@@ -25,12 +27,19 @@ class RunAudit:
         self._infinite = count_infinite(model)
         self._known = {name for name, _ in model.named_parameters()}
         self._known |= {name for name, _ in model.named_buffers()}
+        self._unsaved = UnsavedBuffers(model)
 
     def find(self, runner: Runner) -> list[Culprit]:
         """Weights, buffers and optimizer state that are not finite."""
-        tensors = learned_tensors(runner)
+        tensors = RunState(runner).tensors()
         found = find_poison(tensors, self._infinite)
         return [one for one in found if not self._is_new_mask(one, tensors)]
+
+    def heal(self, runner: Runner) -> None:
+        """Restore what a rollback could not, because it is never saved."""
+        culprits = self.find(runner)
+        if culprits:
+            self._unsaved.heal(unwrap(runner.model), culprits)
 
     def _is_new_mask(self, culprit: Culprit, tensors: dict) -> bool:
         """Whether it is a mask that the model has made while it ran."""

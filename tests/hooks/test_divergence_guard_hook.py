@@ -907,8 +907,8 @@ def test_trouble_of_one_optimizer_is_not_ended_by_another():
     watch.follow(['a', 'b'])
     for iteration in (1, 2, 3):
         bad = StepReport(iteration, Outcome.SKIPPED, Fault.NAN_LOSS)
-        watch.hear_step('a', bad)
-        watch.hear_step('b', StepReport(iteration, Outcome.APPLIED))
+        watch.judge_step('a', bad)
+        watch.judge_step('b', StepReport(iteration, Outcome.APPLIED))
     assert not watch.is_calm
     assert watch.since(3) == 1
 
