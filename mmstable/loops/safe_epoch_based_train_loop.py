@@ -64,7 +64,7 @@ class SafeEpochBasedTrainLoop(SafeLoop, EpochBasedTrainLoop):
         """Train on one batch."""
         stage = {'batch_idx': idx, 'data_batch': data_batch}
         self.runner.call_hook('before_train_iter', **stage)
-        outputs = self.train_step.run(data_batch)
+        outputs = self.train_step.run(data_batch, self._iter + 1)
         self._position = DataPosition(self._epoch, idx + 1)
         self.runner.call_hook('after_train_iter', **stage, outputs=outputs)
         self._iter += 1

@@ -78,7 +78,7 @@ class SafeIterBasedTrainLoop(SafeLoop, IterBasedTrainLoop):
         """Train on one batch."""
         stage = {'batch_idx': self._iter, 'data_batch': data_batch}
         self.runner.call_hook('before_train_iter', **stage)
-        outputs = self.train_step.run(data_batch)
+        outputs = self.train_step.run(data_batch, self._iter + 1)
         if self.dataloader_iterator is not None:
             self._position = self.dataloader_iterator.position
         self.runner.call_hook('after_train_iter', **stage, outputs=outputs)

@@ -48,15 +48,18 @@ class TrainStep:
         self.keeps_rng = False
         self.last: StepRecord | None = None
 
-    def run(self, batch: Any) -> Any:
+    def run(self, batch: Any, iteration: int) -> Any:
         """Train on one batch; what the model's ``train_step`` gave.
 
         The record of it, with the batch, is kept until the next call.
+
+        Args:
+            batch (Any): What the data loader gave.
+            iteration (int): The iteration it belongs to, counted from 1.
         """
         runner = self._runner
-        record = self.last = StepRecord(
-            runner.iter + 1, batch, raw_rng() if self.keeps_rng else None
-        )
+        rng = raw_rng() if self.keeps_rng else None
+        record = self.last = StepRecord(iteration, batch, rng)
         outputs = runner.model.train_step(
             batch, optim_wrapper=runner.optim_wrapper
         )

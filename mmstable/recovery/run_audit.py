@@ -12,8 +12,9 @@ from mmstable.checkpoint.audit import (
 )
 from mmstable.events import Culprit
 from mmstable.optim.parameter_names import unwrap
+from mmstable.run_state.host_copy import HostMemory
 from mmstable.run_state.run_state import RunState
-from mmstable.run_state.unsaved_buffers import UnsavedBuffers
+from mmstable.run_state.weights import unsaved_buffers
 
 
 class RunAudit:
@@ -27,7 +28,11 @@ class RunAudit:
         self._infinite = count_infinite(model)
         self._known = {name for name, _ in model.named_parameters()}
         self._known |= {name for name, _ in model.named_buffers()}
-        self._unsaved = UnsavedBuffers(model)
+        memory = HostMemory()
+        self._unsaved = {
+            name: memory.copy(name, buffer)
+            for name, buffer in unsaved_buffers(model).items()
+        }
 
     def find(self, runner: Runner) -> list[Culprit]:
         """Weights, buffers and optimizer state that are not finite."""
@@ -36,10 +41,16 @@ class RunAudit:
         return [one for one in found if not self._is_new_mask(one, tensors)]
 
     def heal(self, runner: Runner) -> None:
-        """Restore what a rollback could not, because it is never saved."""
-        culprits = self.find(runner)
-        if culprits:
-            self._unsaved.heal(unwrap(runner.model), culprits)
+        """Restore what a checkpoint could not: buffers that it has not.
+
+        Those that are not finite get the values from the start of the run,
+        which a resumed run would have, too. The others stay as they are.
+        """
+        bad = {culprit.name for culprit in self.find(runner)}
+        buffers = unsaved_buffers(unwrap(runner.model))
+        for name, copy in self._unsaved.items():
+            if f'state_dict.{name}' in bad:
+                copy.restore(buffers.get(name))
 
     def _is_new_mask(self, culprit: Culprit, tensors: dict) -> bool:
         """Whether it is a mask that the model has made while it ran."""

@@ -10,10 +10,10 @@ from mmengine.runner import Runner
 from torch import Tensor
 
 from mmstable import run_view
+from mmstable.run_state.host_copy import HostCopy, HostMemory
 from mmstable.run_state.optimizer_names import parameter_paths
 from mmstable.run_state.part import Part, Sections
 from mmstable.run_state.schedules import has_schedules
-from mmstable.run_state.tensors import Room
 
 # What a wrapper of mmstable knows of its own past, which stays.
 _COUNTS = 'safe_step'
@@ -21,8 +21,6 @@ _COUNTS = 'safe_step'
 
 class Optimizers(Part):
     """State and settings of all optimizers, and the scale of the losses."""
-
-    name = 'optimizers'
 
     def tensors(self, runner: Runner) -> Sections:
         """The state of each parameter, by the parameter's name."""
@@ -36,15 +34,15 @@ class Optimizers(Part):
         }
         return {'optimizer': found}
 
-    def capture(self, runner: Runner) -> dict[str, Any]:
-        """Which parameters have which state; settings; loss scales."""
+    def capture(self, runner: Runner, memory: HostMemory) -> dict[str, Any]:
+        """State of each parameter, settings of groups, loss scales."""
         return {
             'states': {
                 name: [
-                    (param, {k: _kept(v) for k, v in state.items()})
-                    for param, state in optimizer.state.items()
+                    (param, _copy(f'{name}.{number}', state, memory))
+                    for number, (param, state) in enumerate(held.state.items())
                 ]
-                for name, optimizer in run_view.optimizers(runner).items()
+                for name, held in run_view.optimizers(runner).items()
             },
             'settings': _settings(runner),
             'scales': {
@@ -54,16 +52,14 @@ class Optimizers(Part):
         }
 
     def restore(self, runner: Runner, state: dict[str, Any]) -> None:
-        """Bring back the structure of the state, and all settings."""
+        """Bring them back; parameters without a state lose theirs."""
         for name, optimizer in run_view.optimizers(runner).items():
             present = dict(optimizer.state)
             optimizer.state.clear()
             for param, saved in state['states'][name]:
-                now = present.get(param, {})
-                optimizer.state[param] = {
-                    key: _revived(value, now.get(key))
-                    for key, value in saved.items()
-                }
+                optimizer.state[param] = _restored(
+                    saved, present.get(param, {})
+                )
         _apply(runner, copy.deepcopy(state['settings']))
         for name, scaler in _scalers(runner):
             scaler.load_state_dict(state['scales'][name])
@@ -83,17 +79,26 @@ class Optimizers(Part):
             _apply(runner, settings)
 
 
-def _kept(value: Any) -> Any:
-    return (
-        Room.of(value) if isinstance(value, Tensor) else copy.deepcopy(value)
-    )
+def _copy(
+    prefix: str, state: Mapping[str, Any], memory: HostMemory
+) -> dict[str, Any]:
+    return {
+        key: memory.copy(f'{prefix}.{key}', value)
+        if isinstance(value, Tensor)
+        else copy.deepcopy(value)
+        for key, value in state.items()
+    }
 
 
-def _revived(saved: Any, present: Any) -> Any:
-    if not isinstance(saved, Room):
-        return copy.deepcopy(saved)
-    is_there = isinstance(present, Tensor) and saved.fits(present)
-    return present if is_there else saved.make()
+def _restored(
+    saved: Mapping[str, Any], present: Mapping[str, Any]
+) -> dict[str, Any]:
+    return {
+        key: value.restore(present.get(key))
+        if isinstance(value, HostCopy)
+        else copy.deepcopy(value)
+        for key, value in saved.items()
+    }
 
 
 def _scalers(runner: Runner) -> Iterable[tuple[str, Any]]:

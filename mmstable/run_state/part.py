@@ -2,36 +2,34 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any
 
 from mmengine.runner import Runner
 from torch import Tensor
 
+from mmstable.run_state.host_copy import HostMemory
+
+# Names of tensors by section, both as in a checkpoint.
 Sections = dict[str, dict[str, Tensor]]
 
 
-class Part:
-    """A part of what a run has learned.
-
-    A snapshot copies :meth:`tensors` and keeps what :meth:`capture` gives. To
-    restore it, :meth:`restore` puts the structure back, then the tensors get
-    their values. A checkpoint is mmengine's, and :meth:`load` is as strict
-    with it as mmengine is when it resumes.
-    """
-
-    name: str
+class Part(ABC):
+    """A part of what a run has learned."""
 
     def tensors(self, runner: Runner) -> Sections:
-        """The live tensors: name by section, called as in a checkpoint."""
+        """The live tensors, to look through them."""
         return {}
 
-    def capture(self, runner: Runner) -> Any:
-        """All else, as data that nothing changes later."""
-        return None
+    @abstractmethod
+    def capture(self, runner: Runner, memory: HostMemory) -> Any:
+        """Everything, as data that nothing changes later."""
 
+    @abstractmethod
     def restore(self, runner: Runner, state: Any) -> None:
-        """Bring back what :meth:`capture` gave, without values of tensors."""
+        """Bring back what :meth:`capture` gave."""
 
+    @abstractmethod
     def load(self, runner: Runner, checkpoint: Mapping[str, Any]) -> None:
-        """Bring back what a checkpoint of this run has."""
+        """Bring back what a checkpoint has, as strict as mmengine's resume."""

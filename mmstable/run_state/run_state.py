@@ -27,6 +27,7 @@ from typing import Any
 from mmengine.runner import Runner
 
 from mmstable import run_view
+from mmstable.run_state.host_copy import HostMemory
 from mmstable.run_state.optimizers import Optimizers
 from mmstable.run_state.part import Part, Sections
 from mmstable.run_state.schedules import Schedules
@@ -54,15 +55,16 @@ class RunState:
             for section, tensors in part.tensors(self._runner).items()
         }
 
-    def capture(self, memory: Snapshot | None = None) -> Snapshot:
+    def capture(self, old: Snapshot | None = None) -> Snapshot:
         """Copy everything to host memory.
 
         Args:
-            memory (Snapshot, optional): An old one whose memory can be used
-                again. Defaults to None.
+            old (Snapshot, optional): One whose memory can be used again.
+                Defaults to None.
         """
-        kept = {part.name: part.capture(self._runner) for part in PARTS}
-        return Snapshot(self.tensors(), kept, memory)
+        memory = HostMemory(None if old is None else old.memory)
+        parts = [part.capture(self._runner, memory) for part in PARTS]
+        return Snapshot(parts, memory)
 
     def restore(self, saved: Snapshot | Mapping[str, Any]) -> None:
         """Bring back a snapshot, or a checkpoint of this run.
@@ -73,13 +75,11 @@ class RunState:
         """
         # Backwards: a checkpoint has weights and averages in each other's
         # place, until the hooks of the averages have loaded it.
-        for part in reversed(PARTS):
+        for number, part in reversed(list(enumerate(PARTS))):
             if isinstance(saved, Snapshot):
-                part.restore(self._runner, saved.parts[part.name])
+                part.restore(self._runner, saved.parts[number])
             else:
                 part.load(self._runner, saved)
-        if isinstance(saved, Snapshot):
-            saved.write_to(self.tensors())
         self._forget_open_step()
 
     def size(self) -> int:

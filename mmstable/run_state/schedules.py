@@ -9,15 +9,16 @@ from typing import Any
 from mmengine.runner import Runner
 
 from mmstable import run_view
+from mmstable.run_state.host_copy import HostMemory
 from mmstable.run_state.part import Part
 
 
 class Schedules(Part):
     """The parameter schedulers of all wrappers."""
 
-    name = 'schedules'
-
-    def capture(self, runner: Runner) -> list[dict[str, Any]]:
+    def capture(
+        self, runner: Runner, memory: HostMemory
+    ) -> list[dict[str, Any]]:
         """The state of each."""
         schedulers = run_view.all_schedulers(runner)
         return [copy.deepcopy(one.state_dict()) for one in schedulers]

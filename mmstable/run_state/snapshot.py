@@ -2,50 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
-import torch
-from torch import Tensor
-
-from mmstable.run_state.part import Sections
+from mmstable.run_state.host_copy import HostMemory
 
 
-class Snapshot:
-    """A copy of a state, made without waiting for an accelerator.
+class Snapshot(NamedTuple):
+    """What every part of the state captured, and the memory it took."""
 
-    Args:
-        tensors (Sections): Live tensors to copy.
-        parts (Mapping): What else there is, by part.
-        memory (Snapshot, optional): An old one whose memory can be used
-            again. Defaults to None.
-    """
-
-    def __init__(
-        self,
-        tensors: Sections,
-        parts: Mapping[str, Any],
-        memory: Snapshot | None = None,
-    ) -> None:
-        self.parts = parts
-        used = {} if memory is None else memory.copies
-        live = _flat(tensors)
-        self.copies: dict[str, Tensor] = {
-            name: _memory_for(tensor, used.get(name))
-            for name, tensor in live.items()
-        }
-        with torch.no_grad():
-            for name, tensor in live.items():
-                # What is queued after this cannot overtake it.
-                self.copies[name].copy_(tensor, non_blocking=True)
-
-    def write_to(self, tensors: Sections) -> None:
-        """Give live tensors the values that they had."""
-        live = _flat(tensors)
-        with torch.no_grad():
-            for name, value in self.copies.items():
-                if name in live and live[name].shape == value.shape:
-                    live[name].copy_(value)
+    parts: list[Any]
+    memory: HostMemory
 
 
 class Snapshots:
@@ -79,23 +45,3 @@ class Snapshots:
             return None
         self._used = self._kept[-1][1]
         return self._kept[-1]
-
-
-def _flat(sections: Sections) -> dict[str, Tensor]:
-    return {
-        f'{section}.{name}': tensor.detach()
-        for section, tensors in sections.items()
-        for name, tensor in tensors.items()
-    }
-
-
-def _memory_for(tensor: Tensor, used: Tensor | None) -> Tensor:
-    if (
-        used is not None
-        and used.shape == tensor.shape
-        and used.dtype == tensor.dtype
-    ):
-        return used
-    on_accelerator = tensor.device.type != 'cpu'
-    # Only into pinned memory a copy can run beside the training.
-    return torch.empty_like(tensor, device='cpu', pin_memory=on_accelerator)
