@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import torch
@@ -28,12 +29,12 @@ class HostMemory:
     """Makes copies without waiting for an accelerator.
 
     Args:
-        old (HostMemory, optional): Memory of copies that are no longer
-            needed. Defaults to None.
+        free (Mapping, optional): Memory of copies that are no longer needed,
+            by their names. Defaults to None.
     """
 
-    def __init__(self, old: HostMemory | None = None) -> None:
-        self._free = {} if old is None else old.used
+    def __init__(self, free: Mapping[str, Tensor] | None = None) -> None:
+        self._free = free or {}
         self.used: dict[str, Tensor] = {}
 
     def copy(self, name: str, tensor: Tensor) -> HostCopy:

@@ -64,7 +64,7 @@ class RunState:
         """
         memory = HostMemory(None if old is None else old.memory)
         parts = [part.capture(self._runner, memory) for part in PARTS]
-        return Snapshot(parts, memory)
+        return Snapshot(parts, memory.used)
 
     def restore(self, saved: Snapshot | Mapping[str, Any]) -> None:
         """Bring back a snapshot, or a checkpoint of this run.

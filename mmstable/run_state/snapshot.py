@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from mmstable.run_state.host_copy import HostMemory
+from torch import Tensor
 
 
 class Snapshot(NamedTuple):
     """What every part of the state captured, and the memory it took."""
 
     parts: list[Any]
-    memory: HostMemory
+    memory: dict[str, Tensor]
 
 
 class Snapshots:
