@@ -30,10 +30,10 @@ class SafeCheckpointHook(CheckpointHook):
     """A ``CheckpointHook`` whose newest good checkpoint cannot get lost.
 
     A state with NaN or Inf in it is not saved, but reported as poisoned, and
-    hooks hear of it by ``after_poisoned(runner, culprits)``. A checkpoint is
+    hooks are told by ``after_poisoned(runner, culprits)``. A checkpoint is
     written under a temporary name, checked, and gets its name when it is
     complete; only then older ones are removed. If that fails, as on a full
-    disk, training goes on with the older ones. A checkpoint that falls into
+    disk, training continues with the older ones. A checkpoint that falls into
     a window of gradient accumulation is saved at its end.
 
     Next to every checkpoint there is a small file with its SHA-256. Inside
@@ -196,7 +196,7 @@ class SafeCheckpointHook(CheckpointHook):
 
         Args:
             runner (Runner): The runner.
-            rng (Mapping): The random state of each rank to go on with, as
+            rng (Mapping): The random state to resume each rank with, as
                 far as it is known.
 
         Returns:
@@ -267,7 +267,7 @@ class SafeCheckpointHook(CheckpointHook):
             super()._save_best_checkpoint(stand_in, metrics)
 
     def _has_to_wait(self, runner: Runner) -> bool:
-        # A loop that starts epochs anew cannot go on inside the next one.
+        # A loop that starts epochs anew cannot resume inside the next one.
         can_wait = not self.by_epoch or hasattr(
             runner.train_loop, 'state_dict'
         )

@@ -26,7 +26,7 @@ def iterate_from(dataloader: DataLoader, skip: int) -> Iterator[Any]:
 
     Args:
         dataloader (DataLoader): The loader.
-        skip (int): How many batches to leave out.
+        skip (int): How many batches to skip.
     """
     sampler, batches = sampler_of(dataloader), dataloader.batch_sampler
     if type(sampler) is InfiniteSampler and type(batches) is BatchSampler:
@@ -80,7 +80,7 @@ class _LateSampler:
 
 
 class _Late:
-    """An iterator that leaves out its first items."""
+    """An iterator that skips its first items."""
 
     def __init__(self, items: Iterator[Any], skip: int) -> None:
         self._items, self._skip = items, skip

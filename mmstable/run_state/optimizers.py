@@ -72,7 +72,7 @@ class Optimizers(Part):
                 _with_counts(runner, checkpoint['optimizer'])
             )
         else:
-            # What they know of weights that are given up misleads.
+            # Moments of weights that were replaced mislead.
             for optimizer in run_view.optimizers(runner).values():
                 optimizer.state.clear()
         if not has_schedules(checkpoint):

@@ -16,7 +16,7 @@ states of hooks       mmstable           no        no          the hooks
 ====================  =================  ========  ==========  ========
 
 A rollback takes back what was learned. Where the run is, and what it knows of
-its own past, stays: it goes on with the next data.
+its own past, stays: training continues with the next data.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class RunState:
         return size
 
     def _forget_open_step(self) -> None:
-        """Drop what belongs to the state that was given up."""
+        """Drop gradients and copies that belong to the replaced state."""
         for wrapper in run_view.wrappers(self._runner).values():
             wrapper.zero_grad()
             if hasattr(wrapper, 'forget'):
