@@ -8,12 +8,12 @@ from typing import Any
 
 from mmengine.runner import Runner
 
+from mmstable import run_view
 from mmstable.events import Fault, StepReport
 from mmstable.hooks.step_hook import StepHook
 from mmstable.messages.rate_limit import RateLimit
 from mmstable.messages.wording import make_wording
 from mmstable.numerics.step_statistics import StepStatistics
-from mmstable.optim.new_steps import wrappers_of
 from mmstable.optim.stock_steps import StockSteps
 from mmstable.registry import HOOKS, register_globally
 
@@ -81,7 +81,7 @@ class GradNanLoggerHook(StepHook):
     def before_train(self, runner: Runner) -> None:
         """Say what is on, and what is not."""
         super().before_train(runner)
-        for name, wrapper in wrappers_of(runner.optim_wrapper).items():
+        for name, wrapper in run_view.wrappers(runner).items():
             if _is_scaled(runner, name):
                 scale = wrapper.loss_scaler.get_scale()
                 line = self._wording.enabled('fp16', scale)
@@ -91,7 +91,7 @@ class GradNanLoggerHook(StepHook):
     def step_sources(self, runner: Runner) -> dict[str, Any]:
         """All wrappers; those of mmengine are watched from outside."""
         sources = {}
-        for name, wrapper in wrappers_of(runner.optim_wrapper).items():
+        for name, wrapper in run_view.wrappers(runner).items():
             if hasattr(wrapper, 'last_step'):
                 sources[name] = wrapper
             else:
@@ -189,6 +189,6 @@ class GradNanLoggerHook(StepHook):
 
 
 def _is_scaled(runner: Runner, name: str) -> bool:
-    wrapper = wrappers_of(runner.optim_wrapper)[name]
+    wrapper = run_view.wrappers(runner)[name]
     scaler = getattr(wrapper, 'loss_scaler', None)
     return scaler is not None and scaler.is_enabled()

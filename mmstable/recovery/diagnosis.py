@@ -1,4 +1,4 @@
-"""Why was a run given up?  One file for programs and one text for people."""
+"""Why was a run stopped?  One file for programs and one text for people."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ class Diagnosis:
 
     Args:
         stop (Intervention): The last one: what was wrong, and since when.
-        rollbacks (tuple[Intervention]): The ones before that had gone back.
+        rollbacks (tuple[Intervention]): The rollbacks before it.
         wrappers (dict): Steps applied and skipped, learning rate and loss
             scale, by optimizer wrapper.
         checkpoint (str, optional): The newest good checkpoint from before
-            the trouble.
-        resume (str, optional): The command to go on with it.
+            the incident.
+        resume (str, optional): The command to resume from it.
         advice (tuple[str]): What to change in the config.
         text (str): All of it for a person.
     """

@@ -13,9 +13,9 @@ from mmengine.runner import Runner
 
 
 class RngKeeper(Hook):
-    """Keeps the random state that this rank goes on with.
+    """Keeps the random state to resume this rank with.
 
-    It comes after all other hooks of an iteration.
+    It runs after all other hooks of an iteration.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,7 @@
-"""What mmengine does not save: random generators and the data position."""
+"""Where a run is: its random generators and its position in the data.
+
+mmengine saves neither. A rollback leaves both alone; a resume needs them.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +11,12 @@ from typing import Any
 from mmengine.dist import all_gather_object, get_rank
 from mmengine.runner import BaseLoop, Runner
 
+from mmstable import run_view
 from mmstable.run_state.rng import capture_rng, restore_rng
 
 
-def collect_run_state(runner: Runner, all_ranks: bool = True) -> dict:
-    """The state of this run, for its checkpoint.
+def capture_progress(runner: Runner, all_ranks: bool = True) -> dict[str, Any]:
+    """Where this run is, for its checkpoint.
 
     Args:
         runner (Runner): The runner.
@@ -29,8 +33,8 @@ def collect_run_state(runner: Runner, all_ranks: bool = True) -> dict:
     return state
 
 
-class RunStateResumer:
-    """Give a resumed run its state back.
+class ProgressResumer:
+    """Bring a resumed run to where its checkpoint was saved.
 
     ``restored`` says for 'RNG' and 'data position' what became of them.
     """
@@ -41,14 +45,14 @@ class RunStateResumer:
         self._position: tuple[Any, Any] | None = None
         self._rng: Any = None
 
-    def keep(
+    def load(
         self, checkpoint: Mapping[str, Any], state: Mapping[str, Any]
     ) -> None:
-        """Remember the state of a loaded checkpoint.
+        """Keep the state in a checkpoint for :meth:`restore`.
 
         Args:
             checkpoint (Mapping): The checkpoint.
-            state (Mapping): From :func:`collect_run_state`; empty if the
+            state (Mapping): From :func:`capture_progress`; empty if the
                 checkpoint has none.
         """
         meta = checkpoint.get('meta', {})
@@ -57,29 +61,26 @@ class RunStateResumer:
         self._rng = None
         self.restored = {}
 
-    def hand_over(self, runner: Runner) -> None:
-        """Give the loop its part, as soon as there is a loop.
+    def restore(self, runner: Runner) -> None:
+        """Give the loop its state, as soon as there is a loop.
 
-        A loop leaves it aside when the run does not go on from there.
+        A loop ignores it when the run does not resume from there.
         """
-        loop = _built_train_loop(runner)
+        loop = run_view.built_train_loop(runner)
         if self._state is None or loop is None:
             return
         state, self._state = self._state, None
-        self._hand_over_position(loop, state)
-        self._hand_over_rng(loop, state.get('rng', {}))
+        self._restore_position(loop, state)
+        self._restore_rng(loop, state.get('rng', {}))
 
     def before_train_iter(self, runner: Runner) -> None:
         """Set the generators for a loop that cannot do it in better time."""
         rng, self._rng = self._rng, None
-        if rng is not None and self._goes_on(runner):
+        # A new run that only starts from these weights is at iteration 0.
+        if rng is not None and self._position == (runner.epoch, runner.iter):
             restore_rng(rng)
 
-    def _goes_on(self, runner: Runner) -> bool:
-        # A new run that only starts from these weights is at iteration 0.
-        return self._position == (runner.epoch, runner.iter)
-
-    def _hand_over_position(
+    def _restore_position(
         self, loop: BaseLoop, state: Mapping[str, Any]
     ) -> None:
         if not hasattr(loop, 'load_state_dict'):
@@ -91,7 +92,7 @@ class RunStateResumer:
             found = 'not in the checkpoint, found by the iteration'
         self.restored['data position'] = found
 
-    def _hand_over_rng(self, loop: BaseLoop, ranks: Mapping[int, Any]) -> None:
+    def _restore_rng(self, loop: BaseLoop, ranks: Mapping[int, Any]) -> None:
         mine = ranks.get(get_rank())
         if mine is None:
             known = f'of {len(ranks)} other rank(s) only' if ranks else 'not'
@@ -102,10 +103,3 @@ class RunStateResumer:
         else:
             self._rng = mine
         self.restored['RNG'] = 'restored'
-
-
-def _built_train_loop(runner: Runner) -> BaseLoop | None:
-    # `runner.train_loop` would build it, and the training data with it,
-    # although a checkpoint may be loaded for a test.
-    loop = runner._train_loop
-    return loop if isinstance(loop, BaseLoop) else None

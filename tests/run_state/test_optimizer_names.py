@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import torch
 from mmengine.optim import OptimWrapper, OptimWrapperDict
 
 from mmstable import Culprit
-from mmstable.optim.state_names import name_states
+from mmstable.run_state.optimizer_names import name_saved_states
 from tests.toys import toy_net
 
 
@@ -17,7 +19,9 @@ def wrap(module):
 
 
 def named(entry, wrapper, net):
-    return name_states([Culprit(entry, 'NaN')], wrapper, net)[0].name
+    runner = SimpleNamespace(model=net, optim_wrapper=wrapper)
+    (culprit,) = name_saved_states([Culprit(entry, 'NaN')], runner)
+    return culprit.name
 
 
 def test_numbers_become_names():
