@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from mmstable.checkpoint.loading import load_checkpoint
 from tests.recovery.runs import SCHEDULE, run
 from tests.toys import Sabotage
 
