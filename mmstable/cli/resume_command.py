@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping, Sequence
+
+from mmstable.messages.shell_command import shell_command
 
 # What says where to start; the value may be left out of `--resume` only.
 _STARTS = ('--resume', '--resume-from', '--load-from', '--before-iter')
@@ -31,7 +32,7 @@ def resume_command(
             kept.append(word)
     if not any(word.startswith('--work-dir') for word in kept):
         kept += ['--work-dir', work_dir]
-    return shlex.join([*program, *kept])
+    return shell_command([*program, *kept])
 
 
 def launch_command(

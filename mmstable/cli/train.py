@@ -31,9 +31,11 @@ from mmstable.errors import (
     TrainingDiverged,
     UsageError,
 )
+from mmstable.messages.printable import printable
 
 # What a shell reports for a program that Ctrl-C has ended.
 _EXIT_INTERRUPTED = 130
+_LONGEST_LINE = 4000
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -139,4 +141,6 @@ def _say_nothing(text: str) -> None:
 
 
 def _say(text: str) -> None:
-    print(f'mmstable train: {text}', file=sys.stderr, flush=True)
+    # It may quote names and texts out of files that others have made.
+    line = printable(text, _LONGEST_LINE)
+    print(f'mmstable train: {line}', file=sys.stderr, flush=True)

@@ -18,9 +18,11 @@ from mmstable.errors import MMStableError, UsageError
 from mmstable.legacy.config import Translation, Weight, translate
 from mmstable.legacy.config.difference import difference
 from mmstable.legacy.config.render import render
+from mmstable.messages.printable import printable
 
 # Translated, but something has no counterpart.
 EXIT_INCOMPLETE = 5
+_LONGEST_LINE = 4000
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -140,9 +142,14 @@ def _report(path: str, translation: Translation) -> None:
 
 
 def _say(text: str, lines: Iterable[str] = ()) -> None:
-    print(f'mmstable upgrade: {text}', file=sys.stderr)
+    # Both quote a config that somebody else may have written.
+    print(f'mmstable upgrade: {_shown(text)}', file=sys.stderr)
     for line in lines:
-        print(f'  {line}', file=sys.stderr)
+        print(f'  {_shown(line)}', file=sys.stderr)
+
+
+def _shown(text: str) -> str:
+    return printable(text, _LONGEST_LINE)
 
 
 if __name__ == '__main__':

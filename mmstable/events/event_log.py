@@ -12,6 +12,7 @@ from mmengine.logging import print_log
 
 from mmstable.events.json_lines import encode
 from mmstable.events.records import Event, RunStart
+from mmstable.messages.printable import printable
 
 
 class EventLog:
@@ -98,8 +99,8 @@ class EventLog:
         self._warned = True
         print_log(
             'mmstable: EventLogHook: cannot write the event file in '
-            f"'{self._directory}': {error}. Training goes on, and events are "
-            'lost for as long as this lasts.',
+            f"'{printable(self._directory)}': {error}. Training goes on, and "
+            'events are lost for as long as this lasts.',
             logger='current',
             level=logging.WARNING,
         )

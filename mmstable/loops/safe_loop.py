@@ -20,6 +20,7 @@ from mmstable.loops.pass_rng import (
 from mmstable.loops.reread_batches import replay
 from mmstable.loops.skip_batches import can_move, iterate_from
 from mmstable.loops.validation_mark import ValidationMark
+from mmstable.messages.printable import printable
 from mmstable.optim.new_steps import record_losses, settle_steps
 from mmstable.run_state.data_position import (
     DataPosition,
@@ -205,7 +206,8 @@ class SafeLoop(BaseLoop):
             seed, now = saved['seed'], getattr(sampler, 'seed', None)
             if seed is not None and seed != now:
                 self.runner.logger.info(
-                    f'The seed of the sampler is {seed} again, not {now}.'
+                    f'The seed of the sampler is {printable(seed)} again, '
+                    f'not {now}.'
                 )
                 sampler.seed = seed
         if self._iter > 0 and isinstance(sampler, InfiniteSampler):
@@ -224,9 +226,9 @@ class SafeLoop(BaseLoop):
         place = carry_over(place, saved['iteration'], before, now, length)
         self.runner.logger.warning(
             'The data is not as it was when the checkpoint was saved: '
-            f'{", ".join(changes)}. Training goes on after the same number '
-            f'of samples, at batch {place.index} of epoch {place.epoch} of '
-            'the data.'
+            f'{printable(", ".join(changes))}. Training goes on after the '
+            f'same number of samples, at batch {place.index} of epoch '
+            f'{place.epoch} of the data.'
         )
         return place
 

@@ -12,6 +12,7 @@ from mmstable.checkpoint.resume_hint import resume_command_for
 from mmstable.events import Intervention
 from mmstable.events.samples import read_lr, read_scale
 from mmstable.messages.guard_wording import GuardWording
+from mmstable.messages.printable import printable
 from mmstable.optim.new_steps import wrappers_of
 from mmstable.recovery.diagnosis import FILE_NAME, Diagnosis
 from mmstable.recovery.from_checkpoint import last_good_checkpoint
@@ -56,7 +57,7 @@ def diagnose(
             rollback_count,
             advice,
             resume,
-            str(diagnosis_folder(runner) / FILE_NAME),
+            printable(diagnosis_folder(runner) / FILE_NAME),
         ),
     )
 
