@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from mmstable.cli.train import main
+from tests.checkpoint.leftovers import leave_half_a_file
 
 ROOT = Path(__file__).resolve().parents[2]
 TOY = """
@@ -156,7 +157,7 @@ def test_killed_run_is_resumed_by_the_same_command(
     assert died.returncode == 9
     assert 'starting from the beginning' in died.stderr
     # What a crash in the middle of saving leaves behind.
-    (work / '.iter_6.pth.mmstable-tmp').write_bytes(b'half of it')
+    leave_half_a_file(work)
     truncated = work / 'iter_6.pth'
     shutil.copy(work / 'iter_4.pth', truncated)
     truncate(truncated)
