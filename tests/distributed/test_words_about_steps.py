@@ -61,11 +61,11 @@ def test_long_names_are_cut_before_they_are_sent():
         dict(sharded='yes'),
         dict(more=1),
     ],
-    ids=repr,
+    ids=lambda changes: repr(changes)[:40],
 )
 def test_a_word_that_no_rank_says(changes):
     with pytest.raises(ValueError, match='must'):
-        module._WORD(travel(word(**changes)))
+        module._WORD(travel({**word(), **changes}))
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_a_word_that_no_rank_says(changes):
         dict(behind=2),
         dict(more=1),
     ],
-    ids=repr,
+    ids=lambda changes: repr(changes)[:40],
 )
 def test_a_digest_that_no_rank_writes(changes):
     digest = module._digest({0: word('loss')})
