@@ -67,17 +67,13 @@ def _parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _load(path: str) -> Config:
-    try:
-        return load_config(path)
-    except UsageError as error:
-        if not isinstance(error.__cause__, ImportError):
-            raise
-    # Code for mmcv 1.x, as a rule. It is not needed to translate.
+    # What it imports is code for mmcv 1.x, as a rule, and not needed here.
     cfg = load_config(path, import_modules=False)
-    _say(
-        f'{path}: `custom_imports` cannot be imported here; hooks from there '
-        'are not known'
-    )
+    if cfg.get('custom_imports'):
+        _say(
+            f'{path}: `custom_imports` is not imported; hooks from there are '
+            'not known'
+        )
     return cfg
 
 
