@@ -144,11 +144,13 @@ def test_a_yaml_config_trains(folder: Path) -> None:
 def test_upgrade_imports_nothing(
     folder: Path, capsys: pytest.CaptureFixture[str], leaf: str
 ) -> None:
-    (folder / 'marking.py').write_text(
+    module = f'marking_{leaf[4:]}'
+    (folder / f'{module}.py').write_text(
         'from pathlib import Path\nPath(__file__).with_name("marker").mkdir()'
     )
     (folder / 'old.yaml').write_text(
-        OLD + 'custom_imports: {imports: [marking]}\n'
+        OLD + 'custom_imports: {imports: ['
+        f'{module}]}}\n'
         'custom_hooks:\n- type: MyHook\n'
     )
     (folder / 'old.py').write_text("_base_ = './old.yaml'\n")
@@ -157,7 +159,7 @@ def test_upgrade_imports_nothing(
     assert '`custom_imports` is not imported; hooks from there' in told
     assert 'MyHook is neither of mmcv nor known' in told
     new = load_config('new.py', import_modules=False)
-    assert new.custom_imports == dict(imports=['marking'])
+    assert new.custom_imports == dict(imports=[module])
     assert new.custom_hooks == [dict(type='MyHook')]
 
 
