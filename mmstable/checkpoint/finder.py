@@ -17,10 +17,13 @@ from mmstable.checkpoint.loading import (
     read_guarded,
 )
 from mmstable.checkpoint.manifest import Manifest, is_count
-from mmstable.checkpoint.small_file import read_pointer
+from mmstable.files import read_bounded
 from mmstable.messages.printable import printable, short_repr
 
 _NAME = re.compile(r'(?:iter|epoch|emergency)_\D*(\d{1,15})\.pth$')
+
+
+_LONGEST_PATH = 4096
 
 
 @dataclass(frozen=True)
@@ -151,7 +154,7 @@ class _Candidate:
 
 def _candidates(folder: Path) -> set[Path]:
     own = _checkpoints_in(folder)
-    last = read_pointer(folder / 'last_checkpoint')
+    last = _read_pointer(folder / 'last_checkpoint')
     if last is None:
         return own
     # It may have any name, and the folder may have been moved.
@@ -162,6 +165,15 @@ def _candidates(folder: Path) -> set[Path]:
     # Checkpoints may be kept elsewhere (`out_dir`). Only then the pointer is
     # followed: in a copy of a work directory it leads back to the original.
     return {_real(last)} | _checkpoints_in(last.parent)
+
+
+def _read_pointer(path: Path) -> Path | None:
+    try:
+        content = read_bounded(path, _LONGEST_PATH)
+    except OSError:
+        return None
+    text = os.fsdecode(content).strip()
+    return Path(text) if text and '\x00' not in text else None
 
 
 def _checkpoints_in(folder: Path) -> set[Path]:

@@ -9,8 +9,9 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from mmstable.checked_json import parse_json
 from mmstable.checkpoint.atomic_file import replace_text
-from mmstable.checkpoint.small_file import read_small
+from mmstable.files import read_bounded
 
 _LONGEST = 1 << 16
 _LARGEST = 2**53
@@ -46,11 +47,11 @@ class Manifest:
     @classmethod
     def read(cls, checkpoint: Path) -> Manifest | None:
         """The manifest of a checkpoint; None without a readable one."""
-        text = read_small(manifest_path(checkpoint), _LONGEST)
         try:
-            content = json.loads(text or b'')
+            text = read_bounded(manifest_path(checkpoint), _LONGEST)
+            content = parse_json(text, _LONGEST)
             known = {f.name: content[f.name] for f in fields(cls)}
-        except (ValueError, KeyError, TypeError, RecursionError):
+        except (OSError, ValueError, KeyError, TypeError):
             return None
         return cls(**known) if _is_sound(known) else None
 

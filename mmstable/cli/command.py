@@ -10,6 +10,9 @@ from importlib import import_module
 from typing import NamedTuple
 
 from mmstable.cli import commands
+from mmstable.messages.printable import printable
+
+LONGEST_LINE = 4000
 
 
 class Command(NamedTuple):
@@ -37,7 +40,9 @@ class Command(NamedTuple):
 
 def say(name: str, text: str) -> None:
     """Print a line for the user of a sub-command."""
-    print(f'mmstable {name}: {text}', file=sys.stderr, flush=True)
+    # It may quote names and texts out of files that others have made.
+    line = printable(text, LONGEST_LINE)
+    print(f'mmstable {name}: {line}', file=sys.stderr, flush=True)
 
 
 def find_commands() -> dict[str, Command]:

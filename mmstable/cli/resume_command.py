@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-import shlex
 from collections.abc import Mapping, Sequence
+
+from mmstable.messages.shell_command import shell_command
 
 # Options that say where to start; only `--resume` may have no value.
 _STARTS = ('--resume', '--resume-from', '--load-from', '--before-iter')
@@ -32,7 +33,7 @@ def resume_command(
             kept.append(word)
     if not any(word.startswith('--work-dir') for word in kept):
         kept += ['--work-dir', work_dir]
-    return shlex.join([*program, *kept])
+    return shell_command([*program, *kept])
 
 
 def program_of(path: str) -> list[str]:

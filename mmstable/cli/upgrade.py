@@ -11,13 +11,14 @@ from mmengine.config import Config
 
 from mmstable.checkpoint.atomic_file import replace_text
 from mmstable.cli.base_files import direct_bases, new_bases, plain_settings
-from mmstable.cli.command import say
+from mmstable.cli.command import LONGEST_LINE, say
 from mmstable.cli.commands.upgrade import EXIT_INCOMPLETE
 from mmstable.cli.config_file import load_config
 from mmstable.errors import UsageError
 from mmstable.legacy.config import Translation, Weight, translate
 from mmstable.legacy.config.difference import difference
 from mmstable.legacy.config.render import render
+from mmstable.messages.printable import printable
 
 
 def upgrade(path: str, output: str | None) -> int:
@@ -38,17 +39,13 @@ def upgrade(path: str, output: str | None) -> int:
 
 
 def _load(path: str) -> Config:
-    try:
-        return load_config(path)
-    except UsageError as error:
-        if not isinstance(error.__cause__, ImportError):
-            raise
-    # Code for mmcv 1.x, as a rule. It is not needed to translate.
+    # What it imports is code for mmcv 1.x, as a rule, and not needed here.
     cfg = load_config(path, import_modules=False)
-    _say(
-        f'{path}: `custom_imports` cannot be imported here; hooks from there '
-        'are not known'
-    )
+    if cfg.get('custom_imports'):
+        _say(
+            f'{path}: `custom_imports` is not imported; hooks from there are '
+            'not known'
+        )
     return cfg
 
 
@@ -115,4 +112,5 @@ def _report(path: str, translation: Translation) -> None:
 def _say(text: str, lines: Iterable[str] = ()) -> None:
     say('upgrade', text)
     for line in lines:
-        print(f'  {line}', file=sys.stderr)
+        # They quote a config that somebody else may have written.
+        print(f'  {printable(line, LONGEST_LINE)}', file=sys.stderr)

@@ -12,6 +12,8 @@ from mmengine.logging import print_log
 
 from mmstable.events.json_lines import encode
 from mmstable.events.records import Event, RunStart
+from mmstable.files import create
+from mmstable.messages.printable import printable
 
 
 class EventLog:
@@ -78,7 +80,7 @@ class EventLog:
             path = self._directory / f'{stem}{suffix}.jsonl'
             try:
                 # Unbuffered: one call of write is one write to the system.
-                return open(path, 'ab', buffering=0, opener=_open_new)
+                return open(path, 'ab', buffering=0, opener=create)
             except FileExistsError:
                 # Runs that start within one second share their directory.
                 number += 1
@@ -98,12 +100,8 @@ class EventLog:
         self._warned = True
         print_log(
             'mmstable: EventLogHook: cannot write the event file in '
-            f"'{self._directory}': {error}. Training goes on, and events are "
-            'lost for as long as this lasts.',
+            f"'{printable(self._directory)}': {error}. Training goes on, and "
+            'events are lost for as long as this lasts.',
             logger='current',
             level=logging.WARNING,
         )
-
-
-def _open_new(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_EXCL, 0o666)

@@ -17,6 +17,7 @@ from mmstable.distributed.coordinated_stop import CoordinatedStop
 from mmstable.distributed.parallelism import Sharing, find_sharing
 from mmstable.errors import StoppedBySignal, TrainingDiverged
 from mmstable.hooks.safe_checkpoint_hook import SafeCheckpointHook
+from mmstable.messages.printable import printable
 from mmstable.registry import HOOKS, register_globally
 from mmstable.run_state.rng_keeper import RngKeeper
 
@@ -153,7 +154,7 @@ class EmergencyCheckpointHook(Hook):
         if path is not None:
             runner.logger.error(
                 f'mmstable: training failed with {type(exception).__name__}. '
-                f'The state before it is saved in {path}. '
+                f'The state before it is saved in {printable(path)}. '
                 f'{resume_hint(runner, path)}'
             )
 
@@ -178,7 +179,9 @@ class EmergencyCheckpointHook(Hook):
         if received is not None:
             name = received.name
         path = self._save(runner)
-        saved = f'saved {path}' if path else 'no state that could be saved'
+        saved = 'no state that could be saved'
+        if path is not None:
+            saved = f'saved {printable(path)}'
         if is_main_process():
             runner.logger.warning(
                 f'mmstable: stopped by {name}: {saved}. '

@@ -14,6 +14,7 @@ from mmengine.hooks import Hook
 from mmengine.runner import Runner
 
 from mmstable import run_view
+from mmstable.checked_json import text
 from mmstable.checkpoint.resume_hint import resume_hint
 from mmstable.distributed.heartbeat import PeerFailure, PeerWatch
 from mmstable.distributed.parallelism import Sharing, find_sharing
@@ -21,6 +22,7 @@ from mmstable.errors import MMStableError, PeerFailedError, StoppedBySignal
 from mmstable.hooks.event_log_hook import EventLogHook
 from mmstable.hooks.safe_checkpoint_hook import SafeCheckpointHook
 from mmstable.liveness.stacks import write_exception, write_stacks
+from mmstable.messages.printable import printable
 from mmstable.registry import HOOKS, register_globally
 from mmstable.run_state.rng_keeper import RngKeeper, unpack
 
@@ -147,11 +149,12 @@ class RankFailureHook(Hook):
         write_exception(_folder(runner), get_rank(), exception)
         failure = self._find_reason(runner, exception)
         if failure.rank != get_rank():
-            text = f'{failure}. This rank stops.'
             self._stop()
-            raise PeerFailedError(text) from exception
+            raise PeerFailedError(
+                f'{failure}. This rank stops.'
+            ) from exception
         path = self._save(runner, exception)
-        self._watch.leave('result', path or '')
+        self._watch.leave('result', os.path.basename(path or ''))
         runner.logger.error(
             f'mmstable: {failure}. All ranks stop. {_describe(runner, path)}'
         )
@@ -173,8 +176,8 @@ class RankFailureHook(Hook):
         """The failure that counts: this one, or what it comes from."""
         assert self._watch is not None
         found = self._watch.failure()
-        text = str(exception).lower()
-        if found is None and any(word in text for word in _SECOND_HAND):
+        said = str(exception).lower()
+        if found is None and any(word in said for word in _SECOND_HAND):
             found = self._watch.await_failure(self._grace)
         if found is not None:
             return found
@@ -204,10 +207,10 @@ class RankFailureHook(Hook):
         deadline = time.monotonic() + self._grace
         while waiting and time.monotonic() < deadline:
             for rank in sorted(waiting):
-                word = self._watch.read('state', rank)
+                word = self._watch.read('state', rank, unpack)
                 if word is not None:
                     waiting.discard(rank)
-                    iteration, state = unpack(word)
+                    iteration, state = word
                     if iteration == done:
                         known[rank] = state
             time.sleep(0.05)
@@ -221,7 +224,7 @@ class RankFailureHook(Hook):
         write_stacks(_folder(runner), get_rank(), failure)
         try:
             watch.leave('state', self._keeper.pack())
-            path = self._await_result(watch, failure)
+            path = _in_folder(runner, self._await_result(watch, failure))
         except RuntimeError:
             # The store is gone, too.
             path = None
@@ -241,16 +244,17 @@ class RankFailureHook(Hook):
     def _await_result(
         self, watch: PeerWatch, failure: PeerFailure
     ) -> str | None:
+        """The name of the checkpoint that the failed rank has saved."""
         if failure.iteration < 0:
             # It is gone without a word.
             return None
         beat, seen_at = None, time.monotonic()
         # It may take its time to save, as long as it is alive.
         while time.monotonic() - seen_at < self._grace:
-            result = watch.read('result', failure.rank)
+            result = watch.read('result', failure.rank, _read_name)
             if result is not None or self._watch is not watch:
                 return result or None
-            now = watch.read('beat', failure.rank)
+            now = watch.last_beat(failure.rank)
             if now != beat:
                 beat, seen_at = now, time.monotonic()
             time.sleep(0.1)
@@ -279,7 +283,23 @@ def _why_not_to_save(runner: Runner, exception: BaseException) -> str | None:
 
 
 def _name(exception: BaseException) -> str:
-    return f'{type(exception).__name__}: {exception}'[:1000]
+    return f'{type(exception).__name__}: {exception}'
+
+
+def _read_name(value: Any) -> str:
+    """A file name that came out of the store."""
+    name = text(255)(value)
+    if name != os.path.basename(name) or name in ('.', '..'):
+        raise ValueError('must be the name of a file, without a folder')
+    return name
+
+
+def _in_folder(runner: Runner, name: str | None) -> str | None:
+    """A checkpoint in the folder of this run."""
+    for hook in runner.hooks:
+        if isinstance(hook, SafeCheckpointHook) and hook.out_dir and name:
+            return os.path.join(hook.out_dir, name)
+    return None
 
 
 def _folder(runner: Runner) -> Path:
@@ -289,7 +309,7 @@ def _folder(runner: Runner) -> Path:
 def _describe(runner: Runner, path: str | None) -> str:
     if path is None:
         return 'Go on from the newest checkpoint with --resume auto.'
-    return f'Saved {path}. {resume_hint(runner, path)}'
+    return f'Saved {printable(path)}. {resume_hint(runner, path)}'
 
 
 def _say_goodbye(
@@ -301,5 +321,5 @@ def _say_goodbye(
             hook.on_exception(runner, error)
     runner.logger.error(
         f'mmstable: {error} {_describe(runner, path)} Its stack is in '
-        f'{_folder(runner)}.'
+        f'{printable(_folder(runner))}.'
     )

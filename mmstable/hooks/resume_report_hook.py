@@ -12,6 +12,7 @@ from mmstable.checkpoint.lr_schedule import ConfiguredSchedule
 from mmstable.events.samples import read_lr, read_scale
 from mmstable.hooks.safe_param_scheduler_hook import SafeParamSchedulerHook
 from mmstable.legacy.checkpoints import prepare_to_resume
+from mmstable.messages.printable import printable
 from mmstable.registry import HOOKS, register_globally
 
 
@@ -52,7 +53,7 @@ class ResumeReportHook(Hook):
     def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
         """Make the checkpoint fit, and see what it lacks."""
         for note in prepare_to_resume(checkpoint):
-            runner.logger.info(f'mmstable: checkpoint: {note}.')
+            runner.logger.info(f'mmstable: checkpoint: {printable(note)}.')
         self._missing = [
             section
             for section in ('optimizer', 'param_schedulers')
@@ -82,8 +83,10 @@ class ResumeReportHook(Hook):
             **_optimizer_state(missing),
             **_run_state(runner),
         }
-        lines = [f'  {name:15}{value}' for name, value in facts.items()]
-        source = self._checkpoint or 'a checkpoint'
+        lines = [
+            f'  {name:15}{printable(value)}' for name, value in facts.items()
+        ]
+        source = printable(self._checkpoint or 'a checkpoint')
         runner.logger.info(
             '\n'.join([f'mmstable: resumed from {source}', *lines])
         )

@@ -26,6 +26,7 @@ from mmstable.loops.skip_batches import (
 )
 from mmstable.loops.train_step import TrainStep
 from mmstable.loops.validation_mark import ValidationMark
+from mmstable.messages.printable import printable
 from mmstable.run_state.data_position import (
     DataPosition,
     DataSignature,
@@ -209,7 +210,8 @@ class SafeLoop(BaseLoop):
             seed, now = saved['seed'], getattr(sampler, 'seed', None)
             if seed is not None and seed != now:
                 self.runner.logger.info(
-                    f'The seed of the sampler is {seed} again, not {now}.'
+                    f'The seed of the sampler is {printable(seed)} again, '
+                    f'not {now}.'
                 )
                 sampler.seed = seed
         if self._iter > 0 and isinstance(sampler, InfiniteSampler):
@@ -230,9 +232,9 @@ class SafeLoop(BaseLoop):
         )
         self.runner.logger.warning(
             'The data is not as it was when the checkpoint was saved: '
-            f'{", ".join(changes)}. Training resumes after the same number '
-            f'of samples, at batch {position.index} of epoch {position.epoch} '
-            'of the data.'
+            f'{printable(", ".join(changes))}. Training resumes after the '
+            f'same number of samples, at batch {position.index} of epoch '
+            f'{position.epoch} of the data.'
         )
         return position
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from mmstable.events import Action, Fault, Intervention
 from mmstable.messages.guard_wording import GuardWording
+from mmstable.messages.printable import printable
 
 _CAUSES = {
     Fault.OVERFLOW: (
@@ -75,7 +76,11 @@ class EnglishGuard(GuardWording):
         if done.action is Action.LOWER_LR:
             return f'{line}; {rate}'
         if done.action is Action.ROLLBACK:
-            where = 'in memory' if done.source == 'memory' else done.source
+            where = (
+                'in memory'
+                if done.source == 'memory'
+                else printable(done.source)
+            )
             return (
                 f'{line}. Rolled back to the state of iteration '
                 f'{done.restored} ({where}), going on with the next data; '

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from mmstable.events import Action, Fault, Intervention
 from mmstable.messages.guard_wording import GuardWording
+from mmstable.messages.printable import printable
 
 _CAUSES = {
     Fault.OVERFLOW: (
@@ -70,7 +71,11 @@ class ChineseGuard(GuardWording):
         if done.action is Action.LOWER_LR:
             return f'{line}；{rate}'
         if done.action is Action.ROLLBACK:
-            where = '内存快照' if done.source == 'memory' else done.source
+            where = (
+                '内存快照'
+                if done.source == 'memory'
+                else printable(done.source)
+            )
             return (
                 f'{line}。已回滚到第 {done.restored} 次迭代的状态（{where}），'
                 f'数据继续向后；{rate}。回滚次数 {budget}'

@@ -12,6 +12,7 @@ from mmstable.checkpoint.resume_hint import resume_command_for
 from mmstable.events import Intervention
 from mmstable.events.samples import read_lr, read_scale
 from mmstable.messages.guard_wording import GuardWording
+from mmstable.messages.printable import printable
 from mmstable.recovery.diagnosis import FILE_NAME, Diagnosis
 from mmstable.recovery.rollback import last_good_checkpoint
 
@@ -55,7 +56,7 @@ def diagnose(
             rollback_count,
             advice,
             resume,
-            str(run_view.stability_folder(runner) / FILE_NAME),
+            printable(run_view.stability_folder(runner) / FILE_NAME),
         ),
     )
 

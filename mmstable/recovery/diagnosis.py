@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from mmstable.checkpoint.atomic_file import replace_text
 from mmstable.events import Intervention
 from mmstable.events.json_lines import plain
 
@@ -44,5 +45,5 @@ class Diagnosis:
         path = folder / FILE_NAME
         content = {'schema': SCHEMA, **plain(self)}
         text = json.dumps(content, indent=2, ensure_ascii=False)
-        path.write_text(text + '\n', encoding='utf-8')
+        replace_text(path, text + '\n', encoding='utf-8')
         return path

@@ -39,7 +39,9 @@ def judge_run(folder: Path) -> Findings:
     """Go through all event files below a folder."""
     findings = Findings()
     for path in some_files(folder, '**/events*.jsonl'):
-        _judge_file(list(read_events(path)), findings)
+        events = read_events(path)
+        _judge_file(list(events), findings)
+        assert events.skipped == 0, events.reasons
     return findings
 
 

@@ -18,6 +18,7 @@ from mmstable.cli.commands.train import add_arguments
 from mmstable.cli.main import main
 from mmstable.cli.parser import Parser
 from mmstable.cli.resume import Start, choose_start
+from tests.checkpoint.leftovers import leave_half_a_file
 from tests.cli.runs import ROOT, iterations, log_of
 from tests.some_files import some_files
 from tests.toys import read_saved
@@ -154,7 +155,7 @@ def test_killed_run_is_resumed_by_the_same_command(
     assert died.returncode == 9
     assert 'starting from the beginning' in died.stderr
     # What a crash in the middle of saving leaves behind.
-    (work / '.iter_6.pth.mmstable-tmp').write_bytes(b'half of it')
+    leave_half_a_file(work)
     truncated = work / 'iter_6.pth'
     shutil.copy(work / 'iter_4.pth', truncated)
     truncate(truncated)

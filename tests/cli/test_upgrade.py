@@ -198,7 +198,7 @@ def test_old_code_is_not_needed(
         with (folder / name).open('a') as file:
             file.write("custom_imports = dict(imports=['no_such_module'])\n")
     assert upgrade(['old.py', '-o', 'new.py']) == 0
-    assert '`custom_imports` cannot be imported' in capsys.readouterr().err
+    assert '`custom_imports` is not imported' in capsys.readouterr().err
     assert 'custom_imports' not in (folder / 'new.py').read_text()
     assert "_base_ = ['./base/model.py']" in (folder / 'new.py').read_text()
 

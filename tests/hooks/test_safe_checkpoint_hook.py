@@ -19,6 +19,7 @@ from mmstable.checkpoint.finder import find_checkpoint, verify_checkpoint
 from mmstable.checkpoint.manifest import Manifest
 from mmstable.errors import ConfigError
 from mmstable.hooks import SafeCheckpointHook
+from tests.checkpoint.leftovers import leave_half_a_file
 from tests.some_files import some_files
 from tests.toys import (
     INF,
@@ -360,7 +361,7 @@ def test_pointer_that_cannot_be_written_removes_nothing(tmp_path, monkeypatch):
 
 
 def test_leftovers_are_cleared_away(tmp_path):
-    (tmp_path / '.iter_99.pth.mmstable-tmp').write_bytes(b'half')
+    leave_half_a_file(tmp_path)
     train(tmp_path)
     assert not [n for n in files(tmp_path) if n.startswith('.')]
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import hashlib
 import io
 import os
-import stat
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Protocol
 
-from mmstable.checkpoint.guarded.errors import Malformed, Truncated
+from mmstable.checkpoint.guarded.errors import Truncated
+from mmstable.files import read_only
 
 _PIECE = 4 << 20
 # Pieces that wait to be digested.
@@ -60,17 +60,12 @@ class OpenFile:
             could block, as a pipe, is opened.
 
     Raises:
-        OSError: If it cannot be opened.
-        Malformed: If it is no regular file.
+        OSError: If it cannot be opened, or is no regular file.
     """
 
     def __init__(self, path: str | Path) -> None:
-        self._file = io.FileIO(path, opener=_open_without_waiting)
-        status = os.fstat(self._file.fileno())
-        if not stat.S_ISREG(status.st_mode):
-            self._file.close()
-            raise Malformed('not a regular file')
-        self.size = status.st_size
+        self._file = io.FileIO(path, opener=read_only)
+        self.size = os.fstat(self._file.fileno()).st_size
 
     def close(self) -> None:
         """Close it."""
@@ -106,10 +101,6 @@ class OpenFile:
             if not count:
                 raise Truncated(self.size)
             target = target[count:]
-
-
-def _open_without_waiting(path: str, flags: int) -> int:
-    return os.open(path, flags | getattr(os, 'O_NONBLOCK', 0))
 
 
 class Digest:
