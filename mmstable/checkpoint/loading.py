@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 from typing import Any
 
@@ -182,7 +183,8 @@ def _explain(
     error: Exception, path: str | Path, is_archive: bool = False
 ) -> str:
     if isinstance(error, OSError):
-        return f'missing: {error.strerror}'
+        what = 'foreign' if error.errno == errno.EINVAL else 'missing'
+        return f'{what}: {error.strerror}'
     if isinstance(error, Truncated):
         return f'truncated: {error}'
     return f'{"corrupt" if is_archive else "foreign"}: {error}'

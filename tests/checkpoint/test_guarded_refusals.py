@@ -308,7 +308,7 @@ def test_a_program_is_no_checkpoint(tmp_path):
 def test_a_pipe_is_not_waited_for(tmp_path):
     path = tmp_path / 'iter_9.pth'
     os.mkfifo(path)
-    with pytest.raises(BadCheckpoint, match='missing: not a regular file'):
+    with pytest.raises(BadCheckpoint, match='foreign: not a regular file'):
         load_file(path)
 
 

@@ -84,7 +84,7 @@ def spoil(path: Path, how: str) -> None:
         ('list', 'foreign: a dict with a state_dict is expected, got a list'),
         ('dict', 'foreign: .* got a dict of epoch, weights'),
         ('missing', 'missing: No such file'),
-        ('folder', 'missing: Is a directory'),
+        ('folder', 'foreign: not a regular file'),
     ],
 )
 def test_bad_file_is_explained(good, how, reason):

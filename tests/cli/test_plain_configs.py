@@ -8,12 +8,12 @@ import mmengine
 import pytest
 from mmengine.config import Config
 from mmengine.fileio.handlers import file_handlers
-from tests.cli.test_tools import TOY
 
 from mmstable.cli.base_files import direct_bases
 from mmstable.cli.config_file import load_config
 from mmstable.cli.main import main
 from mmstable.errors import UsageError
+from tests.cli.conftest import TOY
 
 OLD = 'optimizer:\n  type: SGD\n  lr: 0.1\ntotal_epochs: 3\n'
 TAGS = [
@@ -41,8 +41,8 @@ def refused(
     capsys: pytest.CaptureFixture[str], config: str, culprit: str, line: int
 ) -> None:
     """Neither command takes a config; both say why in one line."""
-    for command in (upgrade, train):
-        assert command([config]) == 2
+    for command in ('upgrade', 'train'):
+        assert main([command, config]) == 2
         (said,) = capsys.readouterr().err.splitlines()
         assert f"{culprit}: TagRefused: line {line}: the tag '!" in said
         assert 'such tags can run code' in said

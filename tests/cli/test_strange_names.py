@@ -9,9 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.cli.test_tools import TOY
 
 from mmstable.cli.main import main
+from tests.cli.conftest import TOY
 
 ROOT = Path(__file__).resolve().parents[2]
 NAME = "a b'c\x1b[31m\u202e"
