@@ -6,8 +6,9 @@ import os
 from collections.abc import Iterator
 
 from mmstable.errors import MMStableError
+from mmstable.events.event import Event
 from mmstable.events.json_lines import decode
-from mmstable.events.records import Event, RunStart
+from mmstable.events.records import RunStart
 
 # A header is a few kilobytes. Without a limit, the first "line" of a
 # checkpoint given by mistake could be all of it.

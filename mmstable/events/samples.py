@@ -12,6 +12,10 @@ import torch
 from mmengine.optim import BaseOptimWrapper
 from torch import Tensor
 
+from mmstable import run_view
+from mmstable.events.records import WrapperSample
+from mmstable.events.step_report import StepReport
+
 
 def read_losses(outputs: Mapping[str, Any] | None) -> dict[str, float]:
     """The losses among the outputs of a training iteration.
@@ -28,6 +32,16 @@ def read_losses(outputs: Mapping[str, Any] | None) -> dict[str, float]:
     }
 
 
+def read_loss(outputs: Mapping[str, Any] | None) -> float | None:
+    """The sum of all losses of a training iteration, if it is there."""
+    if not isinstance(outputs, dict):
+        return None
+    loss = outputs.get('loss')
+    if isinstance(loss, Tensor):
+        return float(loss.detach()) if loss.numel() == 1 else None
+    return float(loss) if isinstance(loss, Real) else None
+
+
 def _is_number(value: Any) -> bool:
     if isinstance(value, Tensor):
         return value.numel() == 1
@@ -42,10 +56,24 @@ def read_lr(wrapper: BaseOptimWrapper) -> float | None:
 
 def read_scale(wrapper: BaseOptimWrapper) -> float | None:
     """The loss scale; None if losses are not scaled."""
-    scaler = getattr(wrapper, 'loss_scaler', None)
-    if scaler is None or not scaler.is_enabled():
-        return None
-    return float(scaler.get_scale())
+    scaler = run_view.loss_scaler(wrapper)
+    return None if scaler is None else float(scaler.get_scale())
+
+
+def sample_wrapper(
+    wrapper: BaseOptimWrapper, newest: StepReport | None
+) -> WrapperSample:
+    """An optimizer wrapper as it is now.
+
+    Args:
+        wrapper (BaseOptimWrapper): The wrapper.
+        newest (StepReport, optional): Its newest step, if it has one.
+    """
+    return WrapperSample(
+        lr=read_lr(wrapper),
+        grad_norm=None if newest is None else newest.grad_norm,
+        loss_scale=read_scale(wrapper),
+    )
 
 
 def host_memory() -> int | None:

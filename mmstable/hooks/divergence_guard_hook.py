@@ -10,17 +10,24 @@ from typing import Any
 from mmengine.dist import is_main_process
 from mmengine.runner import Runner
 
+from mmstable import run_view
 from mmstable.checkpoint.audit import list_culprits
 from mmstable.distributed import collectives as dist
 from mmstable.errors import TrainingDiverged
-from mmstable.events import Action, Culprit, Fault, Intervention, StepReport
-from mmstable.events.samples import read_losses
+from mmstable.events import (
+    Action,
+    Culprit,
+    Event,
+    Fault,
+    Intervention,
+    StepReport,
+)
+from mmstable.events.records import Poisoned
+from mmstable.events.samples import read_loss
 from mmstable.hooks.step_hook import StepHook
 from mmstable.messages.guard_wording import make_guard_wording
 from mmstable.messages.rate_limit import RateLimit
-from mmstable.optim.new_steps import window_is_open, wrappers_of
 from mmstable.optim.parameter_names import unwrap
-from mmstable.optim.stock_steps import StockSteps
 from mmstable.recovery.budget import RollbackBudget
 from mmstable.recovery.detector import DivergenceDetector
 from mmstable.recovery.diagnose import diagnose, diagnosis_folder
@@ -116,7 +123,7 @@ class DivergenceGuardHook(StepHook):
             dict(
                 window=check_int(_NAME, 'window', window, 20),
                 max_rate=check_share(_NAME, 'max_bad_rate', max_bad_rate),
-                max_in_a_row=check_int(
+                max_consecutive_bad=check_int(
                     _NAME, 'max_consecutive_bad', max_consecutive_bad, 1
                 ),
                 calibration_steps=check_int(
@@ -152,13 +159,15 @@ class DivergenceGuardHook(StepHook):
 
     def before_run(self, runner: Runner) -> None:
         """Look at the model before anything is loaded into it."""
+        super().before_run(runner)
         self._audit = RunAudit(unwrap(runner.model))
 
     def before_train(self, runner: Runner) -> None:
         """Get ready to go back, from the very first iteration on."""
         super().before_train(runner)
+        self._watch.follow(self.monitor.sources)
         if self._actions[Fault.SPIKE] is Action.SKIP:
-            for name, wrapper in wrappers_of(runner.optim_wrapper).items():
+            for name, wrapper in run_view.wrappers(runner).items():
                 if hasattr(wrapper, 'reject_steps'):
                     wrapper.reject_steps(partial(self._watch.is_spike, name))
         if Action.ROLLBACK in self._actions.values():
@@ -173,10 +182,12 @@ class DivergenceGuardHook(StepHook):
     ) -> None:
         """Take a snapshot if it is time, and lower the learning rate."""
         # Only now the last iteration is over for all hooks.
-        if self._is_time_for_snapshot(runner):
+        done = self.monitor.iteration - 1
+        if self._way_back.is_due(done) and self._can_take_snapshot(runner):
             self._take_snapshot(runner)
-        self._act(runner, runner.iter)
-        self._rates.put_on(runner)
+        if self._troubles:
+            self._act(runner, done)
+        self._rates.put_on(runner, done)
 
     def after_train_iter(
         self,
@@ -188,42 +199,30 @@ class DivergenceGuardHook(StepHook):
         """Look at loss and steps, and act."""
         # Before schedules step, and before anything is saved.
         self._rates.take_off()
-        iteration = runner.iter + 1
-        super().after_train_iter(runner, batch_idx, data_batch, outputs)
-        self._hear_loss(iteration, read_losses(outputs).get('loss'))
-        self._act(runner, iteration)
+        iteration = self.monitor.iteration
+        self._judge_loss(iteration, read_loss(outputs))
+        if self._troubles:
+            self._act(runner, iteration)
 
     def after_step(
         self, runner: Runner, name: str, report: StepReport
     ) -> None:
         """Judge a step."""
-        self._note(self._watch.hear_step(name, report))
+        applied = self.monitor.sources[name].steps.tally.applied
+        self._note(self._watch.judge_step(name, report, applied))
         if report.fault is None:
             self._budget.note_good_step()
         else:
-            runner.call_hook('after_bad_step', report=report)
             self._look_for_poison(runner, report.iteration)
 
-    def after_poisoned(
-        self, runner: Runner, culprits: tuple[Culprit, ...]
-    ) -> None:
-        """Hear of a state that SafeCheckpointHook has refused to save."""
-        self._note_poison(list(culprits), runner.iter + 1)
+    def after_event(self, runner: Runner, event: Event) -> None:
+        """Take account of a state that SafeCheckpointHook did not save."""
+        if isinstance(event, Poisoned):
+            self._note_poison(list(event.culprits), event.iteration)
 
     def on_exception(self, runner: Runner, exception: BaseException) -> None:
         """Let checkpoints have the learning rate of the schedule."""
         self._rates.take_off()
-
-    def step_sources(self, runner: Runner) -> dict[str, Any]:
-        """All wrappers; those of mmengine are watched from outside."""
-        sources = {
-            name: wrapper
-            if hasattr(wrapper, 'last_step')
-            else StockSteps(wrapper, runner.model)
-            for name, wrapper in wrappers_of(runner.optim_wrapper).items()
-        }
-        self._watch.follow(sources)
-        return sources
 
     def _prepare_snapshots(self, runner: Runner) -> None:
         size = 2 * snapshot_bytes(runner)
@@ -234,13 +233,12 @@ class DivergenceGuardHook(StepHook):
             line = self._wording.snapshots(self._interval, size / 2**20)
         runner.logger.info(f'{_NAME}: {line}')
 
-    def _is_time_for_snapshot(self, runner: Runner) -> bool:
+    def _can_take_snapshot(self, runner: Runner) -> bool:
         return (
             Action.ROLLBACK in self._actions.values()
             and not self._troubles
             and self._watch.is_calm
-            and self._way_back.is_due(runner.iter)
-            and not window_is_open(runner.optim_wrapper)
+            and not run_view.window_is_open(runner)
         )
 
     def _take_snapshot(self, runner: Runner) -> None:
@@ -248,8 +246,8 @@ class DivergenceGuardHook(StepHook):
         if not self._troubles:
             self._way_back.take(runner, runner.iter)
 
-    def _hear_loss(self, iteration: int, loss: float | None) -> None:
-        trouble = self._watch.hear_loss(iteration, loss)
+    def _judge_loss(self, iteration: int, loss: float | None) -> None:
+        trouble = self._watch.judge_loss(iteration, loss)
         # A loss is each rank's own; words need no agreement.
         if self._actions[Fault.SPIKE] not in (Action.WARN, Action.SKIP):
             anywhere = dist.any_rank(trouble is not None)
@@ -280,7 +278,7 @@ class DivergenceGuardHook(StepHook):
 
     def _act(self, runner: Runner, iteration: int) -> None:
         """Do what the gravest of all troubles calls for."""
-        if window_is_open(runner.optim_wrapper):
+        if run_view.window_is_open(runner):
             # Half of a window cannot be taken back.
             return
         troubles, self._troubles = self._troubles, []
@@ -337,8 +335,8 @@ class DivergenceGuardHook(StepHook):
     def _record(
         self, action: Action, iteration: int, trouble: Incident, **facts: Any
     ) -> Intervention:
-        return Intervention(
-            iteration=iteration,
+        return Intervention.now(
+            iteration,
             action=action,
             lr_factor=self._rates.ramp.factor(iteration),
             **asdict(trouble),
@@ -346,7 +344,7 @@ class DivergenceGuardHook(StepHook):
         )
 
     def _tell(self, runner: Runner, done: Intervention) -> None:
-        runner.call_hook('after_intervention', intervention=done)
+        self.monitor.emit(runner, done)
         grave = done.action in (Action.ROLLBACK, Action.STOP)
         if grave or self._lines.allows(done.iteration):
             line = self._wording.intervention(
@@ -356,13 +354,13 @@ class DivergenceGuardHook(StepHook):
 
     def _stop(self, runner: Runner, iteration: int, trouble: Incident) -> None:
         done = self._record(Action.STOP, iteration, trouble)
-        runner.call_hook('after_intervention', intervention=done)
+        self.monitor.emit(runner, done)
         diagnosis = diagnose(
             runner,
             done,
             self._rollbacks,
             self._rollback_count,
-            self._watch.counts(),
+            self._counts(),
             self._wording,
         )
         folder = diagnosis_folder(runner)
@@ -370,6 +368,17 @@ class DivergenceGuardHook(StepHook):
             diagnosis.write(folder)
             runner.logger.error(f'{_NAME}: {diagnosis.text}')
         raise TrainingDiverged(diagnosis.text, str(folder / FILE_NAME))
+
+    def _counts(self) -> dict[str, dict[str, int]]:
+        """Steps applied and skipped so far, by wrapper."""
+        tallies = {
+            name: source.steps.tally
+            for name, source in self.monitor.sources.items()
+        }
+        return {
+            name: {'applied': tally.applied, 'skipped': tally.skipped}
+            for name, tally in tallies.items()
+        }
 
     def state_dict(self) -> dict[str, Any]:
         """What a resumed run has to know."""

@@ -13,6 +13,7 @@ from mmengine.dist import get_rank, get_world_size
 from mmengine.hooks import Hook
 from mmengine.runner import Runner
 
+from mmstable import run_view
 from mmstable.checkpoint.resume_hint import resume_hint
 from mmstable.distributed.heartbeat import PeerFailure, PeerWatch
 from mmstable.distributed.parallelism import Sharing, find_sharing
@@ -20,7 +21,6 @@ from mmstable.errors import MMStableError, PeerFailedError, StoppedBySignal
 from mmstable.hooks.event_log_hook import EventLogHook
 from mmstable.hooks.safe_checkpoint_hook import SafeCheckpointHook
 from mmstable.liveness.stacks import write_exception, write_stacks
-from mmstable.optim.new_steps import window_is_open, wrappers_of
 from mmstable.registry import HOOKS, register_globally
 from mmstable.run_state.rng_keeper import RngKeeper, unpack
 
@@ -270,10 +270,10 @@ def _why_not_to_save(runner: Runner, exception: BaseException) -> str | None:
     for frame, _ in traceback.walk_tb(exception.__traceback__):
         if frame.f_code.co_filename.startswith(_OPTIMIZERS):
             return 'the weights were being updated'
-    wrappers = wrappers_of(runner.optim_wrapper).values()
+    wrappers = run_view.wrappers(runner).values()
     if any(getattr(wrapper, 'is_behind', False) for wrapper in wrappers):
         return 'this rank has missed the newest update'
-    if window_is_open(runner.optim_wrapper):
+    if run_view.window_is_open(runner):
         return 'gradients were being accumulated'
     return None
 

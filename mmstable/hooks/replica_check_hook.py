@@ -11,13 +11,14 @@ from mmengine.runner import Runner
 from torch import Tensor
 from torch.nn import Module
 
+from mmstable import run_view
 from mmstable.distributed.parallelism import Sharing, find_sharing
 from mmstable.distributed.replica_copy import copy_tensors
 from mmstable.errors import ReplicasDivergedError
 from mmstable.events import StepReport
+from mmstable.events.records import ReplicasDiverged
 from mmstable.hooks.step_hook import StepHook
 from mmstable.numerics.fingerprint import fingerprints
-from mmstable.optim.new_steps import wrappers_of
 from mmstable.optim.parameter_names import clean_name, unwrap
 from mmstable.registry import HOOKS, register_globally
 
@@ -52,6 +53,8 @@ class ReplicaCheckHook(StepHook):
 
     # After all that change the weights, before a checkpoint (VERY_LOW).
     priority = 'LOW'
+    # Only a safe wrapper repairs ranks.
+    observes_stock = False
 
     def __init__(
         self,
@@ -96,13 +99,10 @@ class ReplicaCheckHook(StepHook):
         outputs: dict | None = None,
     ) -> None:
         """Compare if it is time."""
-        super().after_train_iter(runner, batch_idx, data_batch, outputs)
         if self._is_on and self.every_n_train_iters(runner, self._interval):
             self._check(runner)
 
-    def after_step(
-        self, runner: Runner, name: str, report: StepReport
-    ) -> None:
+    def after_bad_step(self, runner: Runner, report: StepReport) -> None:
         """Let averages of weights follow a rank that was repaired."""
         if report.copied_from is not None:
             copy_tensors(
@@ -117,14 +117,16 @@ class ReplicaCheckHook(StepHook):
         found = _compare(marks)
         names = [state[index][0] for index in found]
         ranks = tuple(sorted({r for odd in found.values() for r in odd}))
-        runner.call_hook(
-            'after_divergence',
+        iteration = self.monitor.iteration
+        found_now = ReplicasDiverged.now(
+            iteration,
             name=names[0],
             count=len(names),
             ranks=ranks,
             action=self._action,
         )
-        text = _describe(runner.iter + 1, names, ranks)
+        self.monitor.emit(runner, found_now)
+        text = _describe(iteration, names, ranks)
         if self._action == 'stop':
             raise ReplicasDivergedError(text)
         if self._action == 'repair':
@@ -183,7 +185,7 @@ def _optimizer_states(runner: Runner) -> list[tuple[str, Tensor]]:
     names = {id(p): n for n, p in unwrap(runner.model).named_parameters()}
     return [
         (f'{label}.{key} of {names.get(id(param), "a parameter")}', value)
-        for label, wrapper in wrappers_of(runner.optim_wrapper).items()
+        for label, wrapper in run_view.wrappers(runner).items()
         for group in wrapper.optimizer.param_groups
         for param in group['params']
         for key, value in _sorted_state(wrapper.optimizer, param)

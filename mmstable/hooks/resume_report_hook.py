@@ -7,11 +7,11 @@ from typing import Any
 from mmengine.hooks import Hook
 from mmengine.runner import Runner
 
+from mmstable import run_view
 from mmstable.checkpoint.lr_schedule import ConfiguredSchedule
 from mmstable.events.samples import read_lr, read_scale
 from mmstable.hooks.safe_param_scheduler_hook import SafeParamSchedulerHook
 from mmstable.legacy.checkpoints import prepare_to_resume
-from mmstable.optim.new_steps import wrappers_of
 from mmstable.registry import HOOKS, register_globally
 
 
@@ -106,7 +106,7 @@ def _scales(runner: Runner) -> str:
 def _join(runner: Runner, read: Any, nothing: str) -> str:
     values = {
         name: read(wrapper)
-        for name, wrapper in wrappers_of(runner.optim_wrapper).items()
+        for name, wrapper in run_view.wrappers(runner).items()
     }
     if len(values) == 1:
         (value,) = values.values()

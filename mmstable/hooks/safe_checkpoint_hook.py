@@ -12,6 +12,7 @@ from mmengine.hooks import CheckpointHook
 from mmengine.model import is_model_wrapper
 from mmengine.runner import Runner
 
+from mmstable import run_view
 from mmstable.checkpoint.atomic_file import replace_text
 from mmstable.checkpoint.audit import count_infinite
 from mmstable.checkpoint.best_checkpoint import RunnerStandIn, save_first
@@ -19,9 +20,10 @@ from mmstable.checkpoint.saver import CheckpointSaver, Poisoned
 from mmstable.checkpoint.storage import EMERGENCY, CheckpointStorage
 from mmstable.checkpoint.trained_weights import TrainedWeights
 from mmstable.errors import ConfigError
+from mmstable.events import records
 from mmstable.legacy.checkpoints import prepare_to_resume
-from mmstable.optim.new_steps import settle_steps, window_is_open
 from mmstable.optim.state_names import name_states
+from mmstable.optim.step_sources import monitor_of
 from mmstable.registry import HOOKS, register_globally
 from mmstable.run_state.loop_state import RunStateResumer, collect_run_state
 
@@ -126,7 +128,7 @@ class SafeCheckpointHook(CheckpointHook):
         )
         if due:
             self._waiting = runner.iter + 1
-        if self._waiting is None or window_is_open(runner.optim_wrapper):
+        if self._waiting is None or run_view.window_is_open(runner):
             return
         step = self._waiting if self.by_epoch else runner.iter + 1
         self._waiting = None
@@ -274,7 +276,7 @@ class SafeCheckpointHook(CheckpointHook):
         can_wait = not self.by_epoch or hasattr(
             runner.train_loop, 'state_dict'
         )
-        return can_wait and window_is_open(runner.optim_wrapper)
+        return can_wait and run_view.window_is_open(runner)
 
     def _announce(
         self, runner: Runner, path: str | None, kept: list[int]
@@ -295,7 +297,7 @@ class SafeCheckpointHook(CheckpointHook):
         """Save on the main process; all ranks learn whether it worked."""
         # Reading a verdict may take an agreement of all ranks; the main
         # process alone would wait for it in vain.
-        settle_steps(runner.optim_wrapper)
+        run_view.resolve_steps(runner)
         failure: list[Any] = [None]
         if is_main_process():
             failure = [self._try_to_save(runner, name, state or {}, kwargs)]
@@ -333,9 +335,10 @@ class SafeCheckpointHook(CheckpointHook):
                     f'mmstable: poisoned: {name} is not saved, because the '
                     f'state of the run is {failure}.{advice}'
                 )
-            runner.call_hook(
-                'after_poisoned', culprits=tuple(failure.culprits)
+            event = records.Poisoned.now(
+                runner.iter + 1, culprits=tuple(failure.culprits)
             )
+            monitor_of(runner).emit(runner, event)
         elif is_main_process():
             runner.logger.warning(
                 f'mmstable: {name} is not saved: {failure}. Training goes '

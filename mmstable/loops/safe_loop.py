@@ -10,6 +10,7 @@ from typing import Any, Callable
 from mmengine.dataset import InfiniteSampler
 from mmengine.runner import BaseLoop
 
+from mmstable import run_view
 from mmstable.errors import CheckpointError, MMStableError
 from mmstable.loops.batch_checks import check_steps
 from mmstable.loops.pass_rng import (
@@ -20,7 +21,7 @@ from mmstable.loops.pass_rng import (
 from mmstable.loops.reread_batches import replay
 from mmstable.loops.skip_batches import can_move, iterate_from
 from mmstable.loops.validation_mark import ValidationMark
-from mmstable.optim.new_steps import record_losses, settle_steps
+from mmstable.optim.step_sources import monitor_of
 from mmstable.run_state.data_position import (
     DataPosition,
     DataSignature,
@@ -80,6 +81,7 @@ class SafeLoop(BaseLoop):
     def run(self) -> Any:
         """Train; tell all hooks of an exception before it leaves."""
         check_steps(self.runner)
+        monitor_of(self.runner)
         try:
             return self._run()
         except (Exception, KeyboardInterrupt) as error:
@@ -165,11 +167,9 @@ class SafeLoop(BaseLoop):
         """Train."""
 
     def _train_step(self, data_batch: Any) -> Any:
-        outputs = self.runner.model.train_step(
+        return self.runner.model.train_step(
             data_batch, optim_wrapper=self.runner.optim_wrapper
         )
-        record_losses(self.runner.optim_wrapper, outputs)
-        return outputs
 
     def _tell(self, error: BaseException) -> MMStableError | None:
         """Tell all hooks; one may know a better name for what happened."""
@@ -265,8 +265,8 @@ class SafeLoop(BaseLoop):
             and (count % self.val_interval == 0 or count == total)
         ):
             return
-        # Running statistics of a bad step are put back when it is settled.
-        settle_steps(self.runner.optim_wrapper)
+        # Running statistics of a bad step are put back when it is resolved.
+        run_view.resolve_steps(self.runner)
         # A resumed run has no validation in this place, or has it twice.
         self._rng_outside = capture_rng()
         self._mark.watch(self.runner, count)

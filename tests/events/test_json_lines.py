@@ -155,7 +155,7 @@ def test_a_record_that_a_newer_schema_changed_is_unknown():
         ({'fault': 1}, '`fault`: must be a string, got 1'),
         ({'losses': [1]}, r'`losses`: must be an object, got \[1\]'),
         ({'culprits': {}}, '`culprits`: must be an array, got {}'),
-        ({'culprits': ['a']}, '`culprits`: must have a `name` and a `kind`'),
+        ({'culprits': ['a']}, '`culprits`: must have name, kind, got'),
     ],
 )
 def test_a_wrong_value_is_named(changes, message):

@@ -902,13 +902,18 @@ def test_trouble_of_one_optimizer_is_not_ended_by_another():
     from mmstable.messages.guard_wording import make_guard_wording
     from mmstable.recovery.detector import DivergenceDetector
 
-    limits = dict(window=20, max_rate=0.5, max_in_a_row=9, calibration_steps=0)
+    limits = dict(
+        window=20, max_rate=0.5, max_consecutive_bad=9, calibration_steps=0
+    )
     watch = DivergenceDetector(limits, {}, make_guard_wording('en'))
     watch.follow(['a', 'b'])
     for iteration in (1, 2, 3):
-        bad = StepReport(iteration, Outcome.SKIPPED, Fault.NAN_LOSS)
-        watch.hear_step('a', bad)
-        watch.hear_step('b', StepReport(iteration, Outcome.APPLIED))
+        bad = StepReport.now(
+            iteration, outcome=Outcome.SKIPPED, fault=Fault.NAN_LOSS
+        )
+        good = StepReport.now(iteration, outcome=Outcome.APPLIED)
+        watch.judge_step('a', bad, applied=0)
+        watch.judge_step('b', good, applied=iteration)
     assert not watch.is_calm
     assert watch.since(3) == 1
 
