@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypeVar
 
 _E = TypeVar('_E', bound='Event')
@@ -19,13 +19,14 @@ class Event:
     Args:
         iteration (int): Training iterations done so far, the one that the
             event is about included.
-        time (float): Seconds since 1970.
+        time (float): Seconds since 1970. Events that differ in nothing else
+            are equal.
     """
 
     event: ClassVar[str]
 
     iteration: int
-    time: float
+    time: float = field(compare=False)
 
     @classmethod
     def now(cls: type[_E], iteration: int, **facts: Any) -> _E:

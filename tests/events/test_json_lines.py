@@ -95,6 +95,7 @@ def test_a_record_comes_back_as_it_was(record):
     content = json.loads(line, parse_constant=refuse)
     assert content['event'] == record.event
     assert decode(line) == record
+    assert decode(line).time == record.time
 
 
 def test_a_header_comes_back_as_it_was(header):
