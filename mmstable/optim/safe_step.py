@@ -90,7 +90,7 @@ class SafeStep:
             self.resolve()
         self._steps.publish(outputs)
         if self._window.is_fresh and isinstance(outputs, Mapping):
-            # It goes on in the next iteration.
+            # The window stays open in the next iteration.
             self._window.note_terms(outputs)
 
     def step(self, iteration: int, kwargs: dict[str, Any]) -> None:

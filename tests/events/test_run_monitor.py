@@ -303,9 +303,7 @@ def test_a_stock_wrapper_is_measured_once_for_all_hooks(tmp_path, clip, norms):
 
 
 def test_a_stock_wrapper_is_left_as_it_was(tmp_path):
-    runner, _ = train(
-        tmp_path, ToyModel(), STOCK, [*ALL, GUARD], max_iters=2
-    )
+    runner, _ = train(tmp_path, ToyModel(), STOCK, [*ALL, GUARD], max_iters=2)
     wrapper = runner.optim_wrapper
     assert 'step' not in vars(wrapper)
     assert not wrapper.optimizer._optimizer_step_pre_hooks

@@ -15,7 +15,7 @@ BAD = 2
 def drawn() -> list[tuple[str, str]]:
     """The first word of every line, with the stage that it is in."""
     lines = mmstable.events.__doc__.split('::\n', 1)[1].splitlines()
-    words = []
+    words, stage = [], ''
     for line in lines:
         match = re.match(r'    ( {0,4})(\w+)', line)
         if match:
