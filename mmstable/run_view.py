@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from mmengine.hooks import EMAHook
+from mmengine.hooks import EMAHook, Hook
 from mmengine.model import is_model_wrapper
 from mmengine.optim import OptimWrapperDict
 from mmengine.runner import BaseLoop, Runner
@@ -117,6 +117,14 @@ def average_hooks(runner: Runner) -> list[EMAHook]:
 def swap_average(hook: EMAHook) -> None:
     """Exchange the weights of the model and their average."""
     hook._swap_ema_parameters()
+
+
+def add_hook(runner: Runner, hook: Hook) -> None:
+    """Register a hook, also from within a stage of another hook."""
+    # The stage under way keeps its own list: if that one grew at the front,
+    # the hook that is called right now would be called again.
+    runner._hooks = list(runner._hooks)
+    runner.register_hook(hook)
 
 
 def built_train_loop(runner: Runner) -> BaseLoop | None:

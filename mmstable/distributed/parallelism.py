@@ -66,16 +66,17 @@ class Shards:
 
     def count_once(self, params: Sequence[Tensor], norms: Tensor) -> Tensor:
         """The norms of gradients, without those that others count."""
-        again = [i for i, param in enumerate(params) if self._is_again(param)]
+        again = [
+            index
+            for index, param in enumerate(params)
+            if id(param) in self.repeated
+        ]
         if not again:
             return norms
         counted = norms.clone()
         # A NaN is kept: it must be seen by those who hold it, too.
         counted[again] = counted[again] * 0.0
         return counted
-
-    def _is_again(self, param: Tensor) -> bool:
-        return id(param) in self.repeated
 
 
 def find_shards(model: Module) -> Shards:

@@ -52,8 +52,8 @@ _WRAPPERS: Counter[str] = Counter()
 
 
 @dataclass(frozen=True)
-class Hearing:
-    """What the ranks told each other about a bad step.
+class Verdict:
+    """What the ranks found out together about a bad step.
 
     Args:
         loss_is_bad (bool): Whether it began with a loss.
@@ -92,9 +92,28 @@ class StepConsensus:
         self._topic = ''
         self._syncs_batch_norm = False
         self._models: WeakSet[Module] = WeakSet()
-        self._steps = 0
-        self._looks: list[GradProbe] = []
-        self._missed: tuple[Culprit, ...] | None = None
+        # Steps that were judged, on all ranks.
+        self.steps = 0
+        # Probes of this rank's own gradients.
+        self.looks: list[GradProbe] = []
+        # Whether this rank missed the last update, and what it found.
+        self.is_behind = False
+        self._missed: tuple[Culprit, ...] = ()
+
+    @property
+    def sharing(self) -> Sharing:
+        """How the ranks share gradients."""
+        return self._sharing
+
+    @sharing.setter
+    def sharing(self, sharing: Sharing) -> None:
+        self._sharing = sharing
+        # Every rank holds its own part of the gradients.
+        self.is_sharded = sharing is Sharing.SHARDED
+        # All ranks hold the same gradients.
+        self.is_reduced = sharing is Sharing.REDUCED
+        # Nobody knows: ranks have to ask each other.
+        self.must_vote = sharing is Sharing.APART
 
     def learn(self, model: Module, asked_for_shards: bool) -> None:
         """Find out how the gradients of a model are shared.
@@ -124,8 +143,8 @@ class StepConsensus:
         if self.is_reduced and model not in self._models:
             self._models.add(model)
             for look in probe_before_reduction(model):
-                if look not in self._looks:
-                    self._looks.append(look)
+                if look not in self.looks:
+                    self.looks.append(look)
 
     @property
     def backward_is_local(self) -> bool:
@@ -138,37 +157,14 @@ class StepConsensus:
             return True
         return self.is_reduced and not self._syncs_batch_norm
 
-    @property
-    def is_sharded(self) -> bool:
-        """Whether every rank holds its own part of the gradients."""
-        return self.sharing is Sharing.SHARDED
-
-    @property
-    def is_reduced(self) -> bool:
-        """Whether all ranks hold the same gradients."""
-        return self.sharing is Sharing.REDUCED
-
-    @property
-    def is_behind(self) -> bool:
-        """Whether this rank missed the last update."""
-        return self._missed is not None
-
-    def begin_step(self) -> None:
-        """Hear that gradients are going to be judged, on all ranks."""
-        self._steps += 1
-
     def end_step(self) -> None:
-        """Hear that they were."""
-        for look in self._looks:
+        """Forget the gradients that were judged."""
+        for look in self.looks:
             look.forget()
 
     def total_dropped(self, dropped: int) -> int:
         """Iterations that all ranks left out of a window. A collective."""
         return dist.sum_of_ranks(dropped)
-
-    def count_once(self, params: Sequence[Tensor], norms: Tensor) -> Tensor:
-        """Norms of gradients, without those that another rank counts."""
-        return self.shards.count_once(params, norms)
 
     def total_norms(self, norms: Tensor, norm_type: float) -> Tensor:
         """Norms of what all ranks hold together. A collective if sharded."""
@@ -184,26 +180,23 @@ class StepConsensus:
         """
         return dist.any_rank(found) if self.is_sharded else found
 
-    def vote(self, bad: bool, unwanted: bool, asked: bool) -> list[bool]:
-        """What becomes of a step on all ranks, in one collective at most.
+    def vote(self, bad: bool, unwanted: bool) -> list[bool]:
+        """What becomes of a step on all ranks. A collective call.
 
         Args:
             bad (bool): Whether its gradients are not finite.
-            unwanted (bool): Whether it is to be left out nevertheless.
-            asked (bool): Whether somebody on every rank was asked for that.
+            unwanted (bool): Whether it is to be skipped nevertheless.
         """
-        if asked or self.sharing is Sharing.APART:
-            return dist.any_rank_each(bad, unwanted)
-        return [bad, unwanted]
+        return dist.any_rank_each(bad, unwanted)
 
-    def hear(
+    def resolve_bad(
         self,
         losses_are_finite: bool,
         device: object,
         agreed: bool,
         culprits: Sequence[Culprit] = (),
-    ) -> Hearing | None:
-        """Talk about a bad step.
+    ) -> Verdict | None:
+        """Find out together what is wrong with a step.
 
         Args:
             losses_are_finite (bool): Whether those of this rank are.
@@ -212,11 +205,11 @@ class StepConsensus:
             culprits (Sequence[Culprit]): What is not finite. Defaults to ().
 
         Returns:
-            Hearing or None: None if the others did not come: nothing is
+            Verdict or None: None if the others did not come: nothing is
             wrong there, they have updated their weights.
         """
         if get_world_size() == 1:
-            return Hearing(not losses_are_finite)
+            return Verdict(not losses_are_finite)
         certain = agreed or not self.is_reduced
         word = self._word(losses_are_finite, device)
         if certain:
@@ -224,7 +217,7 @@ class StepConsensus:
             word['culprits'] = _plain(culprits)
             word['sharded'] = self.is_sharded
         heard = meet(
-            f'{self._topic}/{self._steps}/bad',
+            f'{self._topic}/{self.steps}/bad',
             word,
             _CERTAIN if certain or self.is_behind else PATIENCE,
             _WORD,
@@ -237,15 +230,16 @@ class StepConsensus:
                 'to give it what it missed.'
             )
         if heard is None and not certain:
+            self.is_behind = True
             self._missed = tuple(culprits[:_MOST_CULPRITS])
             return None
-        self._missed = None
+        self.is_behind, self._missed = False, ()
         return heard or _read(_digest({get_rank(): word}))
 
-    def hear_of_dropped(
+    def resolve_dropped(
         self, dropped: bool, device: object
     ) -> tuple[Origin, ...]:
-        """Talk about iterations that were left out of an applied step.
+        """Find out where iterations were left out of an applied step.
 
         Args:
             dropped (bool): Whether this rank left out any.
@@ -255,7 +249,7 @@ class StepConsensus:
             return ()
         where = 'loss' if dropped else ''
         heard = meet(
-            f'{self._topic}/{self._steps}/dropped',
+            f'{self._topic}/{self.steps}/dropped',
             _describe(device, where),
             _CERTAIN,
             _WORD,
@@ -265,18 +259,18 @@ class StepConsensus:
         return () if heard is None else heard.origins
 
     def _word(self, losses_are_finite: bool, device: object) -> dict[str, Any]:
-        if self._missed is not None:
+        if self.is_behind:
             where = 'reduced_gradient'
         elif not losses_are_finite:
             where = 'loss'
-        elif any(look.found_bad() for look in self._looks):
+        elif any(look.found_bad() for look in self.looks):
             where = 'gradient'
         else:
             where = ''
         return dict(
             _describe(device, where),
-            behind=self._missed is not None,
-            culprits=_plain(self._missed or ()),
+            behind=self.is_behind,
+            culprits=_plain(self._missed),
         )
 
 
@@ -353,7 +347,7 @@ _WORD = record(
 )
 
 
-def _read(digest: Any) -> Hearing:
+def _read(digest: Any) -> Verdict:
     """A digest that came out of the store."""
     ranks = get_world_size()
     rank = integer(0, ranks - 1)
@@ -364,7 +358,7 @@ def _read(digest: Any) -> Hearing:
         culprits=_CULPRITS,
         behind=list_of(rank, ranks),
     )(digest)
-    return Hearing(
+    return Verdict(
         loss_is_bad=known['loss_is_bad'],
         origins=tuple(
             Origin(rank, printable(node), printable(device), where)

@@ -10,8 +10,9 @@ from typing import BinaryIO
 
 from mmengine.logging import print_log
 
+from mmstable.events.event import Event
 from mmstable.events.json_lines import encode
-from mmstable.events.records import Event, RunStart
+from mmstable.events.records import RunStart
 from mmstable.files import create
 from mmstable.messages.printable import printable
 

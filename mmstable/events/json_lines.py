@@ -16,8 +16,9 @@ from functools import cache
 from typing import Any, Callable
 
 from mmstable import checked_json
-from mmstable.events import Culprit, Origin, records
-from mmstable.events.records import EVENTS, SCHEMA, Event, UnknownEvent
+from mmstable.events import records, step_report
+from mmstable.events.event import Event
+from mmstable.events.records import EVENTS, SCHEMA, UnknownEvent
 from mmstable.messages.printable import short_repr
 
 _NONFINITE = ('NaN', 'Infinity', '-Infinity')
@@ -84,8 +85,8 @@ def plain(value: Any) -> Any:
         return str(value)
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else _name(value)
-    if isinstance(value, (Culprit, Origin)):
-        return value._asdict()
+    if isinstance(value, tuple) and hasattr(value, '_asdict'):
+        value = value._asdict()
     if is_dataclass(value):
         return {
             field.name: plain(getattr(value, field.name))
@@ -142,8 +143,45 @@ def _reader(kind: Any) -> _Reader:
         return _tuple_reader(_reader(kind[len('tuple[') : -len(', ...]')]))
     if kind in _SIMPLE:
         return _SIMPLE[kind]
-    cls = getattr(records, kind)
+    cls: Any = getattr(records, kind, None) or getattr(step_report, kind)
+    if issubclass(cls, Enum):
+        return _enum_reader(cls)
+    if issubclass(cls, tuple):
+        return _named_tuple_reader(cls)
     return lambda value: _read_dataclass(cls, value)
+
+
+def _enum_reader(cls: type[Enum]) -> _Reader:
+    def read_enum(value: Any) -> Enum:
+        known = [member.value for member in cls]
+        if _read_str(value) not in known:
+            raise ValueError(
+                f'must be one of {known}, got {short_repr(value)}'
+            )
+        return cls(value)
+
+    return read_enum
+
+
+def _named_tuple_reader(cls: Any) -> _Reader:
+    readers = {
+        name: _reader(_source_text(kind))
+        for name, kind in cls.__annotations__.items()
+    }
+
+    def read_named_tuple(value: Any) -> Any:
+        if not isinstance(value, dict) or readers.keys() - value.keys():
+            raise ValueError(
+                f'must have {", ".join(readers)}, got {short_repr(value)}'
+            )
+        return cls(*(read(value[name]) for name, read in readers.items()))
+
+    return read_named_tuple
+
+
+def _source_text(kind: Any) -> str:
+    # NamedTuple wraps the text of an annotation.
+    return getattr(kind, '__forward_arg__', kind)
 
 
 def _mapping_reader(read: _Reader) -> _Reader:
@@ -172,23 +210,6 @@ def _read_float(value: Any) -> float:
     return float(value)
 
 
-def _read_culprit(value: Any) -> Culprit:
-    if not isinstance(value, dict) or not {'name', 'kind'} <= value.keys():
-        raise ValueError(
-            f'must have a `name` and a `kind`, got {short_repr(value)}'
-        )
-    return Culprit(_read_str(value['name']), _read_str(value['kind']))
-
-
-def _read_origin(value: Any) -> Origin:
-    if not isinstance(value, dict) or set(Origin._fields) - value.keys():
-        raise ValueError(
-            f'must have {", ".join(Origin._fields)}, got {short_repr(value)}'
-        )
-    rank, *texts = (value[name] for name in Origin._fields)
-    return Origin(_read_int(rank), *map(_read_str, texts))
-
-
 def _read_any(value: Any, deepest: int = _DEEPEST) -> Any:
     if deepest == 0:
         raise ValueError('is nested too deeply')
@@ -205,7 +226,5 @@ _SIMPLE: dict[str, _Reader] = {
     'int': _read_int,
     'float': _read_float,
     'str': _read_str,
-    'Culprit': _read_culprit,
-    'Origin': _read_origin,
     'Any': _read_any,
 }

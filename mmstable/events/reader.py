@@ -9,8 +9,9 @@ from collections.abc import Generator, Iterator
 from typing import BinaryIO
 
 from mmstable.errors import MMStableError
+from mmstable.events.event import Event
 from mmstable.events.json_lines import LONGEST_LINE, decode
-from mmstable.events.records import Event, RunStart
+from mmstable.events.records import RunStart
 from mmstable.files import read_only
 from mmstable.messages.printable import printable
 

@@ -1,6 +1,7 @@
-"""The records of an event file, one class for each ``event``.
+"""What can happen to a run, one class for each ``event`` of its file.
 
-Fields are written under their own names, so these classes are the schema;
+A bad step is a :class:`~mmstable.events.StepReport`. Fields are written
+under their own names, so these classes are the schema;
 ``docs/en/event_file.md`` tells what they mean to other programs. Adding a
 field with a default, or a class, keeps :data:`SCHEMA`; any other change
 raises it.
@@ -10,27 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Any, ClassVar
 
-from mmstable.events import Culprit, Fault, Origin
+from mmstable.events.event import Event
+from mmstable.events.step_report import Culprit, Fault, StepReport
 
 SCHEMA = 1
-
-
-@dataclass(frozen=True)
-class Event:
-    """What every record has.
-
-    Args:
-        iteration (int): Training iterations done so far, the one that the
-            record is about included.
-        time (float): Seconds since 1970.
-    """
-
-    event: ClassVar[str]
-
-    iteration: int
-    time: float
 
 
 @dataclass(frozen=True)
@@ -103,47 +90,6 @@ class RunStart(Event):
 
 
 @dataclass(frozen=True)
-class StepFault(Event):
-    """An optimizer step that went wrong, whole or in part.
-
-    Args:
-        wrapper (str): Name of the optimizer wrapper.
-        rank (int): The process that saw it.
-        outcome (str): 'skipped', or 'applied' if only some iterations of an
-            accumulation window were left out.
-        fault (str): A value of :class:`mmstable.events.Fault`.
-        loss_scale (float): Scale of the loss in this step.
-        next_loss_scale (float): Scale from the next step on.
-        culprits (tuple[Culprit]): All parameters whose gradients were not
-            finite.
-        dropped_micro_batches (int): Iterations of the window that were left
-            out.
-        losses (Mapping): Losses of this iteration on this rank, by name.
-        loss_terms (tuple[str]): Which losses were not finite, in any
-            iteration of the window. Defaults to ().
-        origins (tuple[Origin]): The ranks where the fault began; none with
-            one process, or if nobody knows. Defaults to ().
-        copied_from (int, optional): The rank whose state has replaced that
-            of the origins, which had missed an update. Defaults to None.
-    """
-
-    event: ClassVar[str] = 'step_fault'
-
-    wrapper: str
-    rank: int
-    outcome: str
-    fault: str
-    loss_scale: float
-    next_loss_scale: float
-    culprits: tuple[Culprit, ...]
-    dropped_micro_batches: int
-    losses: Mapping[str, float]
-    loss_terms: tuple[str, ...] = ()
-    origins: tuple[Origin, ...] = ()
-    copied_from: int | None = None
-
-
-@dataclass(frozen=True)
 class Poisoned(Event):
     """A state of the run that was not saved because it is not finite.
 
@@ -177,46 +123,61 @@ class ReplicasDiverged(Event):
     action: str
 
 
+class Action(str, Enum):
+    """What can be done about a fault, from the mildest to the last."""
+
+    WARN = 'warn'
+    SKIP = 'skip'
+    LOWER_LR = 'lower_lr'
+    ROLLBACK = 'rollback'
+    STOP = 'stop'
+
+
 @dataclass(frozen=True)
-class GuardIntervention(Event):
-    """What DivergenceGuardHook did about a fault of the run.
+class Intervention(Event):
+    """Something that DivergenceGuardHook did about a fault of the run.
 
     Args:
-        action (str): A value of :class:`mmstable.events.Action`.
-        fault (str): A value of :class:`mmstable.events.Fault`.
+        action (Action): What was done.
+        fault (Fault): About what.
         reason (str): The same in words.
         since (int): The iteration that it began with.
         subject (str): What was found bad: 'loss', 'grad_norm', or the name
-            of an optimizer wrapper.
+            of an optimizer wrapper. Defaults to ''.
         culprits (tuple[Culprit]): Entries of the state that are not finite.
+            Defaults to ().
         restored (int, optional): The iteration that the run went back to.
+            Defaults to None.
         source (str, optional): 'memory', or the checkpoint it went back to.
+            Defaults to None.
         lr_factor (float): What the learning rate of the schedule is
-            multiplied by from now on.
+            multiplied by from now on. Defaults to 1.0.
     """
 
     event: ClassVar[str] = 'intervention'
 
-    action: str
-    fault: str
+    action: Action
+    fault: Fault
     reason: str
     since: int
-    subject: str
-    culprits: tuple[Culprit, ...]
-    restored: int | None
-    source: str | None
-    lr_factor: float
+    subject: str = ''
+    culprits: tuple[Culprit, ...] = ()
+    restored: int | None = None
+    source: str | None = None
+    lr_factor: float = 1.0
 
 
 @dataclass(frozen=True)
-class InjectedFault(Event):
-    """A fault that FaultInjectorHook has put into the run.
+class Injection(Event):
+    """A fault that FaultInjectorHook has put into a run.
 
     Args:
         rank (int): The process that it happened to.
-        kind (str): As in the hook's config.
-        target (str): What was hit; see :class:`mmstable.events.Injection`.
-        value (str): What was put there.
+        kind (str): As in the config.
+        target (str): The parameter, buffer, loss or input that was hit; for
+            the other kinds, the place: 'forward' or 'data'.
+        value (str): What was put there: 'NaN', 'Inf', a factor, seconds, or
+            the name of a signal or error.
     """
 
     event: ClassVar[str] = 'injected_fault'
@@ -225,6 +186,12 @@ class InjectedFault(Event):
     kind: str
     target: str
     value: str
+
+    def __str__(self) -> str:
+        return (
+            f'Iter {self.iteration}: {self.kind}, {self.value} in '
+            f"'{self.target}', rank {self.rank}"
+        )
 
 
 @dataclass(frozen=True)
@@ -293,10 +260,8 @@ class WrapperTotals:
 
     Args:
         applied (int): Steps that updated the weights.
-        skipped (int): Steps that were left out.
-        faults (Mapping): Skipped steps by fault. A model that steps several
-            times in one iteration shows only its last step, so these may be
-            fewer than ``skipped``.
+        skipped (int): Steps that were skipped.
+        faults (Mapping): Skipped steps by fault.
         dropped_micro_batches (int): Iterations that were left out of their
             accumulation windows.
     """
@@ -314,7 +279,7 @@ class RunEnd(Event):
     Args:
         reason (str): 'finished'; 'stopped' before the last iteration; or
             'exception'.
-        wrappers (Mapping): Totals by wrapper, of those that report them.
+        wrappers (Mapping): Totals by wrapper.
         lost_events (int): Records that could not be written.
         traceback (str, optional): Of the exception. Defaults to None.
     """
@@ -344,11 +309,11 @@ EVENTS: Mapping[str, type[Event]] = {
     cls.event: cls
     for cls in (
         RunStart,
-        StepFault,
+        StepReport,
         Poisoned,
         ReplicasDiverged,
-        GuardIntervention,
-        InjectedFault,
+        Intervention,
+        Injection,
         ScaleChange,
         Heartbeat,
         RunEnd,

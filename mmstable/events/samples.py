@@ -13,6 +13,8 @@ from mmengine.optim import BaseOptimWrapper
 from torch import Tensor
 
 from mmstable import run_view
+from mmstable.events.records import WrapperSample
+from mmstable.events.step_report import StepReport
 
 
 def read_losses(outputs: Mapping[str, Any] | None) -> dict[str, float]:
@@ -28,6 +30,16 @@ def read_losses(outputs: Mapping[str, Any] | None) -> dict[str, float]:
         for name, value in outputs.items()
         if 'loss' in name and _is_number(value)
     }
+
+
+def read_loss(outputs: Mapping[str, Any] | None) -> float | None:
+    """The sum of all losses of a training iteration, if it is there."""
+    if not isinstance(outputs, dict):
+        return None
+    loss = outputs.get('loss')
+    if isinstance(loss, Tensor):
+        return float(loss.detach()) if loss.numel() == 1 else None
+    return float(loss) if isinstance(loss, Real) else None
 
 
 def _is_number(value: Any) -> bool:
@@ -46,6 +58,22 @@ def read_scale(wrapper: BaseOptimWrapper) -> float | None:
     """The loss scale; None if losses are not scaled."""
     scaler = run_view.loss_scaler(wrapper)
     return None if scaler is None else float(scaler.get_scale())
+
+
+def sample_wrapper(
+    wrapper: BaseOptimWrapper, newest: StepReport | None
+) -> WrapperSample:
+    """An optimizer wrapper as it is now.
+
+    Args:
+        wrapper (BaseOptimWrapper): The wrapper.
+        newest (StepReport, optional): Its newest step, if it has one.
+    """
+    return WrapperSample(
+        lr=read_lr(wrapper),
+        grad_norm=None if newest is None else newest.grad_norm,
+        loss_scale=read_scale(wrapper),
+    )
 
 
 def host_memory() -> int | None:

@@ -1,25 +1,13 @@
-"""What can happen to an optimizer step.
-
-One training iteration, and where each record is made::
-
-    before_train_iter
-      forward under optim_context()
-      update_params(loss)
-        backward                 the loss is checked, not waited for
-        step                     gradient norms -> verdict -> update or skip
-        zero_grad
-    after_train_iter             optim_wrapper.last_step is a StepReport
-      RuntimeInfoHook            mmengine reads the loss: the device is idle
-      hooks of mmstable          obey last_step; what DivergenceGuardHook
-                                 does about it is an Intervention
-      EMAHook, LoggerHook, ParamSchedulerHook, CheckpointHook
-"""
+"""What can happen to an optimizer step."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import Enum
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
+
+from mmstable.events.event import Event
 
 
 class Outcome(str, Enum):
@@ -91,16 +79,19 @@ class Origin(NamedTuple):
 
 
 @dataclass(frozen=True)
-class StepReport:
+class StepReport(Event):
     """Everything that happened to one optimizer step.
 
+    In an event file there are only steps with a fault.
+
     Args:
-        iteration (int): Training iterations done so far, this one included,
-            as in mmengine's log lines.
         outcome (Outcome): What became of the step.
         fault (Fault, optional): What was wrong: with the whole step if it
             was skipped, with some of its micro-batches if it was applied.
             Defaults to None.
+        wrapper (str): Name of the optimizer wrapper; '' if nobody has
+            subscribed to its steps. Defaults to ''.
+        rank (int): The process that reports it. Defaults to 0.
         loss_scale (float): Scale of the loss in this step. Defaults to 1.0.
         next_loss_scale (float): Scale from the next step on. Defaults to 1.0.
         grad_norm (float, optional): Norm of the unscaled gradients before
@@ -117,6 +108,8 @@ class StepReport:
         dropped_micro_batches (int): Iterations of an accumulation window
             that were left out because their loss was not finite.
             Defaults to 0.
+        losses (Mapping): Of a step with a fault, the losses of its iteration
+            on this rank, by name. Defaults to {}.
         loss_terms (tuple[str]): Names of the losses that were not finite.
             Defaults to ().
         origins (tuple[Origin]): The ranks where the fault began; none with
@@ -126,9 +119,12 @@ class StepReport:
             update before this one. Defaults to None.
     """
 
-    iteration: int
+    event: ClassVar[str] = 'step_fault'
+
     outcome: Outcome
     fault: Fault | None = None
+    wrapper: str = ''
+    rank: int = 0
     loss_scale: float = 1.0
     next_loss_scale: float = 1.0
     grad_norm: float | None = None
@@ -137,6 +133,7 @@ class StepReport:
     clipped_norm: float | None = None
     culprits: tuple[Culprit, ...] = ()
     dropped_micro_batches: int = 0
+    losses: Mapping[str, float] = field(default_factory=dict)
     loss_terms: tuple[str, ...] = ()
     origins: tuple[Origin, ...] = ()
     copied_from: int | None = None
@@ -148,76 +145,5 @@ class StepReport:
 
     @property
     def skipped(self) -> bool:
-        """Whether the step was left out because of a fault."""
+        """Whether the step was skipped because of a fault."""
         return self.outcome is Outcome.SKIPPED
-
-
-class Action(str, Enum):
-    """What can be done about a fault, from the mildest to the last."""
-
-    WARN = 'warn'
-    SKIP = 'skip'
-    LOWER_LR = 'lower_lr'
-    ROLLBACK = 'rollback'
-    STOP = 'stop'
-
-
-@dataclass(frozen=True)
-class Intervention:
-    """Something that was done about a fault of the run.
-
-    Args:
-        iteration (int): Training iterations done, this one included.
-        action (Action): What was done.
-        fault (Fault): About what.
-        reason (str): The same in words.
-        since (int): The iteration that it began with.
-        subject (str): What was found bad: 'loss', 'grad_norm', or the name
-            of an optimizer wrapper. Defaults to ''.
-        culprits (tuple[Culprit]): Entries of the state that are not finite.
-            Defaults to ().
-        restored (int, optional): The iteration that the run went back to.
-            Defaults to None.
-        source (str, optional): 'memory', or the checkpoint it went back to.
-            Defaults to None.
-        lr_factor (float): What the learning rate of the schedule is
-            multiplied by from now on. Defaults to 1.0.
-    """
-
-    iteration: int
-    action: Action
-    fault: Fault
-    reason: str
-    since: int
-    subject: str = ''
-    culprits: tuple[Culprit, ...] = ()
-    restored: int | None = None
-    source: str | None = None
-    lr_factor: float = 1.0
-
-
-@dataclass(frozen=True)
-class Injection:
-    """A fault that FaultInjectorHook has put into a run.
-
-    Args:
-        iteration (int): The iteration it is part of, counted from 1.
-        rank (int): The process that it happened to.
-        kind (str): As in the config.
-        target (str): The parameter, buffer, loss or input that was hit; for
-            the other kinds, the place: 'forward' or 'data'.
-        value (str): What was put there: 'NaN', 'Inf', a factor, seconds, or
-            the name of a signal or error.
-    """
-
-    iteration: int
-    rank: int
-    kind: str
-    target: str
-    value: str
-
-    def __str__(self) -> str:
-        return (
-            f'Iter {self.iteration}: {self.kind}, {self.value} in '
-            f"'{self.target}', rank {self.rank}"
-        )

@@ -9,12 +9,12 @@ from typing import Any
 from mmengine.runner import Runner
 
 from mmstable import run_view
-from mmstable.events import Action, Culprit, Fault, StepReport
-from mmstable.events.samples import read_losses
+from mmstable.events import Action, Event, Fault, StepReport
+from mmstable.events.records import Poisoned
+from mmstable.events.samples import read_loss
 from mmstable.hooks.step_hook import StepHook
 from mmstable.messages.guard_wording import make_guard_wording
 from mmstable.optim.parameter_names import unwrap
-from mmstable.optim.stock_steps import StockSteps
 from mmstable.recovery.budget import RollbackBudget
 from mmstable.recovery.detector import DivergenceDetector
 from mmstable.recovery.guard import DivergenceGuard
@@ -104,7 +104,7 @@ class DivergenceGuardHook(StepHook):
         limits = dict(
             window=check_int(NAME, 'window', window, 20),
             max_rate=check_share(NAME, 'max_bad_rate', max_bad_rate),
-            max_in_a_row=check_int(
+            max_consecutive_bad=check_int(
                 NAME, 'max_consecutive_bad', max_consecutive_bad, 1
             ),
             calibration_steps=check_int(
@@ -138,11 +138,13 @@ class DivergenceGuardHook(StepHook):
 
     def before_run(self, runner: Runner) -> None:
         """Look at the model before anything is loaded into it."""
+        super().before_run(runner)
         self._guard.learn(unwrap(runner.model))
 
     def before_train(self, runner: Runner) -> None:
         """Be able to roll back from the very first iteration on."""
         super().before_train(runner)
+        self._guard.bind(self.monitor)
         if self._guard.policy[Fault.SPIKE] is Action.SKIP:
             for name, wrapper in run_view.wrappers(runner).items():
                 if hasattr(wrapper, 'reject_steps'):
@@ -158,9 +160,11 @@ class DivergenceGuardHook(StepHook):
     ) -> None:
         """Take a snapshot if it is time, and lower the learning rate."""
         # Only now the last iteration is over for all hooks.
-        self._guard.take_snapshot_if_due(runner)
-        self._guard.act(runner, runner.iter)
-        self._rates.put_on(runner)
+        done = self.monitor.iteration - 1
+        self._guard.take_snapshot_if_due(runner, done)
+        if self._guard.incidents:
+            self._guard.act(runner, done)
+        self._rates.put_on(runner, done)
 
     def after_train_iter(
         self,
@@ -172,35 +176,21 @@ class DivergenceGuardHook(StepHook):
         """Judge loss and steps, and act."""
         # Before schedules step, and before anything is saved.
         self._rates.take_off()
-        super().after_train_iter(runner, batch_idx, data_batch, outputs)
-        iteration = runner.iter + 1
-        self._guard.judge_loss(iteration, read_losses(outputs).get('loss'))
-        self._guard.act(runner, iteration)
-
-    def step_sources(self, runner: Runner) -> dict[str, Any]:
-        """All wrappers; those of mmengine are watched from outside."""
-        sources = {
-            name: wrapper
-            if hasattr(wrapper, 'last_step')
-            else StockSteps(wrapper, runner.model)
-            for name, wrapper in run_view.wrappers(runner).items()
-        }
-        self._guard.detector.follow(sources)
-        return sources
+        iteration = self.monitor.iteration
+        self._guard.judge_loss(iteration, read_loss(outputs))
+        if self._guard.incidents:
+            self._guard.act(runner, iteration)
 
     def after_step(
         self, runner: Runner, name: str, report: StepReport
     ) -> None:
         """Judge a step."""
-        if report.fault is not None:
-            runner.call_hook('after_bad_step', report=report)
         self._guard.judge_step(runner, name, report)
 
-    def after_poisoned(
-        self, runner: Runner, culprits: tuple[Culprit, ...]
-    ) -> None:
+    def after_event(self, runner: Runner, event: Event) -> None:
         """Take note of a state that SafeCheckpointHook has not saved."""
-        self._guard.note_poison(culprits, runner.iter + 1)
+        if isinstance(event, Poisoned):
+            self._guard.note_poison(event.culprits, event.iteration)
 
     def on_exception(self, runner: Runner, exception: BaseException) -> None:
         """Let checkpoints have the learning rate of the schedule."""

@@ -67,6 +67,7 @@ class EmergencyCheckpointHook(Hook):
         self._signal = StopSignal(signals)
         self._interval = interval
         self._is_training = False
+        self._is_alone = True
         self._common_val_iters = 0
         self._appointment: CoordinatedStop | None = None
         self._keeper = RngKeeper()
@@ -74,6 +75,7 @@ class EmergencyCheckpointHook(Hook):
     def before_train(self, runner: Runner) -> None:
         """Listen to signals from now on."""
         self._is_training = True
+        self._is_alone = get_world_size() == 1
         self._appointment = self._prepare_appointment(runner)
         if not self._signal.install():
             runner.logger.warning(
@@ -89,9 +91,11 @@ class EmergencyCheckpointHook(Hook):
         outputs: dict | None = None,
     ) -> None:
         """Stop if asked to, and no accumulation window is open."""
-        if get_world_size() == 1:
+        if self._is_alone:
             # An iteration that fails has drawn random numbers.
             self._keeper.after_train_iter(runner, batch_idx)
+            if self._signal.received is None:
+                return
         if run_view.window_is_open(runner):
             return
         iteration, appointment = runner.iter + 1, self._appointment

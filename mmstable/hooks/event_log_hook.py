@@ -4,36 +4,41 @@ from __future__ import annotations
 
 import traceback
 
-from mmengine.hooks import Hook
 from mmengine.runner import Runner
 
 from mmstable import run_view
 from mmstable.errors import StoppedBySignal
-from mmstable.events import Culprit, Injection, Intervention
+from mmstable.events import Event, Injection, StepReport
 from mmstable.events.event_log import EventLog
+from mmstable.events.records import Heartbeat, RunEnd, WrapperTotals
 from mmstable.events.run_header import describe_run, device_of
-from mmstable.events.run_recorder import RunRecorder
-from mmstable.optim.new_steps import record_losses
+from mmstable.events.samples import (
+    IterationTimer,
+    device_memory,
+    host_memory,
+    read_losses,
+    sample_wrapper,
+)
+from mmstable.hooks.step_hook import StepHook
 from mmstable.registry import HOOKS, register_globally
+
+# What every rank writes down; the rest is the same on all of them.
+_OF_EACH_RANK = (StepReport, Injection)
 
 
 @register_globally(HOOKS)
-class EventLogHook(Hook):
+class EventLogHook(StepHook):
     """Remember what happened to a run in ``stability/events.jsonl``.
 
     The file is in the log directory of the run. It has a header, bad steps,
     changes of the loss scale, regular samples and the totals, and is read
-    back with :func:`mmstable.report.read_events`. With mmengine's own
-    optimizer wrappers, which do not report their steps, it has the header,
-    the samples and the end.
+    back with :func:`mmstable.report.read_events`. Rank 0 writes everything;
+    the others only what happened to them, into files that do not exist
+    before.
 
     Args:
         interval (int): Iterations between two samples. Defaults to 50.
     """
-
-    # Right after RuntimeInfoHook (VERY_HIGH) has read the loss, so that
-    # nothing is waited for, and before any hook that may end the run.
-    priority = 'HIGH'
 
     def __init__(self, interval: int = 50) -> None:
         if isinstance(interval, bool) or not isinstance(interval, int):
@@ -45,16 +50,24 @@ class EventLogHook(Hook):
                 f'EventLogHook: `interval` must be at least 1, got {interval}.'
             )
         self._interval = interval
-        self._recorder: RunRecorder | None = None
+        self._log: EventLog | None = None
+        self._timer = IterationTimer()
+        self._rank = 0
+        self._totals: dict[str, WrapperTotals] = {}
 
     def before_train(self, runner: Runner) -> None:
         """Start the event file of this run."""
+        super().before_train(runner)
         header = describe_run(runner)
-        self._recorder = RunRecorder(
-            EventLog(run_view.stability_folder(runner), header),
-            run_view.wrappers(runner),
-            header.rank,
-        )
+        self._rank = header.rank
+        self._timer = IterationTimer()
+        self._log = EventLog(run_view.stability_folder(runner), header)
+        self._totals = {
+            name: source.steps.tally.totals()
+            for name, source in self.monitor.sources.items()
+        }
+        if self._rank == 0:
+            self._log.begin()
 
     def after_train_iter(
         self,
@@ -63,77 +76,73 @@ class EventLogHook(Hook):
         data_batch: dict | tuple | list | None = None,
         outputs: dict | None = None,
     ) -> None:
-        """Record a bad step, a moved scale, and now and then a sample."""
-        if self._recorder is None:
-            return
-        iteration = runner.iter + 1
-        record_losses(runner, outputs)
-        self._recorder.check_steps(iteration, outputs)
-        if iteration % self._interval == 0:
-            self._recorder.sample(iteration, outputs, device_of(runner.model))
+        """Take a sample now and then."""
+        self._timer.count()
+        if self.monitor.iteration % self._interval == 0:
+            self._write(self._sample(runner, outputs))
 
-    def after_poisoned(
-        self, runner: Runner, culprits: tuple[Culprit, ...]
-    ) -> None:
-        """Record a checkpoint that SafeCheckpointHook did not save."""
-        if self._recorder is not None:
-            self._recorder.record_poison(runner.iter + 1, culprits)
-
-    def after_divergence(
-        self,
-        runner: Runner,
-        name: str,
-        count: int,
-        ranks: tuple[int, ...],
-        action: str,
-    ) -> None:
-        """Record what ReplicaCheckHook found."""
-        if self._recorder is not None:
-            self._recorder.record_divergence(
-                runner.iter + 1, name, count, ranks, action
-            )
-
-    def after_intervention(
-        self, runner: Runner, intervention: Intervention
-    ) -> None:
-        """Record what DivergenceGuardHook has done."""
-        if self._recorder is not None:
-            self._recorder.record_intervention(intervention)
-
-    def after_fault_injected(self, runner: Runner, fault: Injection) -> None:
-        """Record what FaultInjectorHook did, before it shows."""
-        if self._recorder is not None:
-            self._recorder.record_injection(fault)
+    def after_event(self, runner: Runner, event: Event) -> None:
+        """Record whatever happens."""
+        self._write(event)
 
     def before_val(self, runner: Runner) -> None:
         """Keep validation out of the iteration time."""
-        if self._recorder is not None:
-            self._recorder.timer.pause()
+        self._timer.pause()
 
     def after_val(self, runner: Runner) -> None:
         """Count time again."""
-        if self._recorder is not None:
-            self._recorder.timer.go_on()
+        self._timer.go_on()
 
     def after_train(self, runner: Runner) -> None:
         """Record the end, and close the file."""
-        if self._recorder is None:
-            return
         finished = runner.iter >= runner.max_iters
-        self._recorder.end(runner.iter, 'finished' if finished else 'stopped')
-        self._recorder = None
+        self._end(runner, 'finished' if finished else 'stopped')
 
     def on_exception(self, runner: Runner, exception: BaseException) -> None:
-        """Record what ended the run; mmstable's loops tell of it."""
-        if self._recorder is None:
-            return
+        """Record what ended the run, if one of mmstable's loops runs."""
         lines = traceback.format_exception(
             type(exception), exception, exception.__traceback__
         )
         stopped = isinstance(exception, StoppedBySignal)
-        self._recorder.end(
-            runner.iter,
-            'stopped' if stopped else 'exception',
-            ''.join(lines),
+        reason = 'stopped' if stopped else 'exception'
+        self._end(runner, reason, ''.join(lines))
+
+    def _write(self, event: Event) -> None:
+        if self._log is None:
+            return
+        if self._rank == 0 or isinstance(event, _OF_EACH_RANK):
+            self._log.write(event)
+
+    def _sample(self, runner: Runner, outputs: dict | None) -> Heartbeat:
+        allocated, peak = device_memory(device_of(runner.model))
+        return Heartbeat.now(
+            self.monitor.iteration,
+            losses=read_losses(outputs),
+            wrappers={
+                name: sample_wrapper(wrapper, self.monitor.newest_step(name))
+                for name, wrapper in run_view.wrappers(runner).items()
+            },
+            iteration_time=self._timer.lap(),
+            host_memory=host_memory(),
+            device_memory=allocated,
+            device_memory_peak=peak,
         )
-        self._recorder = None
+
+    def _end(
+        self, runner: Runner, reason: str, text: str | None = None
+    ) -> None:
+        if self._log is None:
+            return
+        end = RunEnd.now(
+            runner.iter,
+            reason=reason,
+            wrappers={
+                name: self.monitor.sources[name].steps.tally.since(before)
+                for name, before in self._totals.items()
+            },
+            lost_events=self._log.lost,
+            traceback=text,
+        )
+        self._write(end)
+        self._log.close()
+        self._log = None

@@ -18,6 +18,7 @@ from mmstable.fault_injection.action import Scene, disarm
 from mmstable.fault_injection.kinds import PlannedFault, plan_fault
 from mmstable.fault_injection.ledger import Ledger
 from mmstable.optim.parameter_names import unwrap
+from mmstable.optim.step_sources import monitor_of
 from mmstable.registry import HOOKS, register_globally
 
 
@@ -78,7 +79,7 @@ class FaultInjectorHook(Hook):
         self._handles: list[Any] = []
         # Due in this iteration, to how often it has happened.
         self._due: dict[PlannedFault, int] = {}
-        self._untold: list[Injection] = []
+        self._untold: list[dict[str, Any]] = []
 
     @staticmethod
     def _read(index: int, fault: Any) -> PlannedFault:
@@ -193,16 +194,23 @@ class FaultInjectorHook(Hook):
         self, fault: PlannedFault, iteration: int, target: str, value: str
     ) -> None:
         self._due[fault] = self._due.get(fault, 0) + 1
-        injection = Injection(iteration, self._rank, fault.kind, target, value)
+        facts = dict(
+            iteration=iteration,
+            rank=self._rank,
+            kind=fault.kind,
+            target=target,
+            value=value,
+        )
         # The same said of every parameter is said once.
-        if injection not in self._untold:
-            self._untold.append(injection)
+        if facts not in self._untold:
+            self._untold.append(facts)
 
     def _tell(self, runner: Runner) -> None:
         untold, self._untold = self._untold, []
-        for injection in untold:
+        for facts in untold:
+            injection = Injection.now(**facts)
             runner.logger.warning(f'mmstable: injected: {injection}')
-            runner.call_hook('after_fault_injected', fault=injection)
+            monitor_of(runner).emit(runner, injection)
 
     def _announcement(self, runner: Runner) -> str:
         lines = [

@@ -17,7 +17,6 @@ from mmstable.numerics.clip_settings import Clip, parse_clip
 from mmstable.numerics.clipping import NormClip
 from mmstable.optim.clip_plan import check_modules
 from mmstable.optim.parameter_names import ParameterNames
-from mmstable.optim.stock_steps import StockSteps
 from mmstable.registry import HOOKS, register_globally
 
 
@@ -58,10 +57,10 @@ class GradClipHook(StepHook):
         )
         self._clips: dict[str, Clip] = {}
         self._counts: dict[str, list[int]] = {}
-        self._sources: dict[str, Any] = {}
 
     def before_run(self, runner: Runner) -> None:
         """Take over the clipping of every optimizer of the run."""
+        super().before_run(runner)
         if not isinstance(runner.optim_wrapper, Mapping) and hasattr(
             runner.optim_wrapper, 'step'
         ):
@@ -73,11 +72,16 @@ class GradClipHook(StepHook):
                 parameters += names.all()
             check_modules('GradClipHook', self._clip, parameters)
             for name, wrapper in wrappers.items():
-                self._take_over(runner, name, wrapper)
+                self._take_over(name, wrapper)
 
-    def _take_over(
-        self, runner: Runner, name: str, wrapper: OptimWrapper
-    ) -> None:
+    def before_train(self, runner: Runner) -> None:
+        """Clip for wrappers that cannot do it themselves."""
+        super().before_train(runner)
+        for name, clip in self._clips.items():
+            source: Any = self.monitor.sources[name]
+            source.clip = clip
+
+    def _take_over(self, name: str, wrapper: OptimWrapper) -> None:
         if wrapper.clip_grad_kwargs:
             raise ConfigError(
                 'GradClipHook: gradients are clipped by '
@@ -87,15 +91,8 @@ class GradClipHook(StepHook):
         # Each optimizer has norms of its own, and learns its own limits.
         clip = copy.deepcopy(self._clip)
         self._clips[name] = clip
-        if hasattr(wrapper, 'last_step'):
+        if hasattr(wrapper, 'clip'):
             wrapper.clip = clip
-            self._sources[name] = wrapper
-        else:
-            self._sources[name] = StockSteps(wrapper, runner.model, clip)
-
-    def step_sources(self, runner: Runner) -> dict[str, Any]:
-        """Those whose clipping was taken over."""
-        return self._sources
 
     def after_step(
         self, runner: Runner, name: str, report: StepReport
@@ -105,8 +102,6 @@ class GradClipHook(StepHook):
             return
         hub = runner.message_hub
         hub.update_scalar('train/grad_norm_clipped', report.clipped_norm)
-        if isinstance(self._sources[name], StockSteps):
-            hub.update_scalar('train/grad_norm', report.grad_norm)
         prefix = '' if len(self._clips) == 1 else f'{name}/'
         for clip in report.clips:
             counts = self._counts.setdefault(prefix + clip.group, [0, 0])

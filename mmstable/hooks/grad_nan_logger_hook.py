@@ -14,7 +14,6 @@ from mmstable.hooks.step_hook import StepHook
 from mmstable.messages.rate_limit import RateLimit
 from mmstable.messages.wording import make_wording
 from mmstable.numerics.step_statistics import StepStatistics
-from mmstable.optim.stock_steps import StockSteps
 from mmstable.registry import HOOKS, register_globally
 
 
@@ -76,40 +75,34 @@ class GradNanLoggerHook(StepHook):
         self._budget = RateLimit(max_lines, per=100)
         self._stats: dict[str, StepStatistics] = {}
         self._quiet_until: dict[str, int] = {}
-        self._observed: set[str] = set()
+        self._rates: dict[str, float] = {}
+        self._scaled: dict[str, bool] = {}
 
     def before_train(self, runner: Runner) -> None:
         """Say what is on, and what is not."""
         super().before_train(runner)
         for name, wrapper in run_view.wrappers(runner).items():
-            if _is_scaled(runner, name):
-                scale = wrapper.loss_scaler.get_scale()
-                line = self._wording.enabled('fp16', scale)
-                if line is not None:
-                    runner.logger.info(line)
-
-    def step_sources(self, runner: Runner) -> dict[str, Any]:
-        """All wrappers; those of mmengine are watched from outside."""
-        sources = {}
-        for name, wrapper in run_view.wrappers(runner).items():
-            if hasattr(wrapper, 'last_step'):
-                sources[name] = wrapper
-            else:
-                sources[name] = StockSteps(wrapper, runner.model)
-                self._observed.add(name)
+            self._stats.setdefault(name, StepStatistics(*self._limits))
+            if self.monitor.sources[name].is_stock:
                 runner.logger.warning(
                     self._wording.observes_only(type(wrapper).__name__)
                 )
-        for name in sources:
-            self._stats.setdefault(name, StepStatistics(*self._limits))
-        return sources
+            scaler = run_view.loss_scaler(wrapper)
+            self._scaled[name] = scaler is not None
+            if scaler is not None:
+                line = self._wording.enabled('fp16', scaler.get_scale())
+                if line is not None:
+                    runner.logger.info(line)
 
     def after_step(
         self, runner: Runner, name: str, report: StepReport
     ) -> None:
         """Count the step, and tell of it if it is bad."""
-        alarming = self._stats[name].add(report)
-        self._publish(runner, name, report)
+        stats = self._stats[name]
+        applied = self.monitor.sources[name].steps.tally.applied
+        alarming = stats.add(report, applied)
+        if stats.rate != self._rates.get(name):
+            self._publish(runner, name, stats.rate)
         if report.fault is not None:
             self._tell(runner, name, report)
         if alarming:
@@ -119,15 +112,11 @@ class GradNanLoggerHook(StepHook):
         """Say what was left out."""
         self._tell_left_out(runner)
 
-    def _publish(self, runner: Runner, name: str, report: StepReport) -> None:
-        hub, stats = runner.message_hub, self._stats[name]
+    def _publish(self, runner: Runner, name: str, rate: float) -> None:
+        hub = runner.message_hub
         tag = 'train/stable/' + ('' if self._is_alone() else f'{name}/')
-        hub.update_scalar(f'{tag}skip_rate', stats.overall.rate)
-        if name in self._observed:
-            # The safe wrappers publish these by themselves.
-            hub.update_scalar(f'{tag}skipped', stats.skipped)
-            if _is_scaled(runner, name):
-                hub.update_scalar(f'{tag}loss_scale', report.next_loss_scale)
+        self._rates[name] = rate
+        hub.update_scalar(f'{tag}skip_rate', rate)
 
     def _is_alone(self) -> bool:
         return len(self._stats) == 1
@@ -139,7 +128,7 @@ class GradNanLoggerHook(StepHook):
         where = f'Iter {report.iteration}'
         if not self._is_alone():
             where += f' [{name}]'
-        scaled = _is_scaled(runner, name)
+        scaled = self._scaled[name]
         runner.logger.log(
             logging.INFO
             if report.fault is Fault.OVERFLOW
@@ -157,15 +146,15 @@ class GradNanLoggerHook(StepHook):
     ) -> None:
         stats = self._stats[name]
         is_quiet = report.iteration < self._quiet_until.get(name, 0)
-        if is_quiet or not stats.alarming.is_too_high:
+        if is_quiet or not stats.is_too_high:
             return
         self._quiet_until[name] = report.iteration + self._window
-        bad, seen = stats.alarming.counts()
+        bad, seen = stats.counts()
         runner.logger.warning(
             self._wording.too_many(
                 bad,
                 seen,
-                stats.alarming.in_a_row,
+                stats.in_a_row,
                 replace(report, fault=stats.commonest_fault()),
             )
         )
@@ -176,6 +165,7 @@ class GradNanLoggerHook(StepHook):
             name: {
                 **stats.state_dict(),
                 'quiet_until': self._quiet_until.get(name, 0),
+                'rate': self._rates.get(name),
             }
             for name, stats in self._stats.items()
         }
@@ -186,9 +176,5 @@ class GradNanLoggerHook(StepHook):
             self._stats[name] = StepStatistics(*self._limits)
             self._stats[name].load_state_dict(saved)
             self._quiet_until[name] = saved['quiet_until']
-
-
-def _is_scaled(runner: Runner, name: str) -> bool:
-    wrapper = run_view.wrappers(runner)[name]
-    scaler = getattr(wrapper, 'loss_scaler', None)
-    return scaler is not None and scaler.is_enabled()
+            if saved.get('rate') is not None:
+                self._rates[name] = saved['rate']

@@ -15,6 +15,7 @@ from mmstable.distributed.parallelism import Sharing, find_sharing
 from mmstable.distributed.replica_copy import copy_tensors
 from mmstable.errors import ReplicasDivergedError
 from mmstable.events import StepReport
+from mmstable.events.records import ReplicasDiverged
 from mmstable.hooks.step_hook import StepHook
 from mmstable.numerics.fingerprint import fingerprints
 from mmstable.optim.parameter_names import clean_name
@@ -53,6 +54,8 @@ class ReplicaCheckHook(StepHook):
 
     # After all that change the weights, before a checkpoint (VERY_LOW).
     priority = 'LOW'
+    # Only a safe wrapper repairs ranks.
+    observes_stock = False
 
     def __init__(
         self,
@@ -97,13 +100,10 @@ class ReplicaCheckHook(StepHook):
         outputs: dict | None = None,
     ) -> None:
         """Compare if it is time."""
-        super().after_train_iter(runner, batch_idx, data_batch, outputs)
         if self._is_on and self.every_n_train_iters(runner, self._interval):
             self._check(runner)
 
-    def after_step(
-        self, runner: Runner, name: str, report: StepReport
-    ) -> None:
+    def after_bad_step(self, runner: Runner, report: StepReport) -> None:
         """Let averages of weights follow a rank that was repaired."""
         if report.copied_from is not None:
             copy_tensors(_averages(runner).values(), report.copied_from)
@@ -116,14 +116,16 @@ class ReplicaCheckHook(StepHook):
         found = _compare(marks)
         names = [state[index][0] for index in found]
         ranks = tuple(sorted({r for odd in found.values() for r in odd}))
-        runner.call_hook(
-            'after_divergence',
+        iteration = self.monitor.iteration
+        found_now = ReplicasDiverged.now(
+            iteration,
             name=names[0],
             count=len(names),
             ranks=ranks,
             action=self._action,
         )
-        text = _describe(runner.iter + 1, names, ranks)
+        self.monitor.emit(runner, found_now)
+        text = _describe(iteration, names, ranks)
         if self._action == 'stop':
             raise ReplicasDivergedError(text)
         if self._action == 'repair':

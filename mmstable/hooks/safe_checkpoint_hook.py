@@ -20,7 +20,9 @@ from mmstable.checkpoint.saver import CheckpointSaver, Poisoned
 from mmstable.checkpoint.storage import EMERGENCY, CheckpointStorage
 from mmstable.checkpoint.trained_weights import TrainedWeights
 from mmstable.errors import ConfigError
+from mmstable.events import records
 from mmstable.legacy.checkpoints import prepare_to_resume
+from mmstable.optim.step_sources import monitor_of
 from mmstable.registry import HOOKS, register_globally
 from mmstable.run_state.optimizer_names import name_saved_states
 from mmstable.run_state.progress import ProgressResumer, capture_progress
@@ -345,9 +347,10 @@ class SafeCheckpointHook(CheckpointHook):
                     f'mmstable: poisoned: {name} is not saved, because the '
                     f'state of the run is {failure}.{advice}'
                 )
-            runner.call_hook(
-                'after_poisoned', culprits=tuple(failure.culprits)
+            event = records.Poisoned.now(
+                runner.iter + 1, culprits=tuple(failure.culprits)
             )
+            monitor_of(runner).emit(runner, event)
         elif is_main_process():
             runner.logger.warning(
                 f'mmstable: {name} is not saved: {failure}. Training goes '

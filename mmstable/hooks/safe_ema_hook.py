@@ -9,7 +9,8 @@ from mmengine.hooks import EMAHook
 from mmengine.runner import Runner
 from torch import Tensor
 
-from mmstable.optim.new_steps import NewSteps, reporting_wrappers
+from mmstable.events import Outcome, StepReport
+from mmstable.optim.step_sources import monitor_of
 from mmstable.registry import HOOKS, register_globally
 
 
@@ -20,7 +21,8 @@ class SafeEMAHook(EMAHook):
     A skipped step leaves the average, its buffers and its step counter as if
     the batch had not been there. With gradient accumulation that goes for
     the whole window; this takes memory for one more copy of the average. Of
-    several optimizers, one that skips its step is enough. Without skipped
+    several optimizers, one that skips is enough; one that steps several times
+    in an iteration skips if it applies none of them. Without skipped
     steps it is exactly ``EMAHook``, and each reads the checkpoints of the
     other. mmengine's own wrappers do not say what became of a step: with
     them every iteration counts, as in ``EMAHook``.
@@ -29,26 +31,43 @@ class SafeEMAHook(EMAHook):
         **kwargs: All of ``EMAHook``, e.g. ``momentum`` and ``begin_iter``.
     """
 
+    # It does not obey mmengine's own wrappers.
+    observes_stock = False
+
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self._steps = NewSteps({})
-        self._is_told = False
+        # Of this iteration: wrapper to whether all of its steps are skipped.
+        self._skipped: dict[str, bool] = {}
+        # The wrappers that are obeyed.
+        self._obeyed: set[str] = set()
         self._before_window: list[Tensor] | None = None
 
     def before_train(self, runner: Runner) -> None:
         """Find out whose steps to follow."""
         super().before_train(runner)
-        sources = reporting_wrappers(runner)
-        self._is_told = bool(sources)
-        if not self._is_told:
+        monitor = monitor_of(runner)
+        monitor.bind(runner)
+        self._obeyed = {
+            name
+            for name, source in monitor.sources.items()
+            if not source.is_stock
+        }
+        if not self._obeyed:
             runner.logger.warning(
                 'SafeEMAHook: the optimizer wrapper does not report skipped '
                 'steps, so every iteration is averaged, as by EMAHook. '
                 "Use type='mmstable.SafeOptimWrapper' or "
                 "'mmstable.SafeAmpOptimWrapper' to leave them out."
             )
-        self._steps = NewSteps(sources)
         self.forget_window()
+
+    def after_step(
+        self, runner: Runner, name: str, report: StepReport
+    ) -> None:
+        """Note what became of the steps of each wrapper."""
+        if name in self._obeyed:
+            skipped = report.outcome is Outcome.SKIPPED
+            self._skipped[name] = skipped and self._skipped.get(name, True)
 
     def after_train_iter(
         self,
@@ -58,11 +77,11 @@ class SafeEMAHook(EMAHook):
         outputs: dict | None = None,
     ) -> None:
         """Update the average, unless the step was skipped."""
-        new = [report for _, report in self._steps]
-        if any(report.skipped for report in new):
+        steps, self._skipped = self._skipped, {}
+        if True in steps.values():
             self._undo_window()
             return
-        if new or not self._is_told:
+        if steps or not self._obeyed:
             self.forget_window()
         elif self._before_window is None:
             self._before_window = [one.clone() for one in self._tensors()]

@@ -11,6 +11,7 @@ from mmengine.runner import Runner
 
 from mmstable import run_view
 from mmstable.errors import ConfigError
+from mmstable.events import StepReport
 from mmstable.hooks.step_hook import StepHook
 from mmstable.numerics.schedule_debt import ScheduleDebt
 from mmstable.registry import HOOKS, register_globally
@@ -39,6 +40,8 @@ class SafeParamSchedulerHook(StepHook, ParamSchedulerHook):
 
     # As mmengine's: after all that log the value of this iteration.
     priority = 'LOW'
+    # It does not obey mmengine's own wrappers.
+    observes_stock = False
 
     def __init__(self, hold_on_skip: bool = True) -> None:
         super().__init__()
@@ -49,23 +52,40 @@ class SafeParamSchedulerHook(StepHook, ParamSchedulerHook):
             )
         self._hold_on_skip = hold_on_skip
         self._debts: dict[str, ScheduleDebt] = {}
+        # Of this iteration: wrapper to how many iterations were lost, or 0
+        # once a step was applied.
+        self._lost: dict[str, int] = {}
+        self._schedules: dict[str, list[_ParamScheduler]] = {}
         self._has_told = False
 
     def before_train(self, runner: Runner) -> None:
         """See that nobody else moves the schedules."""
         super().before_train(runner)
-        schedules = _schedules_by_iter(runner)
-        for name in schedules:
+        self._lost = {}
+        self._schedules = _schedules_by_iter(runner)
+        for name in self._schedules:
             self._debts.setdefault(name, ScheduleDebt())
-        if not schedules:
+        if not self._schedules:
             return
         _refuse_a_second_hook(runner)
-        if self._hold_on_skip and not self.step_sources(runner):
+        sources = self.monitor.sources.values()
+        if self._hold_on_skip and all(one.is_stock for one in sources):
             runner.logger.info(
                 'SafeParamSchedulerHook: the optimizer wrapper does not '
                 'report skipped steps, so schedules move on in every '
                 'iteration, as by ParamSchedulerHook.'
             )
+
+    def after_step(
+        self, runner: Runner, name: str, report: StepReport
+    ) -> None:
+        """Note how many iterations a skipped step stands for."""
+        if report.applied:
+            self._lost[name] = 0
+        elif report.skipped and self._is_obeyed(name):
+            wrapper = run_view.wrappers(runner)[name]
+            counts = run_view.accumulative_counts(wrapper)
+            self._lost.setdefault(name, counts)
 
     def after_train_iter(
         self,
@@ -75,14 +95,20 @@ class SafeParamSchedulerHook(StepHook, ParamSchedulerHook):
         outputs: dict | None = None,
     ) -> None:
         """Move the schedules by iteration, or let them wait."""
-        lost = self._lost_iterations(runner)
-        left = runner.max_iters - runner.iter - 1
-        for name, schedule in _schedules_by_iter(runner).items():
-            debt = self._debts.setdefault(name, ScheduleDebt())
-            for _ in range(debt.advance(left, lost.get(name, 0))):
+        lost, self._lost = self._lost, {}
+        for name, schedule in self._schedules.items():
+            debt, waits = self._debts[name], lost.get(name, 0)
+            if debt.is_idle and not waits:
                 _step(schedule)
-            if name in lost:
+                continue
+            left = runner.max_iters - self.monitor.iteration
+            for _ in range(debt.advance(left, waits)):
+                _step(schedule)
+            if waits:
                 self._tell(runner)
+
+    def _is_obeyed(self, name: str) -> bool:
+        return self._hold_on_skip and not self.monitor.sources[name].is_stock
 
     def owe(self, iterations: int, name: str | None = None) -> None:
         """Hear that schedules were set back, to catch that up too.
@@ -122,17 +148,6 @@ class SafeParamSchedulerHook(StepHook, ParamSchedulerHook):
         for name, saved in state.items():
             self._debts[name] = ScheduleDebt()
             self._debts[name].load_state_dict(saved)
-
-    def _lost_iterations(self, runner: Runner) -> dict[str, int]:
-        """How many iterations each step skipped just now stands for."""
-        if not self._hold_on_skip:
-            return {}
-        wrappers = run_view.wrappers(runner)
-        return {
-            name: run_view.accumulative_counts(wrappers[name])
-            for name, report in self._steps
-            if report.skipped
-        }
 
     def _tell(self, runner: Runner) -> None:
         if not self._has_told:

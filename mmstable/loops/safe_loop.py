@@ -27,6 +27,7 @@ from mmstable.loops.skip_batches import (
 from mmstable.loops.train_step import TrainStep
 from mmstable.loops.validation_mark import ValidationMark
 from mmstable.messages.printable import printable
+from mmstable.optim.step_sources import monitor_of
 from mmstable.run_state.data_position import (
     DataPosition,
     DataSignature,
@@ -86,6 +87,7 @@ class SafeLoop(BaseLoop):
         """Train; tell all hooks of an exception before it leaves."""
         check_steps(self.runner)
         self.train_step.last = None
+        monitor_of(self.runner)
         try:
             return self._run()
         except (Exception, KeyboardInterrupt) as error:

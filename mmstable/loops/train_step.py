@@ -7,7 +7,6 @@ from typing import Any
 
 from mmengine.runner import Runner
 
-from mmstable.optim.new_steps import record_losses
 from mmstable.run_state.rng import plain_rng, raw_rng
 
 
@@ -63,6 +62,5 @@ class TrainStep:
         outputs = runner.model.train_step(
             batch, optim_wrapper=runner.optim_wrapper
         )
-        record_losses(runner, outputs)
         record.is_done = True
         return outputs

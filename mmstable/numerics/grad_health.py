@@ -41,7 +41,13 @@ def gradient_norms(grads: Sequence[Tensor], norm_type: float = 2.0) -> Tensor:
     """
     if not grads:
         return torch.zeros(0)
-    values = [_never_empty(stored_values(grad)) for grad in grads]
+    values = [
+        # A plain gradient is its own values; most are.
+        grad
+        if type(grad) is Tensor and not grad.is_sparse
+        else _never_empty(stored_values(grad))
+        for grad in grads
+    ]
     kinds = defaultdict(list)
     for index, value in enumerate(values):
         kinds[value.device, value.dtype].append(index)
@@ -86,8 +92,13 @@ def _norms_of_one_kind(values: list[Tensor], norm_type: float) -> Tensor:
 def _euclidean_norms_on_cpu(values: list[Tensor]) -> Tensor:
     # A dot product runs at the speed of memory, CPU norm kernels do not; but
     # one call for many small gradients beats a call for each.
-    large = [i for i, v in enumerate(values) if v.numel() >= _WORTH_A_CALL]
-    small = [i for i, v in enumerate(values) if v.numel() < _WORTH_A_CALL]
+    large: list[int] = []
+    small: list[int] = []
+    for index, value in enumerate(values):
+        is_large = value.numel() >= _WORTH_A_CALL
+        (large if is_large else small).append(index)
+    if not large:
+        return torch.stack(torch._foreach_norm(values))
     norms = values[0].new_empty(len(values))
     if large:
         squares = [_sum_of_squares(values[i]) for i in large]

@@ -22,6 +22,11 @@ class ScheduleDebt:
         self._plan: tuple[int, int] | None = None
         self._left = 0
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether the schedule is where the run is."""
+        return self.owed == self._hold == 0
+
     def owe(self, steps: int) -> None:
         """Hear that the schedule is behind by so many steps more."""
         self.owed += steps
@@ -63,7 +68,7 @@ class ScheduleDebt:
 
     def state_dict(self) -> dict[str, Any]:
         """What a resumed run has to know; nothing if nothing is owed."""
-        if self.owed == self._hold == 0:
+        if self.is_idle:
             return {}
         return dict(
             owed=self.owed,

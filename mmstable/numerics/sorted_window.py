@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import math
 from collections import deque
 from collections.abc import Iterable, Iterator
 
@@ -25,11 +26,10 @@ class SortedWindow:
 
     def append(self, value: float) -> None:
         """Remember one more, and forget the oldest if there are too many."""
-        if len(self._values) == self.maxlen:
-            del self._ordered[
-                bisect.bisect_left(self._ordered, self._values[0])
-            ]
-        self._values.append(value)
+        values = self._values
+        if len(values) == values.maxlen:
+            del self._ordered[bisect.bisect_left(self._ordered, values[0])]
+        values.append(value)
         bisect.insort(self._ordered, value)
 
     def extend(self, values: Iterable[float]) -> None:
@@ -41,6 +41,11 @@ class SortedWindow:
         """Forget everything."""
         self._values.clear()
         self._ordered.clear()
+
+    def lower_median(self) -> float:
+        """The median, or the value below it; NaN if nothing is there."""
+        ordered = self._ordered
+        return ordered[(len(ordered) - 1) // 2] if ordered else math.nan
 
     def quantile(self, share: float) -> float:
         """The value that so large a share of all is below, interpolated."""

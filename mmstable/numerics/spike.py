@@ -48,6 +48,10 @@ class SpikeDetector:
         self._warmup = min(warmup, window)
         self._patience = patience
         self._spikes: list[float] = []
+        # What the newest spike was compared with.
+        self.exceeded = math.nan
+        # No limit is below the median times this, if that is positive.
+        self._surely_normal = 1.0 + threshold * self._LEAST_DEVIATION
 
     @property
     def level(self) -> float:
@@ -77,13 +81,16 @@ class SpikeDetector:
         return math.isfinite(value) and value > self.limit
 
     def observe(self, value: float) -> bool:
-        """Hear of a number; whether it is a spike."""
+        """Remember a number; whether it is a spike."""
         if not math.isfinite(value):
             return False
-        if not self.is_spike(value):
+        median = self._window.lower_median()
+        is_normal = value <= median * self._surely_normal and median > 0
+        if is_normal or not self.is_spike(value):
             self._spikes.clear()
             self._window.append(value)
             return False
+        self.exceeded = self.level
         self._spikes.append(value)
         if len(self._spikes) >= self._patience:
             self._window.clear()

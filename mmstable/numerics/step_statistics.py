@@ -1,4 +1,4 @@
-"""How the steps of one optimizer went of late."""
+"""How often the steps of one optimizer went wrong of late."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from collections.abc import Mapping
 from typing import Any
 
 from mmstable.events import Fault, StepReport
-from mmstable.numerics.bad_rate import BadRate
 
 
 class StepStatistics:
-    """Counts of steps, and whether too many of them are bad.
+    """The recent bad steps, and whether these are too many.
 
     Overflows while the loss scale finds its level alarm nobody: those at the
-    start of a run, and the first one after the scale has grown.
+    start of a run, and the first one after the scale has grown. Steps are
+    numbered and only bad ones are remembered, so a good step costs nothing.
 
     Args:
         window (int): How many steps to look back.
         max_rate (float): The share of bad ones that is too high.
-        max_in_a_row (int): So many bad ones in a row are too many.
+        max_consecutive_bad (int): So many bad ones in a row are too many.
         calibration_steps (int): Overflows before so many steps were applied
             belong to the start.
         least (int): Steps that it takes before a share says anything.
@@ -30,69 +30,111 @@ class StepStatistics:
         self,
         window: int,
         max_rate: float,
-        max_in_a_row: int,
+        max_consecutive_bad: int,
         calibration_steps: int,
         least: int = 20,
     ) -> None:
-        # All bad steps, and those that are not part of finding a scale.
-        self.overall = BadRate(window, max_rate, max_in_a_row, least)
-        self.alarming = BadRate(window, max_rate, max_in_a_row, least)
+        self._window = window
+        self._max_rate = max_rate
+        self._max_consecutive_bad = max_consecutive_bad
         self._calibration_steps = calibration_steps
-        self._faults: deque[str | None] = deque(maxlen=window)
+        self._least = least
+        self._steps = 0
+        # Numbers of bad steps, with their fault if that is alarming.
+        self._bad: deque[tuple[int, str | None]] = deque()
         self._has_grown = False
-        self.applied = 0
-        self.skipped = 0
 
-    def add(self, report: StepReport) -> bool:
-        """Hear of a step; whether it is bad, and not part of a search."""
-        fault = None if self._is_searching(report) else report.fault
-        self.applied += report.applied
-        self.skipped += report.skipped
-        self.overall.add(report.fault is not None)
-        self.alarming.add(fault is not None)
-        self._faults.append(None if fault is None else fault.value)
-        return fault is not None
+    def add(self, report: StepReport, applied: int) -> bool:
+        """Take account of a step.
 
-    def _is_searching(self, report: StepReport) -> bool:
-        """Whether the loss scale only finds out what is too large."""
-        overflow = report.fault is Fault.OVERFLOW
-        has_grown = self._has_grown
-        if overflow:
+        Args:
+            report (StepReport): What became of it.
+            applied (int): Steps applied so far, over the whole run.
+
+        Returns:
+            bool: Whether it is bad, and not part of finding a scale.
+        """
+        self._steps += 1
+        bad = self._bad
+        if bad and bad[0][0] <= self._steps - self._window:
+            bad.popleft()
+        is_searching = False
+        if report.fault is Fault.OVERFLOW:
+            is_searching = self._has_grown or applied < self._calibration_steps
             self._has_grown = False
         elif report.next_loss_scale > report.loss_scale:
             self._has_grown = True
-        return overflow and (
-            has_grown or self.applied < self._calibration_steps
-        )
+        if report.fault is None:
+            return False
+        fault = None if is_searching else report.fault.value
+        bad.append((self._steps, fault))
+        return not is_searching
+
+    @property
+    def rate(self) -> float:
+        """The share of bad steps, of whatever kind."""
+        if not self._bad:
+            return 0.0
+        return len(self._bad) / min(self._steps, self._window)
+
+    @property
+    def in_a_row(self) -> int:
+        """Alarming steps since the last one that is not."""
+        count = 0
+        for number, fault in reversed(self._bad):
+            if fault is None or number != self._steps - count:
+                break
+            count += 1
+        return count
+
+    @property
+    def is_too_high(self) -> bool:
+        """Whether this is no longer what healthy training does."""
+        if self.in_a_row >= self._max_consecutive_bad:
+            return True
+        bad, seen = self.counts()
+        return seen >= self._least and bad > self._max_rate * seen
+
+    def counts(self) -> tuple[int, int]:
+        """Alarming steps, and all that are looked back at."""
+        bad = sum(fault is not None for _, fault in self._bad)
+        return bad, min(self._steps, self._window)
 
     def commonest_fault(self) -> Fault:
         """What most of the alarming steps suffer from."""
-        counts = Counter(fault for fault in self._faults if fault)
+        counts = Counter(fault for _, fault in self._bad if fault)
         return Fault(counts.most_common(1)[0][0])
 
     def start_over(self) -> None:
-        """Forget the recent steps, but not how many there were."""
-        self.overall.clear()
-        self.alarming.clear()
-        self._faults.clear()
+        """Forget the recent steps."""
+        self._bad.clear()
+        self._steps = 0
 
     def state_dict(self) -> dict[str, Any]:
         """What a resumed run has to know."""
         return dict(
-            overall=self.overall.state_dict(),
-            alarming=self.alarming.state_dict(),
-            faults=list(self._faults),
-            applied=self.applied,
-            skipped=self.skipped,
+            steps=self._steps,
+            bad=[list(one) for one in self._bad],
             has_grown=self._has_grown,
         )
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take over what :meth:`state_dict` gave."""
-        self.overall.load_state_dict(state['overall'])
-        self.alarming.load_state_dict(state['alarming'])
-        self._faults.clear()
-        self._faults.extend(state['faults'])
-        self.applied = state['applied']
-        self.skipped = state['skipped']
+        if 'bad' not in state:
+            state = _translate_windows(state)
+        self._steps = state['steps']
+        self._bad = deque((number, fault) for number, fault in state['bad'])
         self._has_grown = state['has_grown']
+
+
+def _translate_windows(state: Mapping[str, Any]) -> dict[str, Any]:
+    """A state of the time when good steps were remembered as well."""
+    recent = state['overall']['recent']
+    bad = [
+        [number, fault]
+        for number, (is_bad, fault) in enumerate(
+            zip(recent, state['faults']), start=1
+        )
+        if is_bad
+    ]
+    return dict(steps=len(recent), bad=bad, has_grown=state['has_grown'])

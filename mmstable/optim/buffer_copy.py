@@ -16,6 +16,7 @@ class BufferCopy:
     """
 
     def __init__(self) -> None:
+        # To be unset when nothing is to be put back.
         self.is_taken = False
         self._owners: list[tuple[Module, str]] = []
         self._live: list[Tensor | None] = []
@@ -23,7 +24,16 @@ class BufferCopy:
 
     def take(self, modules: Iterable[Module]) -> None:
         """Copy the buffers that these modules, not their parts, own."""
-        self._owners, live = _buffers_of(modules)
+        self.is_taken = True
+        owners: list[tuple[Module, str]] = []
+        live: list[Tensor | None] = []
+        for module in modules:
+            for name, buffer in module._buffers.items():
+                owners.append((module, name))
+                live.append(buffer)
+        self._owners = owners
+        if not live:
+            return
         known = len(live) == len(self._live) and all(
             new is old for new, old in zip(live, self._live)
         )
@@ -43,7 +53,6 @@ class BufferCopy:
                 copies[index] = buffer.detach().clone()
         _copy(sources, targets)
         self._live, self._copies = live, copies
-        self.is_taken = True
 
     def put_back(self) -> None:
         """Give the buffers their values back; once for each copy."""
@@ -65,10 +74,6 @@ class BufferCopy:
             module._buffers[name] = value
         _copy(sources, targets)
 
-    def forget(self) -> None:
-        """Nothing is to be put back."""
-        self.is_taken = False
-
 
 def _is_like(copy: Tensor, buffer: Tensor) -> bool:
     return copy.shape == buffer.shape and copy.layout is torch.strided
@@ -87,17 +92,6 @@ def can_write(target: Tensor, source: Tensor) -> bool:
             for step, size in zip(target.stride(), target.shape)
         )
     )
-
-
-def _buffers_of(
-    modules: Iterable[Module],
-) -> tuple[list[tuple[Module, str]], list[Tensor | None]]:
-    owners, live = [], []
-    for module in modules:
-        for name, buffer in module._buffers.items():
-            owners.append((module, name))
-            live.append(buffer)
-    return owners, live
 
 
 def _copy(sources: list[Tensor], targets: list[Tensor]) -> None:

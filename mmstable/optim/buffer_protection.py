@@ -10,7 +10,7 @@ from mmstable.optim.buffer_copy import BufferCopy
 
 
 class BufferProtection:
-    """Undo what forward passes did to buffers, if their step is left out.
+    """Undo what forward passes did to buffers, if their step is skipped.
 
     A NaN or Inf in one batch spoils BatchNorm's running statistics for good,
     whatever becomes of the gradients. The buffers are copied before the
@@ -50,7 +50,7 @@ class BufferProtection:
     def keep_iteration(self) -> None:
         """The iteration counts."""
         if self._iteration is not None:
-            self._iteration.forget()
+            self._iteration.is_taken = False
 
     def undo_iteration(self) -> None:
         """The iteration is left out of its step."""
@@ -59,8 +59,8 @@ class BufferProtection:
 
     def keep_step(self) -> None:
         """The step was applied."""
-        self._step.forget()
+        self._step.is_taken = False
 
     def undo_step(self) -> None:
-        """The step is left out."""
+        """The step was skipped."""
         self._step.put_back()

@@ -75,18 +75,13 @@ def split_by_state(
 
 
 @contextmanager
-def restricted_to(
-    optimizer: Optimizer, params: set[int] | None
-) -> Iterator[None]:
+def restricted_to(optimizer: Optimizer, params: set[int]) -> Iterator[None]:
     """Let an optimizer see no parameters but those of these ids.
 
     Args:
         optimizer (Optimizer): The optimizer.
-        params (set[int], optional): The ids; None for no restriction.
+        params (set[int]): The ids.
     """
-    if params is None:
-        yield
-        return
     everything = [group['params'] for group in optimizer.param_groups]
     for group in optimizer.param_groups:
         group['params'] = [p for p in group['params'] if id(p) in params]

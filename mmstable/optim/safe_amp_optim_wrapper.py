@@ -104,8 +104,8 @@ class SafeAmpOptimWrapper(SafeOptimWrapper, AmpOptimWrapper):
             )
         SafeOptimWrapper.load_state_dict(self, state)
 
-    def _meet(self, model: Module) -> None:
-        super()._meet(model)
+    def _learn(self, model: Module) -> None:
+        super()._learn(model)
         self._fp32_modules.install(model, self.device_type)
 
     def _description(self) -> str:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import copy
-import logging
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Callable
+from weakref import ref
 
 import torch
 from mmengine.dist import get_world_size
@@ -18,7 +18,9 @@ from torch.nn import Module
 from torch.optim import Optimizer
 
 from mmstable.distributed.step_consensus import StepConsensus
-from mmstable.events import Outcome, StepReport
+from mmstable.events import StepReport
+from mmstable.events.step_queue import StepQueue
+from mmstable.events.step_scalars import StepScalars
 from mmstable.numerics.clip_settings import Clip, parse_clip_grad
 from mmstable.numerics.loss_scaler import LossScaler
 from mmstable.numerics.scale_policy import ScalePolicy
@@ -32,10 +34,11 @@ from mmstable.registry import OPTIM_WRAPPERS, register_globally
 
 @register_globally(OPTIM_WRAPPERS)
 class SafeOptimWrapper(OptimWrapper):
-    """An ``OptimWrapper`` that leaves out steps with NaN or Inf gradients.
+    """An ``OptimWrapper`` that skips steps with NaN or Inf gradients.
 
     A bad step leaves weights, buffers, optimizer state and step counters as
-    they were. What became of the newest step is in :attr:`last_step`.
+    they were. What became of the newest step is in :attr:`last_step`; hooks
+    are told of every step by :class:`~mmstable.events.run_monitor.RunMonitor`.
 
     mmengine's own methods are called by the name of their class here, not
     through ``super()``: in :class:`SafeAmpOptimWrapper` the next class in
@@ -49,7 +52,7 @@ class SafeOptimWrapper(OptimWrapper):
             ``norm_type``, or ``type='value'`` and ``clip_value``.
             Defaults to None.
         protect_buffers (bool): Whether running statistics, as those of
-            BatchNorm, are put back when a step is left out. Takes the memory
+            BatchNorm, are restored when a step is skipped. Takes the memory
             of one copy of all buffers, of two with accumulation. Defaults to
             True.
         name_ranks (bool): With DDP, whether to look at each rank's gradients
@@ -58,6 +61,7 @@ class SafeOptimWrapper(OptimWrapper):
             to True.
     """
 
+    is_stock = False
     # Whether the user says that gradients are sharded.
     _use_fsdp = False
     # Scaling is for mixed precision; here the scale is 1.
@@ -84,37 +88,39 @@ class SafeOptimWrapper(OptimWrapper):
         self._update = Update(optimizer, self._names, clip)
         self._name_ranks = name_ranks
         self._announced = False
-        self._warned_of_empty = False
-        self._counts = {Outcome.APPLIED: 0, Outcome.SKIPPED: 0}
-        self._buffers = BufferProtection(
-            protect_buffers, accumulates=accumulative_counts > 1
-        )
+        # The model of the last forward pass; mostly there is only one.
+        self._current_model: Callable[[], Module | None] = lambda: None
+        self._scalars: StepScalars | None = None
+        self.steps = StepQueue(self._publish_alone)
+        accumulates = accumulative_counts > 1
+        self._buffers = BufferProtection(protect_buffers, accumulates)
         self._safe_step = SafeStep(
             optimizer,
             self._update,
             self.loss_scaler,
             self._names,
             self._buffers,
-            self._publish,
+            self.steps,
+            accumulates,
         )
-        self._safe_step.accumulates = accumulative_counts > 1
 
     @property
     def last_step(self) -> StepReport | None:
         """What became of the newest step; None before the first one."""
-        return self._safe_step.newest
+        self.resolve()
+        return self.steps.newest
 
     @property
     def applied_steps(self) -> int:
         """Steps that updated the weights, over the whole run."""
-        self._safe_step.settle()
-        return self._counts[Outcome.APPLIED]
+        self.resolve()
+        return self.steps.tally.applied
 
     @property
     def skipped_steps(self) -> int:
-        """Steps left out because of a fault, over the whole run."""
-        self._safe_step.settle()
-        return self._counts[Outcome.SKIPPED]
+        """Steps skipped because of a fault, over the whole run."""
+        self.resolve()
+        return self.steps.tally.skipped
 
     @property
     def _ranks(self) -> StepConsensus:
@@ -126,7 +132,7 @@ class SafeOptimWrapper(OptimWrapper):
 
         It gets that update in the next step.
         """
-        self._safe_step.settle()
+        self.resolve()
         return self._ranks.is_behind
 
     @property
@@ -145,8 +151,6 @@ class SafeOptimWrapper(OptimWrapper):
         OptimWrapper.initialize_count_status(
             self, model, init_counts, max_counts
         )
-        # A wrapper that was built before its runner has the hub of no run,
-        # or of another one.
         self.bind_model(model)
 
     def bind_model(self, model: Module) -> None:
@@ -155,70 +159,97 @@ class SafeOptimWrapper(OptimWrapper):
         mmengine does not tell the wrappers of an ``OptimWrapperDict`` of the
         whole model.
         """
+        # A wrapper that was built before its runner has the hub of no run,
+        # or of another one.
         self.message_hub = MessageHub.get_current_instance()
-        self._meet(model)
+        self._scalars = None
+        self._learn(model)
+
+    def subscribe(
+        self, name: str, publish: Callable[[StepReport], None]
+    ) -> None:
+        """Have all steps published to one listener, once and in order.
+
+        Args:
+            name (str): What reports call this wrapper.
+            publish (Callable): Called after an iteration with the final
+                report of each of its steps.
+        """
+        self.steps.subscribe(name, publish)
+
+    def unsubscribe(self) -> None:
+        """End the subscription."""
+        self.steps.unsubscribe()
 
     @contextmanager
     def optim_context(self, model: Module) -> Iterator[None]:
         """The context of a forward pass."""
-        # Free here: mmengine has read the last loss, so no work is queued.
-        self._safe_step.settle()
-        self._meet(model)
-        if self._name_ranks:
-            self._ranks.look_at(model)
+        if self._safe_step.ahead is not None:
+            # Free here: mmengine has read the last loss, nothing is queued.
+            self._safe_step.resolve()
+        if self._current_model() is not model:
+            self._current_model = ref(model)
+            self._learn(model)
+            if self._name_ranks:
+                self._ranks.look_at(model)
         self._buffers.before_forward()
+        if self._accumulative_counts == 1:
+            # Every iteration makes a step, so DDP has to synchronise.
+            yield
+            return
         with OptimWrapper.optim_context(self, model):
             yield
 
     def backward(self, loss: Tensor, **kwargs: Any) -> None:
         """Back-propagate, unless the loss would spoil others of its step."""
-        self._safe_step.settle()
-        if self._can_drop() and not torch.isfinite(loss.detach()).all():
-            self._safe_step.drop()
+        safe_step = self._safe_step
+        if safe_step.ahead is not None:
+            safe_step.resolve()
+        can_drop = self._accumulative_counts > 1 and self._can_drop()
+        if can_drop and not torch.isfinite(loss.detach()).all():
+            safe_step.drop()
         else:
-            self._safe_step.watch(loss)
-            if self._ranks.is_behind and self.should_sync():
+            safe_step.watch(loss)
+            if safe_step.ranks.is_behind and self.should_sync():
                 # So that no rank updates by gradients of old weights.
                 loss = loss * math.nan
-            self.loss_scaler.scale(loss).backward(**kwargs)
+            if self.loss_scaler.is_enabled():
+                loss = self.loss_scaler.scale(loss)
+            loss.backward(**kwargs)
         self._inner_count += 1
 
     def _can_drop(self) -> bool:
         # A rank that leaves out its backward pass must not keep the others
         # waiting for its gradients.
-        return (
-            self._accumulative_counts > 1
-            and self._ranks.backward_is_local
-            and (get_world_size() == 1 or not self.should_sync())
+        return self._ranks.backward_is_local and (
+            get_world_size() == 1 or not self.should_sync()
         )
 
     def step(self, **kwargs: Any) -> None:
-        """Update the weights, or leave them alone if a gradient is bad."""
-        self._safe_step.step(self._inner_count, **kwargs)
+        """Update the weights, or skip the step if a gradient is bad."""
+        iteration = self.steps.iteration
+        if iteration is None:
+            iteration = self._inner_count
+        self._safe_step.step(iteration, kwargs)
 
     def zero_grad(self, **kwargs: Any) -> None:
         """Clear the gradients."""
         if not kwargs.get('set_to_none', True):
             # Zeros would overwrite gradients whose verdict is unread.
-            self._safe_step.settle()
+            self.resolve()
         self.optimizer.zero_grad(**kwargs)
 
     def state_dict(self) -> dict:
-        """The optimizer's state, and the counters of this wrapper."""
-        self._safe_step.settle()
+        """The optimizer's state, and the tally of this wrapper's steps."""
+        self.resolve()
         state = OptimWrapper.state_dict(self)
-        state['safe_step'] = {
-            outcome.value: count for outcome, count in self._counts.items()
-        }
+        state['safe_step'] = self.steps.tally.state_dict()
         return state
 
     def load_state_dict(self, state_dict: dict) -> None:
         """Load a state of this class or of any mmengine wrapper."""
         state = keep_configured_implementation(self.optimizer, state_dict)
-        counts = state.pop('safe_step', {})
-        self._counts = {
-            outcome: counts.get(outcome.value, 0) for outcome in self._counts
-        }
+        self.steps.tally.load_state_dict(state.pop('safe_step', {}))
         self.forget()
         OptimWrapper.load_state_dict(self, state)
 
@@ -226,26 +257,33 @@ class SafeOptimWrapper(OptimWrapper):
         """Drop what is known of the optimizer: its state is replaced."""
         self._safe_step.forget()
 
-    def record_losses(self, outputs: Mapping[str, Any]) -> None:
-        """Hear what a model's ``train_step`` gave, for the report.
+    def resolve(self) -> None:
+        """Wait for the verdict on the newest step."""
+        self._safe_step.resolve()
+
+    def record_losses(self, outputs: Any) -> None:
+        """Publish the steps of an iteration that is over.
 
         The wrapper itself sees nothing but the sum of all losses. Called by
-        the loops and hooks of mmstable; once an iteration is enough.
+        :class:`~mmstable.events.run_monitor.RunMonitor` once an iteration.
+
+        Args:
+            outputs (Mapping, optional): What the model's ``train_step`` gave.
         """
         self._safe_step.record_losses(outputs)
 
     def reject_steps(self, judge: Callable[[float, float], bool]) -> None:
-        """Let somebody else leave out good steps, too.
+        """Let somebody else skip good steps, too.
 
         The verdict on every step is waited for from now on.
 
         Args:
             judge (Callable): Called with the loss and the unscaled norm of
-                the gradients of a step; True leaves it out as a spike.
+                the gradients of a step; True skips it as a spike.
         """
         self._safe_step.reject = judge
 
-    def _meet(self, model: Module) -> None:
+    def _learn(self, model: Module) -> None:
         """Learn what can only be learned from the model, once for each."""
         self._buffers.learn(model)
         if self._names.learn(model):
@@ -262,28 +300,9 @@ class SafeOptimWrapper(OptimWrapper):
             details = [*details, f'clip {self.clip}']
         return f' ({", ".join(details)})' if details else ''
 
-    def _publish(self, report: StepReport) -> None:
-        if report.outcome is Outcome.EMPTY:
-            if self._warned_of_empty:
-                return
-            self._warned_of_empty = True
-            print_log(
-                f'mmstable: Iter {report.iteration}: no parameter has a '
-                'gradient, so there is nothing to update. Is every parameter '
-                'frozen, or is the loss detached?',
-                logger='current',
-                level=logging.WARNING,
-            )
-            return
-        self._counts[report.outcome] += 1
-        hub = self.message_hub
-        norm = report.grad_norm
-        if report.applied and norm is not None and math.isfinite(norm):
-            hub.update_scalar('train/grad_norm', norm)
-        hub.update_scalar(
-            'train/stable/skipped', self._counts[Outcome.SKIPPED]
-        )
-        if self.loss_scaler.is_enabled():
-            hub.update_scalar(
-                'train/stable/loss_scale', report.next_loss_scale
-            )
+    def _publish_alone(self, report: StepReport) -> None:
+        """Write the scalars of a step that nobody has subscribed to."""
+        if self._scalars is None:
+            scaled = self.loss_scaler.is_enabled()
+            self._scalars = StepScalars(self.message_hub, scaled=scaled)
+        self._scalars.write(report, self.steps.tally)

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 import math
+import time
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any, Callable
 
 from mmengine.dist import get_world_size
+from mmengine.logging import print_log
 from torch import Tensor
 from torch.optim import Optimizer
 
 from mmstable.distributed.replica_copy import copy_limits, copy_optimizer
 from mmstable.distributed.step_consensus import StepConsensus
 from mmstable.events import Culprit, Fault, Outcome, StepReport
+from mmstable.events.step_queue import StepQueue
 from mmstable.numerics import grad_health
 from mmstable.numerics.loss_scaler import LossScaler
 from mmstable.optim.buffer_protection import BufferProtection
@@ -27,7 +30,7 @@ class SafeStep:
     """Steps of one optimizer that a bad gradient cannot harm.
 
     On an accelerator a fused optimizer is told its verdict on the device and
-    runs ahead of the host; :meth:`settle` reads that verdict later, when it
+    runs ahead of the host; :meth:`resolve` reads that verdict later, when it
     costs nothing.
 
     Args:
@@ -35,8 +38,9 @@ class SafeStep:
         update (Update): How good gradients reach the weights.
         scaler (LossScaler): The loss scale inside the gradients.
         names (ParameterNames): What to call the culprits.
-        buffers (BufferProtection): Puts buffers back if a step is left out.
-        publish (Callable): Called once with the report of every step.
+        buffers (BufferProtection): Restores buffers if a step is skipped.
+        steps (StepQueue): Takes the report of every step.
+        accumulates (bool): Whether several iterations make a step.
     """
 
     def __init__(
@@ -46,98 +50,94 @@ class SafeStep:
         scaler: LossScaler,
         names: ParameterNames,
         buffers: BufferProtection,
-        publish: Callable[[StepReport], None],
+        steps: StepQueue,
+        accumulates: bool,
     ) -> None:
         self.ranks = StepConsensus()
-        # Whether several iterations make a step.
-        self.accumulates = False
-        # Asked with the loss and the norm of a good step: leave it out?
+        # Called with the loss and the norm of a good step: skip it?
         self.reject: Callable[[float, float], bool] | None = None
         self._optimizer = optimizer
         self._update = update
         self._scaler = scaler
         self._names = names
         self._buffers = buffers
-        self._publish = publish
+        self._steps = steps
+        self._accumulates = accumulates
         self._window = Window()
-        self._ahead: StepAttempt | None = None
-        # Those of the newest step, and what became of it once it is settled.
-        self._judged = Window()
-        self._newest: StepReport | None = None
-
-    @property
-    def newest(self) -> StepReport | None:
-        """What became of the newest step; None before the first one."""
-        self.settle()
-        return self._newest
+        # A step that ran ahead: only the device knows its verdict.
+        self.ahead: StepAttempt | None = None
+        self._warned_of_empty = False
 
     def watch(self, loss: Tensor) -> None:
-        """Hear of a loss that is going to be back-propagated."""
-        self._buffers.keep_iteration()
+        """Note a loss that is going to be back-propagated."""
+        if self._accumulates:
+            self._buffers.keep_iteration()
         self._window.keep(loss)
 
     def drop(self) -> None:
-        """Hear of an iteration that is left out of this step."""
+        """Leave an iteration out of this step."""
         self._buffers.undo_iteration()
         self._window.drop()
 
-    def record_losses(self, outputs: Mapping[str, Any]) -> None:
-        """Hear, after an iteration, what its loss was the sum of."""
-        window = self._judged if self._window.is_empty else self._window
-        if window.is_named:
-            return
-        window.note_terms(outputs)
-        is_settled = window is self._judged and self._ahead is None
-        if is_settled and self._newest is not None:
-            self._newest = _with_bad_terms(self._newest, window)
+    def record_losses(self, outputs: Any) -> None:
+        """Publish the steps of an iteration that is over.
 
-    def step(self, iteration: int, **kwargs: Any) -> None:
-        """Update the weights, or leave them alone if a gradient is bad.
+        Args:
+            outputs (Mapping, optional): What the model's ``train_step`` gave:
+                it tells what the loss was the sum of.
+        """
+        if self.ahead is not None:
+            self.resolve()
+        self._steps.publish(outputs)
+        if self._window.is_fresh and isinstance(outputs, Mapping):
+            # The window stays open in the next iteration.
+            self._window.note_terms(outputs)
+
+    def step(self, iteration: int, kwargs: dict[str, Any]) -> None:
+        """Update the weights, or skip the step if a gradient is bad.
 
         Args:
             iteration (int): Training iterations done, this one included.
-            **kwargs: For ``optimizer.step``.
+            kwargs (dict): For ``optimizer.step``.
         """
-        self.settle()
+        if self.ahead is not None:
+            self.resolve()
         window, self._window = self._window, Window()
-        self._judged = window
-        self.ranks.begin_step()
-        self._close(window)
+        self.ranks.steps += 1
+        if self._accumulates:
+            self._close(window)
         params, grads = live_gradients(self._optimizer)
         # A rank may hold nothing of a sharded model, but has to vote.
         if window.is_lost or not (grads or self.ranks.is_sharded):
             self._report_nothing(iteration, window)
             return
         attempt = self._measure(params, grads, window, iteration, kwargs)
-        if self._must_wait(attempt):
+        if (
+            attempt.is_on_host
+            or self.reject is not None
+            or not self._update.can_run_ahead(attempt)
+        ):
             self._finish(attempt, ran_ahead=False)
         else:
             self._update.run_ahead(attempt)
-            self._ahead = attempt
+            self.ahead = attempt
 
     def _close(self, window: Window) -> None:
         ranks = get_world_size() if self.ranks.is_reduced else 1
         dropped = window.dropped
-        if ranks > 1 and self.accumulates and self.ranks.backward_is_local:
+        if ranks > 1 and self.ranks.backward_is_local:
             dropped = self.ranks.total_dropped(dropped)
         window.close(dropped, ranks)
 
-    def _must_wait(self, attempt: StepAttempt) -> bool:
-        return (
-            attempt.is_on_host
-            or self.reject is not None
-            or not self._update.can_run_ahead(attempt)
-        )
-
-    def settle(self) -> None:
+    def resolve(self) -> None:
         """Read the verdict of a step that ran ahead of the host."""
-        if self._ahead is not None:
-            attempt, self._ahead = self._ahead, None
+        if self.ahead is not None:
+            attempt, self.ahead = self.ahead, None
             self._finish(attempt, ran_ahead=True)
 
     def forget(self) -> None:
         """Drop what is known of the optimizer: its state is replaced."""
-        self._ahead = None
+        self.ahead = None
         self._window = Window()
         self._buffers.keep_step()
         self._update.forget()
@@ -150,12 +150,18 @@ class SafeStep:
         iteration: int,
         kwargs: dict[str, Any],
     ) -> StepAttempt:
-        if self.ranks.is_sharded:
+        ranks = self.ranks
+        if ranks.is_sharded:
             self._update.check_shards()
-        plan = self._update.plan_for(params, self.ranks.is_sharded)
+        plan = self._update.plan_for(params, ranks.is_sharded)
         norms = grad_health.gradient_norms(grads, plan.norm_type)
-        part_norms = plan.part_norms(self.ranks.count_once(params, norms))
-        part_norms = self.ranks.total_norms(part_norms, plan.norm_type)
+        counted = norms
+        if ranks.is_sharded:
+            counted = ranks.shards.count_once(params, norms)
+        part_norms = plan.part_norms(counted)
+        if ranks.is_sharded:
+            part_norms = ranks.shards.total_norms(part_norms, plan.norm_type)
+        scale = self._scaler.get_scale()
         return StepAttempt(
             params=params,
             grads=grads,
@@ -163,20 +169,24 @@ class SafeStep:
             plan=plan,
             part_norms=part_norms,
             window=window,
-            loss_scale=self._scaler.get_scale(),
+            loss_scale=scale,
+            magnification=scale * window.shrinkage,
             iteration=iteration,
             step_kwargs=kwargs,
-            is_whole=not self.ranks.is_sharded,
+            is_whole=not ranks.is_sharded,
         )
 
     def _finish(self, attempt: StepAttempt, ran_ahead: bool) -> None:
         norms = attempt.read_norms()
-        is_wide = not all(map(math.isfinite, norms))
+        # NaN and Inf spread to the sum; a sum that overflows is looked at.
+        is_wide = not math.isfinite(sum(norms))
         culprits = attempt.find_culprits() if is_wide else []
         bad = is_wide and self.ranks.is_bad(bool(culprits))
         if is_wide and not bad:
             norms = self._wide_norms(attempt)
-        bad, unwanted = self._vote(attempt, norms, bad)
+        unwanted = False
+        if self.reject is not None or self.ranks.must_vote:
+            bad, unwanted = self._vote(attempt, norms, bad)
         if bad:
             self._skip(attempt, culprits)
         elif unwanted:
@@ -187,29 +197,21 @@ class SafeStep:
             elif not ran_ahead:
                 self._update.apply(attempt, norms)
             self._note_applied(attempt, norms)
-        self.ranks.end_step()
+        if self.ranks.looks:
+            self.ranks.end_step()
 
     def _note_applied(self, attempt: StepAttempt, norms: list[float]) -> None:
-        facts = self._update.describe(attempt, norms)
-        self._update.observe(attempt, norms)
+        facts = self._update.note_applied(attempt, norms)
         self._scaler.note_clean_step()
         self._buffers.keep_step()
-        self._report(
-            attempt.iteration,
-            Outcome.APPLIED,
-            attempt.loss_scale,
-            attempt.window,
-            **self._describe_dropped(attempt),
-            **facts,
-        )
+        if attempt.window.all_dropped:
+            facts.update(self._describe_dropped(attempt))
+        self._report(attempt, Outcome.APPLIED, facts)
 
     def _describe_dropped(self, attempt: StepAttempt) -> dict[str, Any]:
-        window = attempt.window
-        if not window.all_dropped:
-            return {}
         # All ranks know that something was dropped, so all come.
-        origins = self.ranks.hear_of_dropped(
-            window.dropped > 0, attempt.device
+        origins = self.ranks.resolve_dropped(
+            attempt.window.dropped > 0, attempt.device
         )
         return dict(fault=Fault.NAN_LOSS, origins=origins)
 
@@ -224,21 +226,15 @@ class SafeStep:
             norm = grad_health.combined_norm(norms, attempt.plan.norm_type)
             unwanted = self.reject(attempt.window.mean_loss(), norm)
         # Ranks share their gradients, but not their losses.
-        return self.ranks.vote(bad, unwanted, asked=self.reject is not None)
+        return self.ranks.vote(bad, unwanted)
 
     def _reject(self, attempt: StepAttempt, norms: list[float]) -> None:
         norm = grad_health.combined_norm(norms, attempt.plan.norm_type)
         attempt.drop_gradients()
         self._scaler.note_clean_step()
         self._buffers.undo_step()
-        self._report(
-            attempt.iteration,
-            Outcome.SKIPPED,
-            attempt.loss_scale,
-            attempt.window,
-            fault=Fault.SPIKE,
-            grad_norm=norm,
-        )
+        facts = dict(fault=Fault.SPIKE, grad_norm=norm)
+        self._report(attempt, Outcome.SKIPPED, facts)
 
     def _wide_norms(self, attempt: StepAttempt) -> list[float]:
         norms = self.ranks.total_norms(
@@ -252,45 +248,42 @@ class SafeStep:
         attempt.drop_gradients()
         culprits = tuple(Culprit(self._names[p], kind) for p, kind in found)
         # Only the rank with the bad loss has seen it; all must scale alike.
-        hearing = self.ranks.hear(
+        verdict = self.ranks.resolve_bad(
             attempt.window.all_finite(),
             attempt.device,
             agreed=self.reject is not None,
             culprits=culprits,
         )
-        if hearing is None:
+        if verdict is None:
             self._fall_behind(attempt)
             return
         fault = grad_health.classify(
-            not hearing.loss_is_bad,
-            self._scaler.can_shrink and not hearing.behind,
+            not verdict.loss_is_bad,
+            self._scaler.can_shrink and not verdict.behind,
         )
-        if fault is not Fault.NAN_LOSS and not hearing.behind:
+        if fault is not Fault.NAN_LOSS and not verdict.behind:
             self._scaler.note_bad_gradients()
         self._buffers.undo_step()
-        self._catch_up(hearing.leader)
+        self._catch_up(verdict.leader)
         self._report(
-            attempt.iteration,
+            attempt,
             Outcome.SKIPPED,
-            attempt.loss_scale,
-            attempt.window,
-            fault=fault,
-            culprits=hearing.culprits or culprits,
-            origins=hearing.origins,
-            copied_from=hearing.leader,
+            dict(
+                fault=fault,
+                culprits=verdict.culprits or culprits,
+                origins=verdict.origins,
+                copied_from=verdict.leader,
+            ),
         )
 
     def _fall_behind(self, attempt: StepAttempt) -> None:
         """All others have updated; this rank gets that a step later."""
         self._scaler.note_clean_step()
         self._buffers.keep_step()
-        self._report(
-            attempt.iteration,
-            Outcome.APPLIED,
-            attempt.loss_scale,
-            attempt.window,
-            **self._describe_dropped(attempt),
-        )
+        facts: dict[str, Any] = {}
+        if attempt.window.all_dropped:
+            facts = self._describe_dropped(attempt)
+        self._report(attempt, Outcome.APPLIED, facts)
 
     def _catch_up(self, leader: int | None) -> None:
         if leader is not None:
@@ -299,41 +292,49 @@ class SafeStep:
             self._update.forget()
 
     def _report_nothing(self, iteration: int, window: Window) -> None:
-        scale = self._scaler.get_scale()
+        outcome, fault = Outcome.EMPTY, None
         if window.is_lost:
+            outcome, fault = Outcome.SKIPPED, Fault.NAN_LOSS
             self._buffers.undo_step()
-            self._report(
-                iteration,
-                Outcome.SKIPPED,
-                scale,
-                window,
-                fault=Fault.NAN_LOSS,
-            )
         else:
             self._buffers.keep_step()
-            self._report(iteration, Outcome.EMPTY, scale, window)
-
-    def _report(
-        self,
-        iteration: int,
-        outcome: Outcome,
-        loss_scale: float,
-        window: Window,
-        **details: Any,
-    ) -> None:
+            self._warn_of_empty(iteration)
+        scale = self._scaler.get_scale()
         report = StepReport(
             iteration=iteration,
+            time=time.time(),
+            wrapper=self._steps.wrapper,
             outcome=outcome,
-            loss_scale=loss_scale,
+            fault=fault,
+            loss_scale=scale,
+            next_loss_scale=scale,
+            dropped_micro_batches=window.all_dropped,
+        )
+        self._steps.add(report, window.bad_terms)
+
+    def _warn_of_empty(self, iteration: int) -> None:
+        if not self._warned_of_empty:
+            self._warned_of_empty = True
+            print_log(
+                f'mmstable: Iter {iteration}: no parameter has a gradient, '
+                'so there is nothing to update. Is every parameter frozen, '
+                'or is the loss detached?',
+                logger='current',
+                level=logging.WARNING,
+            )
+
+    def _report(
+        self, attempt: StepAttempt, outcome: Outcome, facts: dict[str, Any]
+    ) -> None:
+        window = attempt.window
+        report = StepReport(
+            iteration=attempt.iteration,
+            time=time.time(),
+            wrapper=self._steps.wrapper,
+            outcome=outcome,
+            loss_scale=attempt.loss_scale,
             next_loss_scale=self._scaler.get_scale(),
             dropped_micro_batches=window.all_dropped,
-            **details,
+            **facts,
         )
-        self._newest = _with_bad_terms(report, window)
-        self._publish(self._newest)
-
-
-def _with_bad_terms(report: StepReport, window: Window) -> StepReport:
-    if report.fault is not Fault.NAN_LOSS:
-        return report
-    return replace(report, loss_terms=window.bad_terms())
+        self._steps.add(report, window.bad_terms)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -31,6 +30,8 @@ class StepAttempt:
             scaled.
         window (Window): The losses that the gradients come from.
         loss_scale (float): The scale of those losses.
+        magnification (float): By what the gradients are larger than the
+            average's: the loss scale, less what was left out of the window.
         iteration (int): Training iterations done, this one included.
         step_kwargs (dict): For ``optimizer.step``. Defaults to {}.
         clipped_norm (float, optional): Unscaled norm after clipping value
@@ -46,20 +47,11 @@ class StepAttempt:
     part_norms: Tensor
     window: Window
     loss_scale: float
+    magnification: float
     iteration: int
     step_kwargs: dict[str, Any] = field(default_factory=dict)
     clipped_norm: float | None = None
     is_whole: bool = True
-
-    @cached_property
-    def param_ids(self) -> tuple[int, ...]:
-        """What tells this list of parameters from another."""
-        return tuple(map(id, self.params))
-
-    @property
-    def magnification(self) -> float:
-        """By what the gradients are larger than the average's."""
-        return self.loss_scale * self.window.shrinkage
 
     @property
     def device(self) -> torch.device:
@@ -69,12 +61,14 @@ class StepAttempt:
     @property
     def is_on_host(self) -> bool:
         """Whether the verdict can be read without waiting for a device."""
-        return self.device.type == 'cpu'
+        return self.part_norms.device.type == 'cpu'
 
     def read_norms(self) -> list[float]:
         """Norms of the unscaled parts; waits for the device."""
         # Not `item()`: on a CPU `tolist()` is a plain read of memory.
-        norms = cast('list[float]', self.part_norms.tolist())
+        norms: list[float] = self.part_norms.tolist()
+        if self.magnification == 1.0:
+            return norms
         return [norm / self.magnification for norm in norms]
 
     def wide_part_norms(self) -> Tensor:

@@ -55,7 +55,9 @@ class Update:
         self._names = names
         self._clip = clip
         self._plan: tuple[tuple[int, ...], ClipPlan] | None = None
-        self._last_params: tuple[int, ...] = ()
+        # The plan of the last applied step: one for each list of parameters.
+        self._last_plan: ClipPlan | None = None
+        self._folds: bool | None = None
 
     @property
     def clip(self) -> Clip | None:
@@ -65,7 +67,7 @@ class Update:
     @clip.setter
     def clip(self, clip: Clip) -> None:
         self._clip = clip
-        self._plan = None
+        self._plan = self._folds = None
 
     def plan_for(
         self, params: list[Tensor], keep_empty: bool = False
@@ -93,13 +95,13 @@ class Update:
 
     def forget(self) -> None:
         """Drop what is known of the optimizer: its state is replaced."""
-        self._last_params = ()
+        self._last_plan = self._folds = None
 
     def can_run_ahead(self, attempt: StepAttempt) -> bool:
         """Whether the optimizer can be started before the verdict is read."""
         # A fused optimizer that skips the first step of a parameter leaves
         # its momentum uninitialised; the host has to withhold that one.
-        return self._last_params == attempt.param_ids and self._can_fold()
+        return self._last_plan is attempt.plan and self._can_fold()
 
     def run_ahead(self, attempt: StepAttempt) -> None:
         """Update, unless the device finds the gradients bad."""
@@ -119,7 +121,7 @@ class Update:
         else:
             self.clip_gradients(attempt, norms, attempt.magnification)
             self._optimizer.step(**attempt.step_kwargs)
-        self._last_params = attempt.param_ids
+        self._last_plan = attempt.plan
 
     def apply_wide(self, attempt: StepAttempt, norms: list[float]) -> None:
         """The same for norms that no float32 tensor can hold."""
@@ -143,38 +145,50 @@ class Update:
             factor = coefficient(norm, part.limit()) / divisor
             scale_gradients([attempt.grads[i] for i in part.indices], factor)
 
-    def describe(
+    def note_applied(
         self, attempt: StepAttempt, norms: list[float]
     ) -> dict[str, Any]:
-        """What a report says about the norms of an applied step."""
-        order = attempt.plan.norm_type
-        facts: dict[str, Any] = dict(grad_norm=combined_norm(norms, order))
-        if isinstance(self._clip, NormClip):
-            clips = tuple(
-                ClipRecord(part.name, norm, coefficient(norm, part.limit()))
-                for part, norm in zip(attempt.plan.parts, norms)
-            )
-            after = [clip.norm * clip.coef for clip in clips]
-            facts['clips'] = clips
-            facts['clip_coef'] = min(clip.coef for clip in clips)
-            facts['clipped_norm'] = combined_norm(after, order)
-        elif self._clip is not None:
-            facts['clipped_norm'] = attempt.clipped_norm
-        return facts
+        """Let adaptive limits learn from an applied step, and describe it.
 
-    def observe(self, attempt: StepAttempt, norms: list[float]) -> None:
-        """Let adaptive limits learn from an applied step."""
+        Args:
+            attempt (StepAttempt): The gradients.
+            norms (list[float]): Unscaled norms of its parts.
+
+        Returns:
+            dict: What the report of the step says about its norms.
+        """
+        order = attempt.plan.norm_type
+        total = norms[0] if len(norms) == 1 else combined_norm(norms, order)
+        if not isinstance(self._clip, NormClip):
+            clipped = None if self._clip is None else attempt.clipped_norm
+            return {'grad_norm': total, 'clipped_norm': clipped}
+        clips, after = [], []
         for part, norm in zip(attempt.plan.parts, norms):
+            limit = None
             if part.group is not None:
+                limit = part.group.limit.current()
                 part.group.limit.observe(norm)
+            coef = coefficient(norm, limit)
+            clips.append(ClipRecord(part.name, norm, coef))
+            after.append(norm * coef)
+        return {
+            'grad_norm': total,
+            'clips': tuple(clips),
+            'clip_coef': min(clip.coef for clip in clips),
+            'clipped_norm': combined_norm(after, order),
+        }
 
     def _can_fold(self) -> bool:
-        # A plain divisor does not mix with distributed parameters.
-        return (
-            not self._is_elementwise()
-            and reads_verdict_on_device(self._optimizer)
-            and not is_dtensor(self._optimizer.param_groups[0]['params'][0])
-        )
+        """Whether the optimizer can unscale and clip by itself."""
+        if self._folds is None:
+            # A plain divisor does not mix with distributed parameters.
+            first = self._optimizer.param_groups[0]['params'][0]
+            self._folds = (
+                not self._is_elementwise()
+                and reads_verdict_on_device(self._optimizer)
+                and not is_dtensor(first)
+            )
+        return self._folds
 
     def _step_parts(
         self,
@@ -182,35 +196,39 @@ class Update:
         found_inf: Tensor | None,
         norms: list[float] | None = None,
     ) -> None:
-        for index, part in enumerate(attempt.plan.parts):
-            limit = part.limit()
+        parts = attempt.plan.parts
+        for index, part in enumerate(parts):
+            limit, divisor = part.limit(), None
             # A divisor makes the optimizer write its gradients, too: without
             # one if the host knows that it is 1.
-            if norms is not None and coefficient(norms[index], limit) == 1.0:
-                limit = None
-            divisor = _divisor(
-                attempt.part_norms[index], limit, attempt.magnification
-            )
+            if limit is not None and norms is not None:
+                is_cut = coefficient(norms[index], limit) != 1.0
+                limit = limit if is_cut else None
+            if limit is not None or attempt.magnification != 1.0:
+                divisor = _divisor(
+                    attempt.part_norms[index], limit, attempt.magnification
+                )
+            kwargs = attempt.step_kwargs
+            if attempt.plan is self._last_plan and len(parts) == 1:
+                step_with_verdict(
+                    self._optimizer, divisor, found_inf, **kwargs
+                )
+                continue
             for ids in self._steppable_together(attempt, part):
                 with restricted_to(self._optimizer, ids):
                     step_with_verdict(
-                        self._optimizer,
-                        divisor,
-                        found_inf,
-                        **attempt.step_kwargs,
+                        self._optimizer, divisor, found_inf, **kwargs
                     )
 
     def _steppable_together(
         self, attempt: StepAttempt, part: Part
-    ) -> list[set[int]] | list[None]:
-        if self._last_params != attempt.param_ids:
-            # torch's fused SGD cannot step parameters that have momentum
-            # together with some that were frozen until now.
-            params = [attempt.params[index] for index in part.indices]
-            return split_by_state(self._optimizer, params)
-        if len(attempt.plan.parts) == 1:
-            return [None]
-        return [{id(attempt.params[index]) for index in part.indices}]
+    ) -> list[set[int]]:
+        params = [attempt.params[index] for index in part.indices]
+        if attempt.plan is self._last_plan:
+            return [set(map(id, params))]
+        # torch's fused SGD cannot step parameters that have momentum
+        # together with some that were frozen until now.
+        return split_by_state(self._optimizer, params)
 
     def _is_elementwise(self) -> bool:
         return isinstance(self._clip, (ValueClip, UnitClip))
@@ -230,10 +248,8 @@ class Update:
 
 def _divisor(
     norm: Tensor, limit: float | None, magnification: float
-) -> Tensor | None:
+) -> Tensor:
     if limit is not None:
         shrink = excess(norm / magnification, limit)
         return shrink.mul_(magnification).float()
-    if magnification == 1.0:
-        return None
     return torch.full_like(norm, magnification, dtype=torch.float32)

@@ -19,9 +19,14 @@ class Window:
         self._terms: list[dict[str, Tensor]] = []
         self.kept = 0
         self.dropped = 0
-        # Iterations left out by all ranks together, and how many these are.
+        # Iterations left out by all ranks together.
         self.all_dropped = 0
-        self._ranks = 1
+        # Whether it has a loss of the iteration that is under way.
+        self.is_fresh = False
+        # Whether nothing is left of it.
+        self.is_lost = False
+        # How much too small the average over the window has become.
+        self.shrinkage = 1.0
 
     def keep(self, loss: Tensor) -> None:
         """Note whether a loss is finite, without waiting for it."""
@@ -33,53 +38,31 @@ class Window:
             self._finite = finite & self._finite
             self._total = self._total + loss
         self.kept += 1
+        self.is_fresh = True
+        self.is_lost = False
 
     def drop(self) -> None:
         """Leave out one iteration."""
         self.dropped += 1
+        self.is_fresh = True
+        self.is_lost = self.kept == 0
 
     def close(self, all_dropped: int, ranks: int) -> None:
-        """Hear what all ranks have left out.
+        """Take account of what all ranks have left out.
 
         Args:
             all_dropped (int): Iterations, together.
             ranks (int): How many ranks have averaged their gradients.
         """
         self.all_dropped = all_dropped
-        self._ranks = ranks
+        iterations = ranks * (self.kept + self.dropped)
+        if all_dropped:
+            self.shrinkage = (iterations - all_dropped) / iterations
 
     def note_terms(self, outputs: Mapping[str, Any]) -> None:
-        """Hear of the losses that the newest one is the sum of."""
-        self._terms.append(
-            {
-                name: value.detach()
-                for name, value in outputs.items()
-                if 'loss' in name and isinstance(value, Tensor)
-            }
-        )
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether nothing was heard of yet."""
-        return self.kept == 0 and self.dropped == 0
-
-    @property
-    def is_named(self) -> bool:
-        """Whether the losses of every iteration are known by name."""
-        return len(self._terms) == self.kept + self.dropped
-
-    @property
-    def is_lost(self) -> bool:
-        """Whether nothing is left of it."""
-        return self.dropped > 0 and self.kept == 0
-
-    @property
-    def shrinkage(self) -> float:
-        """How much too small the average over the window has become."""
-        if self.all_dropped == 0:
-            return 1.0
-        iterations = self._ranks * (self.kept + self.dropped)
-        return (iterations - self.all_dropped) / iterations
+        """Note the losses of an iteration; more are to come."""
+        self.is_fresh = False
+        self._terms.append(_loss_terms(outputs))
 
     def all_finite(self) -> bool:
         """Whether every kept loss was finite; waits for the device."""
@@ -91,14 +74,29 @@ class Window:
             return math.nan
         return float(self._total.sum()) * (1 + self.dropped / self.kept)
 
-    def bad_terms(self) -> tuple[str, ...]:
-        """Names of the losses that were not finite; waits for the device."""
+    def bad_terms(self, outputs: Any) -> tuple[str, ...]:
+        """Names of the losses that were not finite; waits for the device.
+
+        Args:
+            outputs (Mapping, optional): Of the last iteration of the window.
+        """
+        terms = list(self._terms)
+        if isinstance(outputs, Mapping):
+            terms.append(_loss_terms(outputs))
         bad = {
             name: None
-            for terms in self._terms
-            for name, value in terms.items()
+            for one in terms
+            for name, value in one.items()
             if not torch.isfinite(value).all()
         }
         # mmengine's name for the sum, which is as bad as its worst part.
         parts = [name for name in bad if name != 'loss']
         return tuple(parts or bad)
+
+
+def _loss_terms(outputs: Mapping[str, Any]) -> dict[str, Tensor]:
+    return {
+        name: value.detach()
+        for name, value in outputs.items()
+        if 'loss' in name and isinstance(value, Tensor)
+    }

@@ -55,23 +55,34 @@ class DivergenceDetector:
         self, iteration: int, loss: float | None
     ) -> Incident | None:
         """Judge the loss of an iteration."""
-        level = self._loss.level
         if loss is None or not self._loss.observe(loss):
             return None
-        reason = self._wording.spike('loss', loss, level)
+        reason = self._wording.spike('loss', loss, self._loss.exceeded)
         return Incident(Fault.SPIKE, reason, iteration, 'loss')
 
-    def judge_step(self, name: str, report: StepReport) -> Incident | None:
-        """Judge a step, with the iteration of the run in its report."""
+    def judge_step(
+        self, name: str, report: StepReport, applied: int
+    ) -> Incident | None:
+        """Judge a step.
+
+        Args:
+            name (str): The optimizer wrapper's name.
+            report (StepReport): What became of the step.
+            applied (int): Steps that the wrapper has applied so far.
+        """
         stats = self._stats[name]
-        alarming = stats.add(report)
-        if report.fault is None:
-            self._since.pop(name, None)
-        elif alarming:
+        if stats.add(report, applied):
             self._since.setdefault(name, report.iteration)
-        if alarming and stats.alarming.is_too_high:
-            return self._too_many(name, stats, report.iteration)
-        return self._judge_norm(name, report)
+            if stats.is_too_high:
+                return self._too_many(name, stats, report.iteration)
+        elif report.fault is None and self._since:
+            self._since.pop(name, None)
+        norm = report.grad_norm
+        if norm is None or not self._norms[name].observe(norm):
+            return None
+        level = self._norms[name].exceeded
+        reason = self._wording.spike('grad_norm', norm, level)
+        return Incident(Fault.SPIKE, reason, report.iteration, 'grad_norm')
 
     def is_spike(self, name: str, loss: float, norm: float) -> bool:
         """Whether a step that waits for its verdict is one."""
@@ -83,33 +94,15 @@ class DivergenceDetector:
         for stats in self._stats.values():
             stats.start_over()
 
-    def counts(self) -> dict[str, dict[str, int]]:
-        """Steps applied and skipped so far, by wrapper."""
-        return {
-            name: {'applied': stats.applied, 'skipped': stats.skipped}
-            for name, stats in self._stats.items()
-        }
-
     def _too_many(
         self, name: str, stats: StepStatistics, iteration: int
     ) -> Incident:
-        reason = self._wording.bad_steps(
-            *stats.alarming.counts(), stats.alarming.in_a_row
-        )
+        reason = self._wording.bad_steps(*stats.counts(), stats.in_a_row)
         fault = stats.commonest_fault()
         if fault is Fault.SPIKE:
             # A single one may be ignored, but not a series.
             fault = Fault.NAN_GRAD
         return Incident(fault, reason, self.since(iteration), name)
-
-    def _judge_norm(self, name: str, report: StepReport) -> Incident | None:
-        norm = report.grad_norm
-        detector = self._norms[name]
-        level = detector.level
-        if norm is None or not detector.observe(norm):
-            return None
-        reason = self._wording.spike('grad_norm', norm, level)
-        return Incident(Fault.SPIKE, reason, report.iteration, 'grad_norm')
 
     def state_dict(self) -> dict[str, Any]:
         """What a resumed run has to know."""

@@ -12,6 +12,7 @@ from mmstable import run_view
 from mmstable.checkpoint.audit import list_culprits
 from mmstable.distributed import collectives as dist
 from mmstable.events import Action, Culprit, Fault, StepReport
+from mmstable.events.run_monitor import RunMonitor
 from mmstable.messages.guard_wording import GuardWording
 from mmstable.recovery.detector import DivergenceDetector
 from mmstable.recovery.incident import Incident
@@ -42,11 +43,18 @@ class DivergenceGuard:
         self.interventions = interventions
         self._wording = wording
         self._audit: RunAudit
-        self._incidents: list[Incident] = []
+        self._monitor: RunMonitor
+        self.incidents: list[Incident] = []
 
     def learn(self, model: Module) -> None:
         """Look at the model before anything is loaded into it."""
         self._audit = RunAudit(model)
+
+    def bind(self, monitor: RunMonitor) -> None:
+        """Follow the steps that a monitor publishes."""
+        self._monitor = monitor
+        self.interventions.monitor = monitor
+        self.detector.follow(monitor.sources)
 
     def start(self, runner: Runner) -> None:
         """Take the first snapshot, if a rollback may need it."""
@@ -54,13 +62,18 @@ class DivergenceGuard:
             self.interventions.prepare(runner)
             self._take_snapshot(runner)
 
-    def take_snapshot_if_due(self, runner: Runner) -> None:
-        """Take a snapshot of a healthy state, now and then."""
+    def take_snapshot_if_due(self, runner: Runner, iteration: int) -> None:
+        """Take a snapshot of a healthy state, now and then.
+
+        Args:
+            runner (Runner): The runner.
+            iteration (int): Iterations done.
+        """
         if (
-            self.policy.can_roll_back
-            and not self._incidents
+            self.interventions.rollback.is_due(iteration)
+            and self.policy.can_roll_back
+            and not self.incidents
             and self.detector.is_calm
-            and self.interventions.rollback.is_due(runner.iter)
             and not run_view.window_is_open(runner)
         ):
             self._take_snapshot(runner)
@@ -69,7 +82,8 @@ class DivergenceGuard:
         self, runner: Runner, name: str, report: StepReport
     ) -> None:
         """Judge a step; after a bad one, look through the state as well."""
-        self._note(self.detector.judge_step(name, report))
+        tally = self._monitor.sources[name].steps.tally
+        self._note(self.detector.judge_step(name, report, tally.applied))
         if report.fault is None:
             self.interventions.budget.note_good_step()
         else:
@@ -98,7 +112,7 @@ class DivergenceGuard:
         if run_view.window_is_open(runner):
             # Half of a window cannot be taken back.
             return
-        incidents, self._incidents = self._incidents, []
+        incidents, self.incidents = self.incidents, []
         incident = self.policy.gravest(incidents)
         if incident is None:
             return
@@ -110,9 +124,7 @@ class DivergenceGuard:
                 return
             action = Action.STOP
         if action is Action.STOP:
-            self.interventions.stop(
-                runner, iteration, incident, self.detector.counts()
-            )
+            self.interventions.stop(runner, iteration, incident)
         is_series = incident.fault not in (Fault.SPIKE, Fault.POISONED)
         if action is Action.LOWER_LR or is_series:
             self.detector.start_over()
@@ -120,7 +132,7 @@ class DivergenceGuard:
 
     def _take_snapshot(self, runner: Runner) -> None:
         self._audit_state(runner, runner.iter)
-        if not self._incidents:
+        if not self.incidents:
             self.interventions.rollback.take_snapshot(runner, runner.iter)
 
     def _audit_state(self, runner: Runner, iteration: int) -> None:
@@ -131,7 +143,7 @@ class DivergenceGuard:
 
     def _note(self, incident: Incident | None) -> None:
         if incident is not None:
-            self._incidents.append(incident)
+            self.incidents.append(incident)
 
     def state_dict(self) -> dict[str, Any]:
         """What a resumed run has to know."""

@@ -12,6 +12,7 @@ from mmengine.runner import Runner
 from mmstable import run_view
 from mmstable.errors import TrainingDiverged
 from mmstable.events import Action, Intervention
+from mmstable.events.run_monitor import RunMonitor
 from mmstable.messages.guard_wording import GuardWording
 from mmstable.messages.rate_limit import RateLimit
 from mmstable.recovery.budget import RollbackBudget
@@ -44,6 +45,7 @@ class Interventions:
         self.rates = rates
         self.budget = budget
         self.rollback = rollback
+        self.monitor: RunMonitor
         self._wording = wording
         self._lines = RateLimit(10, per=100)
         self._done: list[Intervention] = []
@@ -103,7 +105,6 @@ class Interventions:
         runner: Runner,
         iteration: int,
         incident: Incident,
-        counts: Mapping[str, Mapping[str, int]],
     ) -> NoReturn:
         """End the run with a diagnosis. A collective call.
 
@@ -111,14 +112,13 @@ class Interventions:
             runner (Runner): The runner.
             iteration (int): Iterations done.
             incident (Incident): What was wrong.
-            counts (Mapping): Steps applied and skipped, by wrapper.
         """
         diagnosis = diagnose(
             runner,
             self._announce(runner, iteration, incident, Action.STOP),
             self._done,
             self._rollback_count,
-            counts,
+            self._counts(),
             self._wording,
         )
         folder = run_view.stability_folder(runner)
@@ -135,15 +135,26 @@ class Interventions:
         did: Action,
         **facts: Any,
     ) -> Intervention:
-        done = Intervention(
-            iteration=iteration,
+        done = Intervention.now(
+            iteration,
             action=did,
             lr_factor=self.rates.ramp.factor(iteration),
             **asdict(incident),
             **facts,
         )
-        runner.call_hook('after_intervention', intervention=done)
+        self.monitor.emit(runner, done)
         return done
+
+    def _counts(self) -> dict[str, dict[str, int]]:
+        """Steps applied and skipped so far, by wrapper."""
+        tallies = {
+            name: source.steps.tally
+            for name, source in self.monitor.sources.items()
+        }
+        return {
+            name: {'applied': tally.applied, 'skipped': tally.skipped}
+            for name, tally in tallies.items()
+        }
 
     def _log(self, runner: Runner, done: Intervention) -> None:
         line = self._wording.intervention(

@@ -27,9 +27,14 @@ class LearningRateFactor:
         self._cut_by = cut_by
         self._scheduled: list[tuple[dict[str, Any], Any]] = []
 
-    def put_on(self, runner: Runner) -> None:
-        """Multiply; mmengine has logged the rate of the schedule by now."""
-        factor = self.ramp.factor(runner.iter)
+    def put_on(self, runner: Runner, iteration: int) -> None:
+        """Multiply; mmengine has logged the rate of the schedule by now.
+
+        Args:
+            runner (Runner): The runner.
+            iteration (int): Iterations done.
+        """
+        factor = self.ramp.factor(iteration)
         if factor == 1.0 or self._scheduled:
             return
         runner.message_hub.update_scalar('train/stable/lr_factor', factor)

@@ -1,22 +1,27 @@
 """What happened?  The event file, and how it is read back."""
 
+from mmstable.events.event import Event
 from mmstable.events.reader import EventFileError, EventReader, read_events
 from mmstable.events.records import (
-    Event,
-    GuardIntervention,
     Heartbeat,
-    InjectedFault,
+    Injection,
+    Intervention,
     Poisoned,
     ReplicasDiverged,
     RunEnd,
     RunStart,
     ScaleChange,
-    StepFault,
     UnknownEvent,
     WrapperSample,
     WrapperSetup,
     WrapperTotals,
 )
+from mmstable.events.step_report import StepReport
+
+# What these are called as records of a file.
+StepFault = StepReport
+GuardIntervention = Intervention
+InjectedFault = Injection
 
 __all__ = [
     'Event',

@@ -4,14 +4,17 @@ import os
 import re
 import tracemalloc
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 
-from mmstable.events import Culprit, Origin
+from mmstable.events import Action, Culprit, Fault, Origin, Outcome
 from mmstable.events.json_lines import LONGEST_LINE, encode
+from mmstable.events.records import EVENTS
 from mmstable.report import (
     EventFileError,
+    GuardIntervention,
     ScaleChange,
     StepFault,
     read_events,
@@ -257,3 +260,22 @@ def test_memory_does_not_grow_with_the_file(path):
     assert count == 20_003
     # The file itself has more than 2 MB.
     assert peak < 300_000
+
+
+def test_a_file_of_the_first_release():
+    """Written by mmstable 0.1.0; no release may fail to read it."""
+    path = Path(__file__).parent / 'data' / 'events_v1.jsonl'
+    events = list(read_events(path))
+    assert {event.event for event in events} == EVENTS.keys()
+    faults = [e for e in events if isinstance(e, StepFault)]
+    assert [(e.iteration, e.fault) for e in faults] == [
+        (3, Fault.OVERFLOW),
+        (5, Fault.NAN_LOSS),
+        (6, Fault.NAN_LOSS),
+    ]
+    assert faults[0].outcome is Outcome.SKIPPED
+    assert faults[0].culprits == (('net.head.weight', 'Inf'),)
+    assert (faults[0].wrapper, faults[0].grad_norm) == ('optim_wrapper', None)
+    (done,) = (e for e in events if isinstance(e, GuardIntervention))
+    assert (done.action, done.restored) == (Action.ROLLBACK, 4)
+    assert events[-1].wrappers['optim_wrapper'].skipped == 3

@@ -8,7 +8,13 @@ from mmstable.numerics.step_statistics import StepStatistics
 
 def step(before=64.0, after=64.0, fault=None):
     outcome = Outcome.SKIPPED if fault else Outcome.APPLIED
-    return StepReport(1, outcome, fault, before, after)
+    return StepReport.now(
+        1,
+        outcome=outcome,
+        fault=fault,
+        loss_scale=before,
+        next_loss_scale=after,
+    )
 
 
 GOOD, GROWN = step(), step(64.0, 128.0)
@@ -17,7 +23,11 @@ OVERFLOW = step(128.0, 64.0, Fault.OVERFLOW)
 
 def fed(*reports, calibration_steps=0):
     statistics = StepStatistics(20, 0.05, 3, calibration_steps)
-    return statistics, [statistics.add(report) for report in reports]
+    applied, alarming = 0, []
+    for report in reports:
+        applied += report.applied
+        alarming.append(statistics.add(report, applied))
+    return statistics, alarming
 
 
 def test_the_first_overflow_after_a_growth_is_a_search():
@@ -28,8 +38,8 @@ def test_the_first_overflow_after_a_growth_is_a_search():
 def test_a_scale_that_grows_often_is_no_fault():
     statistics, alarming = fed(*[GOOD, GROWN, OVERFLOW] * 30)
     assert not any(alarming)
-    assert not statistics.alarming.is_too_high
-    assert statistics.overall.is_too_high
+    assert not statistics.is_too_high
+    assert statistics.rate == pytest.approx(0.33, abs=0.03)
 
 
 def test_overflows_at_the_start_are_a_search():
@@ -47,5 +57,53 @@ def test_a_resumed_search_goes_on():
     statistics, _ = fed(GROWN)
     other, _ = fed()
     other.load_state_dict(statistics.state_dict())
-    assert other.add(OVERFLOW) is False
-    assert other.add(OVERFLOW) is True
+    assert other.add(OVERFLOW, applied=1) is False
+    assert other.add(OVERFLOW, applied=1) is True
+
+
+BAD = step(fault=Fault.NAN_LOSS)
+
+
+def test_only_the_window_counts():
+    statistics, _ = fed(BAD, *[GOOD] * 19)
+    assert (statistics.rate, statistics.counts()) == (1 / 20, (1, 20))
+    statistics.add(GOOD, 20)
+    assert (statistics.rate, statistics.counts()) == (0.0, (0, 20))
+
+
+def test_bad_steps_in_a_row():
+    statistics, _ = fed(BAD, GOOD, BAD, BAD)
+    assert (statistics.in_a_row, statistics.is_too_high) == (2, False)
+    statistics.add(BAD, 1)
+    assert (statistics.in_a_row, statistics.is_too_high) == (3, True)
+    statistics.add(GOOD, 2)
+    assert (statistics.in_a_row, statistics.is_too_high) == (0, False)
+
+
+def test_a_share_takes_enough_steps():
+    statistics, _ = fed(BAD, *[GOOD] * 18, BAD)
+    assert statistics.is_too_high
+    statistics, _ = fed(BAD, *[GOOD] * 17, BAD)
+    assert not statistics.is_too_high
+
+
+def test_a_state_of_the_time_when_good_steps_were_kept_too():
+    """What mmstable 0.1.0 has saved in checkpoints."""
+    recent = dict(recent=[False, True, True, False, True], in_a_row=1)
+    alarming = dict(recent=[False, False, True, False, True], in_a_row=1)
+    statistics, _ = fed()
+    statistics.load_state_dict(
+        dict(
+            overall=recent,
+            alarming=alarming,
+            faults=[None, None, 'nan_loss', None, 'nan_grad'],
+            applied=2,
+            skipped=3,
+            has_grown=False,
+        )
+    )
+    assert statistics.rate == 3 / 5
+    assert (statistics.counts(), statistics.in_a_row) == ((2, 5), 1)
+    statistics.add(step(fault=Fault.NAN_GRAD), 2)
+    assert statistics.in_a_row == 2
+    assert statistics.commonest_fault() is Fault.NAN_GRAD

@@ -36,7 +36,8 @@ def test_faults_are_survived_and_logged(tmp_path):
     assert isinstance(wrapper, SafeAmpOptimWrapper)
     assert (wrapper.applied_steps, wrapper.skipped_steps) == (5, 3)
     assert len(scalar(runner, 'grad_norm')) == 5
-    assert scalar(runner, 'stable/skipped') == [0, 0, 1, 1, 2, 2, 3, 3]
+    # Written when it changes; log lines and back-ends get the newest value.
+    assert scalar(runner, 'stable/skipped') == [0, 1, 2, 3]
     # Only the last of the three faults is one of scaling.
     assert scalar(runner, 'stable/loss_scale')[-2:] == [512.0, 512.0]
     assert all(p.isfinite().all() for p in runner.model.parameters())

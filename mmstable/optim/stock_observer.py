@@ -1,0 +1,163 @@
+"""What can be seen and done from outside of mmengine's own wrappers."""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import Any, Callable
+
+from mmengine.optim import OptimWrapper
+from torch import Tensor
+from torch.nn import Module
+from torch.optim import Optimizer
+
+from mmstable import run_view
+from mmstable.events import Culprit, Fault, Outcome, StepReport
+from mmstable.events.step_queue import StepQueue
+from mmstable.numerics import grad_health
+from mmstable.numerics.clip_settings import Clip
+from mmstable.optim.parameter_names import ParameterNames
+from mmstable.optim.step_attempt import StepAttempt, live_gradients
+from mmstable.optim.update import Update
+from mmstable.optim.window import Window
+
+
+class StockObserver:
+    """Reports the steps of a wrapper of mmengine, and clips for it.
+
+    While somebody is subscribed, it stands in for the wrapper's ``step``:
+    gradients are measured once, before the wrapper unscales and clips them;
+    a step pre-hook of torch tells whether the optimizer was reached, which
+    it is not if mmengine's ``AmpOptimWrapper`` skips the step.
+
+    Args:
+        wrapper (OptimWrapper): A wrapper of mmengine.
+        model (Module): The model that it trains.
+    """
+
+    is_stock = True
+
+    def __init__(self, wrapper: OptimWrapper, model: Module) -> None:
+        self.steps = StepQueue()
+        self._wrapper: Any = wrapper
+        self._scaler = run_view.loss_scaler(wrapper)
+        self._names = ParameterNames(wrapper.optimizer)
+        self._names.learn(model)
+        self._update = Update(wrapper.optimizer, self._names, None)
+        self._remove: list[Callable[[], Any]] = []
+        # The gradients of the step that is being made, if they are good.
+        self._attempt: tuple[StepAttempt, list[float]] | None = None
+        self._is_updated = False
+
+    @property
+    def clip(self) -> Clip | None:
+        """How gradients are clipped, besides what the wrapper does."""
+        return self._update.clip
+
+    @clip.setter
+    def clip(self, clip: Clip) -> None:
+        self._update.clip = clip
+
+    def subscribe(
+        self, name: str, publish: Callable[[StepReport], None]
+    ) -> None:
+        """Observe the wrapper, and publish its steps."""
+        self.steps.subscribe(name, publish)
+        wrapper = self._wrapper
+        handle = wrapper.optimizer.register_step_pre_hook(self._before_update)
+        self._original = wrapper.step
+        self._remove = [handle.remove]
+        if 'step' in vars(wrapper):
+            before = self._original
+            self._remove.append(lambda: setattr(wrapper, 'step', before))
+        else:
+            self._remove.append(lambda: delattr(wrapper, 'step'))
+        wrapper.step = self._step
+
+    def unsubscribe(self) -> None:
+        """Leave the wrapper as it was."""
+        while self._remove:
+            self._remove.pop()()
+        self.steps.unsubscribe()
+
+    def record_losses(self, outputs: Any) -> None:
+        """Publish the steps of an iteration that is over."""
+        self.steps.publish(outputs)
+
+    def _step(self, **kwargs: Any) -> None:
+        params, grads = live_gradients(self._wrapper.optimizer)
+        if not grads:
+            self._original(**kwargs)
+            return
+        scale = self._read_scale()
+        attempt = self._measure(params, grads, scale)
+        norms = attempt.read_norms()
+        culprits: list[tuple[Tensor, str]] = []
+        if not all(map(math.isfinite, norms)):
+            culprits = attempt.find_culprits()
+            norms = [one / scale for one in attempt.wide_part_norms().tolist()]
+        self._attempt = None if culprits else (attempt, norms)
+        self._is_updated = False
+        self._original(**kwargs)
+        self._attempt = None
+        if culprits:
+            facts = self._describe_bad(culprits)
+        elif self._is_updated:
+            facts = self._update.note_applied(attempt, norms)
+        else:
+            # Nobody knows why.
+            return
+        outcome = Outcome.APPLIED if self._is_updated else Outcome.SKIPPED
+        iteration = self.steps.iteration
+        self.steps.add(
+            StepReport(
+                iteration=0 if iteration is None else iteration,
+                time=time.time(),
+                wrapper=self.steps.wrapper,
+                outcome=outcome,
+                loss_scale=scale,
+                next_loss_scale=self._read_scale(),
+                **facts,
+            )
+        )
+
+    def _before_update(
+        self, optimizer: Optimizer, args: tuple, kwargs: dict
+    ) -> None:
+        # A fused optimizer unscales by itself, and skips by itself.
+        scale = getattr(optimizer, 'grad_scale', None)
+        self._is_updated = not getattr(optimizer, 'found_inf', None)
+        if self._attempt is not None and self.clip is not None:
+            attempt, norms = self._attempt
+            attempt.magnification = 1.0 if scale is None else float(scale)
+            self._update.clip_gradients(attempt, norms)
+
+    def _measure(
+        self, params: list[Tensor], grads: list[Tensor], scale: float
+    ) -> StepAttempt:
+        plan = self._update.plan_for(params)
+        norms = grad_health.gradient_norms(grads, plan.norm_type)
+        return StepAttempt(
+            params=params,
+            grads=grads,
+            norms=norms,
+            plan=plan,
+            part_norms=plan.part_norms(norms),
+            window=Window(),
+            loss_scale=scale,
+            magnification=scale,
+            iteration=0,
+        )
+
+    def _describe_bad(
+        self, culprits: list[tuple[Tensor, str]]
+    ) -> dict[str, Any]:
+        return dict(
+            fault=Fault.NAN_GRAD if self._scaler is None else Fault.OVERFLOW,
+            culprits=tuple(
+                Culprit(self._names[param], kind) for param, kind in culprits
+            ),
+        )
+
+    def _read_scale(self) -> float:
+        return 1.0 if self._scaler is None else float(self._scaler.get_scale())
