@@ -29,6 +29,9 @@ class ReadableFile(Protocol):
     def read_into(self, offset: int, target: memoryview) -> None:
         """Fill a buffer, or :class:`Truncated`."""
 
+    def check_unchanged(self) -> None:
+        """Nothing, or :class:`Malformed` if it was written to."""
+
 
 class MemoryFile:
     """The content of a file that is in memory.
@@ -51,6 +54,9 @@ class MemoryFile:
         """Fill a buffer."""
         target[:] = self.read_at(offset, len(target))
 
+    def check_unchanged(self) -> None:
+        """Nobody can write to it."""
+
 
 class OpenFile:
     """A regular file, opened once.
@@ -71,6 +77,17 @@ class OpenFile:
             self._file.close()
             raise Malformed('not a regular file')
         self.size = status.st_size
+        self._written = status.st_mtime_ns
+
+    def check_unchanged(self) -> None:
+        """Make sure that nobody has written to it meanwhile.
+
+        Raises:
+            Malformed: If somebody has.
+        """
+        status = os.fstat(self._file.fileno())
+        if (status.st_size, status.st_mtime_ns) != (self.size, self._written):
+            raise Malformed('it was changed while it was read')
 
     def close(self) -> None:
         """Close it."""
