@@ -129,6 +129,35 @@ def test_step_overhead_prints_its_table_and_writes_json(tmp_path):
         assert rows['ViT-Ti, fused AdamW', f'safe: {what}']['holds']
 
 
+def test_load_cost_prints_its_table_and_writes_json(tmp_path):
+    path = tmp_path / 'figures.json'
+    done = subprocess.run(
+        [
+            sys.executable,
+            str(REPO / 'benchmarks' / 'load_cost.py'),
+            '--quick',
+            '--threads=1',
+            f'--folder={tmp_path}',
+            f'--json={path}',
+        ],
+        env={**os.environ, 'PYTHONPATH': str(REPO)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    rows = json.loads(path.read_text(encoding='utf-8'))['rows']
+    limits = {row['what']: row['limit'] for row in rows}
+    assert limits == {
+        'time, safe / torch.load': 1.1,
+        'time, with digest / torch.load': None,
+    }
+    assert all(what in done.stdout for what in limits)
+    # Nothing of the checkpoint is left behind.
+    assert [one.name for one in tmp_path.iterdir()] == ['figures.json']
+
+
 def test_every_fault_comes_alone_and_with_the_others():
     cases = plan_cases(list(FAULTS), iterations=600, seed=0)
     assert cases == plan_cases(list(FAULTS), iterations=600, seed=0)

@@ -10,11 +10,13 @@ from torch import Tensor
 from torch.nn import Module
 
 from mmstable.events import Culprit
+from mmstable.messages.printable import short_repr
 from mmstable.numerics.grad_health import find_nonfinite, gradient_norms
 
 _MEASURABLE = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 # The copy that averages a model has the model's names behind this.
 _WRAPPED = 'module.'
+_LONGEST_KEY = 200
 
 
 def find_poison(
@@ -22,7 +24,8 @@ def find_poison(
 ) -> list[Culprit]:
     """Weights, buffers and optimizer state that are not finite.
 
-    Every tensor is read once and none is copied. Masks hold Inf for a
+    Every tensor is read once, under the first of its names, and none is
+    copied. Masks hold Inf for a
     reason: the ones listed in ``infinite`` are fine as long as they have no
     more of it than listed; without a list, those that hold Inf and one other
     value only. NaN is always poison.
@@ -43,14 +46,15 @@ def find_poison(
     norms = gradient_norms(tensors).tolist()
     found = []
     for index, kind in find_nonfinite(tensors, norms).items():
-        section, name, tensor = entries[index]
+        section, path, tensor = entries[index]
+        name = '.'.join(map(_key_text, path))
         legitimate = (
             kind == 'Inf'
             and section != 'optimizer'
             and _belongs(name, tensor, infinite)
         )
         if not legitimate:
-            found.append(Culprit(f'{section}.{name}', kind))
+            found.append(Culprit(f'{_key_text(section)}.{name}', kind))
     return found
 
 
@@ -93,17 +97,30 @@ def _belongs(
     return int(torch.isinf(tensor).sum()) <= infinite.get(name, 0)
 
 
+def _key_text(key: Any) -> str:
+    # A file can have a long one in front of very many tensors.
+    return key[:_LONGEST_KEY] if isinstance(key, str) else short_repr(key)
+
+
 def _audited(
     checkpoint: Mapping[str, Any],
-) -> Iterator[tuple[str, str, Tensor]]:
+) -> Iterator[tuple[str, tuple[Any, ...], Tensor]]:
+    seen: set[int] = set()
     for section, content in checkpoint.items():
         if section == 'optimizer' or str(section).endswith('state_dict'):
-            for name, tensor in _tensors(content, ''):
-                yield section, name, tensor
+            for path, tensor in _tensors(content, (), seen):
+                yield section, path, tensor
 
 
-def _tensors(content: Any, path: str) -> Iterator[tuple[str, Tensor]]:
+def _tensors(
+    content: Any, path: tuple[Any, ...], seen: set[int]
+) -> Iterator[tuple[tuple[Any, ...], Tensor]]:
     if isinstance(content, Tensor):
+        if id(content) in seen:
+            return
+        seen.add(id(content))
+        if content.layout not in (torch.strided, torch.sparse_coo):
+            content = content.values()
         # Floats of eight bits have no norm.
         if content.dtype in _MEASURABLE or content.is_complex():
             yield path, content.detach()
@@ -111,7 +128,7 @@ def _tensors(content: Any, path: str) -> Iterator[tuple[str, Tensor]]:
             yield path, content.detach().float()
     elif isinstance(content, Mapping):
         for key, value in content.items():
-            yield from _tensors(value, f'{path}.{key}' if path else str(key))
+            yield from _tensors(value, (*path, key), seen)
     elif isinstance(content, (list, tuple)):
         for index, value in enumerate(content):
-            yield from _tensors(value, f'{path}.{index}')
+            yield from _tensors(value, (*path, index), seen)

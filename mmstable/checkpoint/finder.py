@@ -85,8 +85,20 @@ def verify_checkpoint(path: Path) -> GoodCheckpoint:
     it, and all values are looked at.
 
     Raises:
-        BadCheckpoint: If a run cannot be resumed from it.
+        BadCheckpoint: If a run cannot be resumed from it, whatever the
+            reason.
     """
+    try:
+        return _verify(path)
+    except BadCheckpoint:
+        raise
+    except Exception as error:
+        # One file must not keep the search from the next one.
+        text = f'foreign: {type(error).__name__}: {error}'
+        raise BadCheckpoint(path, text) from error
+
+
+def _verify(path: Path) -> GoodCheckpoint:
     manifest = Manifest.read(path)
     content = read_guarded(
         path,
@@ -124,8 +136,9 @@ def _compare(path: Path, sha256: str, manifest: Manifest) -> None:
 
 
 def _check_values(path: Path, checkpoint: dict[str, Any]) -> None:
-    saved = checkpoint.get('mmstable', {}).get('SafeCheckpointHook', {})
-    poison = find_poison(checkpoint, saved.get('infinite_buffers'))
+    saved = checkpoint.get('mmstable', {}).get('SafeCheckpointHook')
+    counts = saved.get('infinite_buffers') if type(saved) is dict else None
+    poison = find_poison(checkpoint, counts if type(counts) is dict else None)
     if poison:
         raise BadCheckpoint(path, f'non-finite: {list_culprits(poison)}')
 

@@ -148,7 +148,8 @@ def read_guarded(source: str | Path | ReadableFile, **options: Any) -> Content:
         try:
             with OpenFile(source) as file:
                 return _read(source, file, options)
-        except (OSError, Malformed) as error:
+        except (OSError, ValueError) as error:
+            # Also a name that no file can have.
             raise BadCheckpoint(source, _explain(error, source)) from error
     return _read('(downloaded)', source, options)
 
@@ -165,7 +166,7 @@ def _read(
         raise BadCheckpoint(path, f'truncated: {error}') from error
     except Malformed as error:
         raise BadCheckpoint(path, _explain(error, path, is_archive)) from error
-    except (MemoryError, RecursionError, Exception) as error:
+    except Exception as error:
         # A file must not end the search for a better one by an exception
         # that nobody has thought of.
         what = 'corrupt' if is_archive else 'foreign'

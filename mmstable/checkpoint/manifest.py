@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -78,6 +77,6 @@ def _is_sound(known: dict[str, Any]) -> bool:
         and type(known['sha256']) is str
         and type(known['finite']) is bool
         and type(known['time']) in (int, float)
-        and math.isfinite(known['time'])
+        and 0 <= known['time'] < _LARGEST
         and type(known['versions']) is dict
     )

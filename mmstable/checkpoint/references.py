@@ -24,7 +24,8 @@ def drop_foreign_references(checkpoint: Any, folder: str) -> None:
         checkpoint (Any): What was loaded, changed in place.
         folder (str): Where it was loaded from.
     """
-    hub = checkpoint.get('message_hub') if type(checkpoint) is dict else None
+    content = checkpoint if isinstance(checkpoint, dict) else {}
+    hub = content.get('message_hub')
     info = hub.get('runtime_info') if isinstance(hub, dict) else None
     if not isinstance(info, dict):
         return

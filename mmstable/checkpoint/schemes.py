@@ -83,9 +83,16 @@ def load_from_local(filename: str, map_location: Any = None) -> Any:
     if '://' in filename:
         return _load_from_backend(filename, map_location)
     path = os.path.expanduser(filename)
-    pinned = _PINNED.get(os.path.realpath(path))
-    content = load_file(path, map_location, pinned)
+    content = load_file(path, map_location, _find_pinned(path))
     return _prepare(content, os.path.dirname(os.path.abspath(path)))
+
+
+def _find_pinned(path: str) -> str | None:
+    try:
+        return _PINNED.get(os.path.realpath(path))
+    except ValueError:
+        # No file can have such a name.
+        return None
 
 
 def load_from_http(filename: str, map_location: Any = None) -> Any:
@@ -160,7 +167,12 @@ def _load_from_zoo(name: str, models: Any, map_location: Any) -> Any:
 
 
 def _load_from_backend(address: str, map_location: Any, **args: Any) -> Any:
-    backend = get_file_backend(address, backend_args=args or None)
+    try:
+        backend = get_file_backend(address, backend_args=args or None)
+    except KeyError:
+        raise CheckpointError(
+            f"mmengine has no file backend for '{printable(address)}'."
+        ) from None
     data = MemoryFile(backend.get(address))
     content = read_guarded(data, map_location=map_location).value
     return _prepare(content, os.path.dirname(address))

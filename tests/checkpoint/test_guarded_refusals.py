@@ -255,7 +255,9 @@ def test_tensors_that_grow(tmp_path):
     path = tmp_path / 'a.pth'
     huge = tensor(storage(2), number(0), sizes(2**20, 2**20), sizes(0, 0))
     write_archive(path, pickled(huge), {'0': bytes(8)})
-    with pytest.raises(BadCheckpoint, match='far larger than the file'):
+    with pytest.raises(
+        BadCheckpoint, match='objects far larger than the file'
+    ):
         load_file(path)
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter, OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
 import torch
 from mmengine.config import ConfigDict
+from mmengine.logging import HistoryBuffer
 
 from mmstable.checkpoint.guarded.errors import Malformed, Refused
 from mmstable.checkpoint.guarded.mmengine_names import (
@@ -24,6 +26,7 @@ from mmstable.checkpoint.guarded.nodes import (
     OrderedNode,
     ParameterNode,
     SparseNode,
+    Tally,
     TensorNode,
 )
 from mmstable.checkpoint.guarded.numpy_names import build_array
@@ -32,8 +35,9 @@ from mmstable.checkpoint.guarded.tensors import build_sparse, build_tensor
 _DEEPEST = 100
 # Elements of all containers, counted wherever they are referred to.
 _MOST_ELEMENTS_PER_OPERATION = 8
-# Bytes of all tensors, which may share storages.
-_MOST_BYTES_PER_BYTE, _MOST_BYTES = 4, 64 << 20
+# Bytes of all tensors and arrays, which may share storages, and what any
+# object takes beside its values.
+_MOST_BYTES_PER_BYTE, _MOST_BYTES, _OVERHEAD = 4, 64 << 20, 256
 _LEAVES = (
     type(None),
     bool,
@@ -55,18 +59,17 @@ class Builder:
     """Makes one tree of real objects.
 
     Args:
-        operations (int): What it took to read the tree. A file cannot ask
-            for much more than that.
-        file_size (int): The same for the bytes of all tensors.
+        tally (Tally): What it took to read the tree. A file cannot ask for
+            much more than that.
         with_values (bool): Whether tensors get their content; otherwise they
             have none, on the device 'meta'.
     """
 
-    def __init__(
-        self, operations: int, file_size: int, with_values: bool
-    ) -> None:
-        self._elements_left = 1000 + _MOST_ELEMENTS_PER_OPERATION * operations
-        self._bytes_left = _MOST_BYTES + _MOST_BYTES_PER_BYTE * file_size
+    def __init__(self, tally: Tally, with_values: bool) -> None:
+        self._elements_left = (
+            1000 + _MOST_ELEMENTS_PER_OPERATION * tally.operations
+        )
+        self._bytes_left = _MOST_BYTES + _MOST_BYTES_PER_BYTE * tally.file_size
         self._with_values = with_values
         # What was made of a node or a container, how many elements it has,
         # and the original, which keeps its id.
@@ -93,6 +96,7 @@ class Builder:
             raise Refused(f'a {type(value).__name__} as a value')
         before = self._elements_left
         self._count(1)
+        self._claim(_OVERHEAD)
         self._enter(value)
         made = make(self, value)
         self._leave(value)
@@ -134,17 +138,17 @@ class Builder:
         return made
 
     def _config(self, value: ConfigNode) -> ConfigDict:
-        if not all(type(key) is str for key in value):
-            raise Refused('a config with keys that are no text')
         return ConfigDict(self._items(value))
 
     def _tensor(self, value: TensorNode) -> torch.Tensor:
-        self._claim(value.size, value.dtype)
+        self._claim(math.prod(value.size) * value.dtype.itemsize)
         quantizer = tuple(map(self.build, value.quantizer))
+        self._claim_copies(quantizer)
         return build_tensor(value, quantizer, self._with_values)
 
     def _sparse(self, value: SparseNode) -> torch.Tensor:
         parts = [self.build(part) for part in value.parts]
+        self._claim_copies(parts)
         return build_sparse(value, parts, self._with_values)
 
     def _parameter(self, value: ParameterNode) -> torch.nn.Parameter:
@@ -154,16 +158,25 @@ class Builder:
         except RuntimeError as error:
             raise Refused('a parameter of integers with gradients') from error
 
-    def _claim(self, shape: tuple[int, ...], dtype: torch.dtype) -> None:
-        count = 1
-        for length in shape:
-            count *= length
-        self._bytes_left -= count * dtype.itemsize
-        if self._bytes_left < 0:
-            raise Malformed('tensors far larger than the file')
+    def _array(self, value: ArrayNode) -> np.ndarray[Any, Any]:
+        made = build_array(value)
+        self._claim_copies([made])
+        return made
 
-    def _history(self, value: HistoryNode) -> Any:
-        return build_history(value, self.build)
+    def _history(self, value: HistoryNode) -> HistoryBuffer:
+        made = build_history(value, self.build)
+        self._claim_copies(made.data)
+        return made
+
+    def _claim_copies(self, parts: Iterable[Any]) -> None:
+        for part in parts:
+            if isinstance(part, (torch.Tensor, np.ndarray)):
+                self._claim(part.nbytes)
+
+    def _claim(self, size: int) -> None:
+        self._bytes_left -= size
+        if self._bytes_left < 0:
+            raise Malformed('objects far larger than the file')
 
 
 _MAKERS: dict[type, Callable[[Builder, Any], Any]] = {
@@ -179,7 +192,7 @@ _MAKERS: dict[type, Callable[[Builder, Any], Any]] = {
     TensorNode: Builder._tensor,
     SparseNode: Builder._sparse,
     ParameterNode: Builder._parameter,
-    ArrayNode: lambda self, value: build_array(value),
+    ArrayNode: Builder._array,
     HistoryNode: Builder._history,
     FunctionNode: lambda self, value: build_function(value),
 }

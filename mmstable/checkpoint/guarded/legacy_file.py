@@ -40,7 +40,7 @@ class LegacyFile:
         self._file = file
         self._source = _Stream(file)
         self._allocated = 0
-        head = Tally()
+        head = Tally(file.size)
         if self._read_pickle(head) != _MAGIC:
             raise Malformed('no checkpoint of torch')
         if self._read_pickle(head) != _VERSION:
@@ -68,13 +68,17 @@ class LegacyFile:
         Returns:
             str: The digest; '' without one.
         """
-        keys = exact(self._read_pickle(Tally()), list, 'a list of storages')
-        if sorted(map(str, keys)) != sorted(tally.storages):
+        order = self._read_pickle(Tally(self._file.size))
+        keys = [
+            exact(key, str, 'the key of a storage')
+            for key in exact(order, list, 'a list of storages')
+        ]
+        if sorted(keys) != sorted(tally.storages):
             raise Malformed('other storages than the object refers to')
         position = self._source.position
         targets = []
         for key in keys:
-            node = tally.storages[str(key)]
+            node = tally.storages[key]
             (count,) = _COUNT.unpack(self._file.read_at(position, _COUNT.size))
             position += _COUNT.size
             if count * node.dtype.itemsize != node.nbytes:

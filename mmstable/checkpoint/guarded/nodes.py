@@ -7,6 +7,11 @@ from typing import Any
 
 import torch
 
+from mmstable.checkpoint.guarded.errors import Malformed
+
+_MOST_COPIES = 1 << 20
+_SIZED = (str, bytes, bytearray, tuple, list, dict, set, frozenset)
+
 
 @dataclass(frozen=True)
 class Name:
@@ -152,9 +157,26 @@ class Tally:
     """What reading a pickle took, to judge the result by.
 
     Args:
+        file_size (int): Bytes of the file.
         operations (int): Opcodes that were executed. Defaults to 0.
+        copies (int): Elements and bytes that calls have copied. Defaults to
+            0.
         storages (dict): All storages, by key. Defaults to {}.
     """
 
+    file_size: int
     operations: int = 0
+    copies: int = 0
     storages: dict[str, StorageNode] = field(default_factory=dict)
+
+    def count_copies(self, args: tuple[Any, ...]) -> None:
+        """Count what a call may copy: a file can repeat it for few bytes.
+
+        Raises:
+            Malformed: If it is more than the file holds.
+        """
+        for value in args:
+            if isinstance(value, _SIZED):
+                self.copies += len(value)
+        if self.copies > _MOST_COPIES + self.file_size:
+            raise Malformed('more content than the file can hold')

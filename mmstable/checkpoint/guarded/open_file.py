@@ -10,7 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Protocol
 
-from mmstable.checkpoint.guarded.errors import Truncated
+from mmstable.checkpoint.guarded.errors import Malformed, Truncated
 from mmstable.files import read_only
 
 _PIECE = 4 << 20
@@ -28,6 +28,9 @@ class ReadableFile(Protocol):
 
     def read_into(self, offset: int, target: memoryview) -> None:
         """Fill a buffer, or :class:`Truncated`."""
+
+    def check_unchanged(self) -> None:
+        """Nothing, or :class:`Malformed` if it was written to."""
 
 
 class MemoryFile:
@@ -51,6 +54,9 @@ class MemoryFile:
         """Fill a buffer."""
         target[:] = self.read_at(offset, len(target))
 
+    def check_unchanged(self) -> None:
+        """Nobody can write to it."""
+
 
 class OpenFile:
     """A regular file, opened once.
@@ -65,7 +71,19 @@ class OpenFile:
 
     def __init__(self, path: str | Path) -> None:
         self._file = io.FileIO(path, opener=read_only)
-        self.size = os.fstat(self._file.fileno()).st_size
+        status = os.fstat(self._file.fileno())
+        self.size = status.st_size
+        self._written = status.st_mtime_ns
+
+    def check_unchanged(self) -> None:
+        """Make sure that nobody has written to it meanwhile.
+
+        Raises:
+            Malformed: If somebody has.
+        """
+        status = os.fstat(self._file.fileno())
+        if (status.st_size, status.st_mtime_ns) != (self.size, self._written):
+            raise Malformed('it was changed while it was read')
 
     def close(self) -> None:
         """Close it."""

@@ -12,23 +12,21 @@ import struct
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from mmstable.checkpoint.guarded import known_names
+from mmstable.checkpoint.guarded import checks, known_names
 from mmstable.checkpoint.guarded.errors import Malformed, Refused
 from mmstable.checkpoint.guarded.nodes import (
     ConfigNode,
-    CounterNode,
     Name,
     OrderedNode,
     Tally,
 )
 
-# Ten seconds of work; the largest genuine checkpoints have two million.
-_MOST_OPERATIONS = 10_000_000
+# A few seconds of work; the largest genuine checkpoints have two million.
+_MOST_OPERATIONS = 5_000_000
 _LONGEST_NAME = 512
 _LONGEST_INT = 64
 _PROTOCOLS = range(2, 6)
-_SCALARS = (str, int, bool, float, type(None), bytes)
-_DICTS = (dict, OrderedNode, CounterNode, ConfigNode)
+_DICTS = (dict, OrderedNode, ConfigNode)
 
 
 class ByteSource(Protocol):
@@ -177,17 +175,21 @@ class PickleMachine:
         if type(target) not in _DICTS or len(items) % 2:
             raise Malformed('an entry for what is no dict')
         for key, value in zip(items[::2], items[1::2]):
-            target[check_key(key)] = value
+            target[checks.key(key, target)] = value
 
     def _add_items(self) -> None:
         items = self._pop_to_mark()
         target = self._top()
         if type(target) is not set:
             raise Malformed('a member for what is no set')
-        target.update(map(check_key, items))
+        for item in items:
+            target.add(checks.key(item, target))
 
     def _frozenset(self) -> None:
-        self._push(frozenset(map(check_key, self._pop_to_mark())))
+        members: set[Any] = set()
+        for item in self._pop_to_mark():
+            members.add(checks.key(item, members))
+        self._push(frozenset(members))
 
     # Names, and what is made by them.
 
@@ -204,14 +206,17 @@ class PickleMachine:
 
     def _reduce(self) -> None:
         args, callee = self._pop(), self._pop()
-        self._push(known_names.call(_name(callee), _args(args)))
+        self._tally.count_copies(_args(args))
+        self._push(known_names.call(_name(callee), args))
 
     def _new_object(self) -> None:
         args, callee = self._pop(), self._pop()
-        self._push(known_names.new(_name(callee), _args(args)))
+        self._tally.count_copies(_args(args))
+        self._push(known_names.new(_name(callee), args))
 
     def _build(self) -> None:
         state = self._pop()
+        self._tally.count_copies((state,))
         known_names.fill(self._top(), state)
 
     def _persistent_id(self) -> None:
@@ -237,18 +242,6 @@ class PickleMachine:
         protocol = self._read(1)[0]
         if protocol not in _PROTOCOLS:
             raise Malformed(f'pickle protocol {protocol}')
-
-
-def check_key(key: Any) -> Any:
-    """A key of a dict or a member of a set: scalars, or a tuple of them.
-
-    Hashing anything deeper could exhaust the stack of the process.
-    """
-    if type(key) in _SCALARS:
-        return key
-    if type(key) is tuple and all(type(item) in _SCALARS for item in key):
-        return key
-    raise Malformed(f'a {type(key).__name__} as a key')
 
 
 def _decode(line: bytes) -> str:

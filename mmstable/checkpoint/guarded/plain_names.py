@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from mmstable.checkpoint.guarded.checks import exact
+from mmstable.checkpoint.guarded.checks import exact, key
 from mmstable.checkpoint.guarded.errors import Refused
 from mmstable.checkpoint.guarded.nodes import CounterNode, Name, OrderedNode
 
-_SCALARS = (str, int, bool, float, type(None), bytes)
 _FACTORIES = ('list', 'dict', 'int', 'float', 'set')
 
 
@@ -18,23 +17,21 @@ def _ordered_dict(pairs: Any = ()) -> OrderedNode:
     for pair in pairs if type(pairs) is list else exact(pairs, tuple, 'items'):
         if type(pair) not in (list, tuple) or len(pair) != 2:
             raise Refused('an OrderedDict of other than pairs')
-        node[_member(pair[0])] = pair[1]
+        node[key(pair[0], node)] = pair[1]
     return node
 
 
 def _fill_ordered_dict(node: OrderedNode, state: Any) -> None:
     # What `state_dict()` of a module says of versions; anything else that a
     # file would attach to a dict is not needed, and not done.
-    for key, value in exact(state, dict, 'attributes').items():
-        if key == '_metadata':
-            node.metadata = value
+    node.metadata = exact(state, dict, 'attributes').get('_metadata')
 
 
 def _counter(counts: Any = None) -> CounterNode:
     node = CounterNode()
     if counts is not None:
-        for key, count in exact(counts, dict, 'counts').items():
-            node[key] = exact(count, int, 'a count')
+        for counted, count in exact(counts, dict, 'counts').items():
+            node[counted] = exact(count, int, 'a count')
     return node
 
 
@@ -44,7 +41,10 @@ def _default_dict(factory: Any = None) -> dict[Any, Any]:
 
 
 def _set(members: Any = ()) -> set[Any]:
-    return {_member(one) for one in _sequence(members)}
+    made: set[Any] = set()
+    for one in _sequence(members):
+        made.add(key(one, made))
+    return made
 
 
 def _frozenset(members: Any = ()) -> frozenset[Any]:
@@ -53,14 +53,6 @@ def _frozenset(members: Any = ()) -> frozenset[Any]:
 
 def _sequence(members: Any) -> list[Any] | tuple[Any, ...]:
     return members if type(members) is list else exact(members, tuple, 'a set')
-
-
-def _member(value: Any) -> Any:
-    if type(value) is tuple and all(type(one) in _SCALARS for one in value):
-        return value
-    if type(value) not in _SCALARS:
-        raise Refused(f'a {type(value).__name__} as a key')
-    return value
 
 
 def _bytes(*args: Any) -> bytes:

@@ -54,14 +54,15 @@ def read(
     """
     is_zip = file.size >= len(MAGIC) and file.read_at(0, len(MAGIC)) == MAGIC
     source = ZipArchive(file) if is_zip else LegacyFile(file)
-    tally = Tally()
+    tally = Tally(file.size)
     tree = source.read_tree(tally)
     if with_values:
         digest = source.fill(tally, with_digest, check_sums)
         _place(tally, map_location)
     else:
         digest = read_ranges(file, [], with_digest)
-    builder = Builder(tally.operations, file.size, with_values)
+    file.check_unchanged()
+    builder = Builder(tally, with_values)
     return Content(builder.build(tree), digest)
 
 

@@ -1,0 +1,160 @@
+"""Thousands of damaged checkpoints: loaded, or refused with a reason."""
+
+from __future__ import annotations
+
+import builtins
+import time
+from collections import Counter, OrderedDict
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from mmengine.config import ConfigDict
+from mmengine.logging import HistoryBuffer
+from mmengine.optim.scheduler.param_scheduler import OneCycleParamScheduler
+
+from mmstable.checkpoint.finder import GoodCheckpoint, verify_checkpoint
+from mmstable.checkpoint.loading import BadCheckpoint, load_file
+from tests.checkpoint.mutations import (
+    IN_PICKLE,
+    cut_off,
+    flip_bits,
+    mutate_archive,
+    mutate_legacy,
+)
+from tests.checkpoint.pickles import save
+from tests.checkpoint.stock_runs import SAVED_AT, stock_runner
+from tests.toys import toy_runner
+
+FILES = ('stock', 'stock, old format', 'safe', 'safe, old format')
+CLASSES = (
+    HistoryBuffer, OrderedDict, Counter, ConfigDict, np.ndarray, np.dtype,
+    torch.Tensor, torch.nn.Parameter, OneCycleParamScheduler,
+)  # fmt: skip
+PLAIN = {
+    type(None), bool, int, float, complex, str, bytes, bytearray, torch.Size,
+    torch.dtype, torch.device, torch.layout, torch.qscheme, torch.Tensor,
+    torch.nn.Parameter, np.ndarray, HistoryBuffer, type(lambda: 0),
+}  # fmt: skip
+CONTAINERS = {dict, list, tuple, set, frozenset, OrderedDict, Counter,
+              ConfigDict}  # fmt: skip
+
+
+@pytest.fixture(scope='module')
+def genuine(tmp_path_factory) -> dict[str, bytes]:
+    folder = tmp_path_factory.mktemp('genuine')
+    stock_runner(folder / 'stock').train()
+    toy_runner(
+        folder / 'safe',
+        optim_wrapper=dict(
+            type='mmstable.SafeAmpOptimWrapper',
+            optimizer=dict(type='AdamW', lr=0.01),
+        ),
+        max_iters=SAVED_AT,
+        default_hooks=dict(
+            checkpoint=dict(
+                type='mmstable.SafeCheckpointHook', interval=SAVED_AT,
+                by_epoch=False,
+            )
+        ),
+        custom_hooks=[dict(type='EMAHook')],
+        param_scheduler=dict(type='MultiStepLR', milestones=[2, 3]),
+    ).train()  # fmt: skip
+    files = {}
+    for kind in ('stock', 'safe'):
+        path = folder / kind / f'iter_{SAVED_AT}.pth'
+        files[kind] = path.read_bytes()
+        old = save(load_file(path), folder / f'{kind}.pth', is_zip=False)
+        files[f'{kind}, old format'] = old.read_bytes()
+    return files
+
+
+def shape_of_the_process() -> list[Any]:
+    """What a file could change for others."""
+    shape: list[Any] = [dict(vars(one)) for one in CLASSES]
+    shape += [dict(HistoryBuffer._statistics_methods), dict(vars(builtins))]
+    shape += [set(torch.serialization.get_safe_globals())]
+    return shape
+
+
+def walk(value: Any) -> Iterator[Any]:
+    yield value
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield key
+            yield from walk(item)
+    elif type(value) in CONTAINERS:
+        for item in value:
+            yield from walk(item)
+
+
+def judge(path: Path) -> str:
+    """Load and verify a file, and look at all that comes of it."""
+    verdicts = []
+    for look in (load_file, verify_checkpoint):
+        start = time.thread_time()
+        try:
+            result = look(path)
+            verdicts.append('fine')
+        except BadCheckpoint as error:
+            result = None
+            assert str(error).isprintable()
+            assert len(str(error)) < 2000
+            verdicts.append(error.reason.split(':')[0])
+        assert time.thread_time() - start < 1
+        for value in walk(result):
+            kind = type(value)
+            assert (
+                kind in PLAIN
+                or kind in CONTAINERS
+                or kind is GoodCheckpoint
+                or isinstance(value, np.generic)
+            ), kind
+    return verdicts[0]
+
+
+def run_mutations(
+    genuine: dict[str, bytes], folder: Path, file: str, seed: int, count: int
+) -> Counter[str]:
+    """Mutate a file in every way, so many times."""
+    random = Random(f'{file} {seed}')
+    marker, path = folder / 'marker', folder / 'iter_4.pth'
+    mutate = mutate_legacy if 'old' in file else mutate_archive
+    data, verdicts = genuine[file], Counter()
+    for mutation in (flip_bits, cut_off):
+        for _ in range(count):
+            path.write_bytes(mutation(data, random, str(marker)))
+            verdicts[judge(path)] += 1
+    for mutation in IN_PICKLE:
+        for _ in range(count):
+            path.write_bytes(mutate(data, mutation, random, str(marker)))
+            verdicts[judge(path)] += 1
+    assert [one.name for one in folder.iterdir()] == ['iter_4.pth']
+    return verdicts
+
+
+@pytest.mark.parametrize('file', FILES)
+def test_damage_is_survived(tmp_path, genuine, file):
+    before = shape_of_the_process()
+    (tmp_path / 'iter_4.pth').write_bytes(genuine[file])
+    assert judge(tmp_path / 'iter_4.pth') == 'fine'
+    verdicts = run_mutations(genuine, tmp_path, file, seed=0, count=100)
+    assert shape_of_the_process() == before
+    # All ways to end were taken.
+    assert verdicts['fine'] > 20
+    assert verdicts['refused'] > 50
+    assert verdicts['corrupt'] + verdicts['foreign'] > 50
+    assert verdicts['truncated'] > 5
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize('seed', range(1, 5))
+@pytest.mark.parametrize('file', FILES)
+def test_damage_is_survived_for_long(tmp_path, genuine, file, seed):
+    before = shape_of_the_process()
+    run_mutations(genuine, tmp_path, file, seed, count=300)
+    assert shape_of_the_process() == before
