@@ -28,7 +28,7 @@ from mmstable.optim.fused_step import (
     split_by_state,
     step_with_verdict,
 )
-from mmstable.optim.parameter_names import ParameterNames
+from mmstable.optim.parameter_names import ParameterNames, first_parameter
 from mmstable.optim.step_attempt import StepAttempt, scale_gradients
 
 
@@ -173,7 +173,7 @@ class Update:
         return (
             not self._is_elementwise()
             and reads_verdict_on_device(self._optimizer)
-            and not is_dtensor(self._optimizer.param_groups[0]['params'][0])
+            and not is_dtensor(first_parameter(self._optimizer))
         )
 
     def _step_parts(
