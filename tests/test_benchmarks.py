@@ -8,6 +8,7 @@ import subprocess
 import sys
 from dataclasses import asdict, replace
 from pathlib import Path
+from random import Random
 
 import pytest
 import torch
@@ -18,6 +19,12 @@ sys.path.insert(0, str(REPO / 'benchmarks'))
 from dispatch_counts import count  # noqa: E402
 from interleaved import Contender, race  # noqa: E402
 from results import Row, format_table  # noqa: E402
+from spike_rates import (  # noqa: E402
+    false_alarms,
+    measure,
+    missed_spikes,
+    settings_of,
+)
 from survival import FAULTS, format_row, plan_cases, survives  # noqa: E402
 from survival_runs import Result, run_case  # noqa: E402
 from vit_parameters import GradedParameters, vit_shapes  # noqa: E402
@@ -156,6 +163,19 @@ def test_load_cost_prints_its_table_and_writes_json(tmp_path):
     assert all(what in done.stdout for what in limits)
     # Nothing of the checkpoint is left behind.
     assert [one.name for one in tmp_path.iterdir()] == ['figures.json']
+
+
+def test_spike_rates_count_alarms_and_misses():
+    assert settings_of('default') == {}
+    assert settings_of('ultra_safe')['threshold'] == 6.0
+    assert false_alarms([1.0] * 99 + [1e3], {}) == 1.0
+    alarms, missed = measure('ultra_safe', 'lognormal 0.5', 2000, seeds=2)
+    assert (alarms.value, alarms.limit) == (0, 0.1)
+    assert (missed.value, missed.limit) == (0, 0)
+    assert int(missed.note.split()[-1]) > 10
+    # All are missed by a detector that knows only larger numbers.
+    lost, total = missed_spikes([1.0] * 2000, dict(threshold=99.0), Random(0))
+    assert lost == total > 10
 
 
 def test_every_fault_comes_alone_and_with_the_others():

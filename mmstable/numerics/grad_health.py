@@ -12,7 +12,7 @@ from torch import Tensor
 
 from mmstable.events import Fault
 
-_HALF = (torch.float16, torch.bfloat16)
+HALF = (torch.float16, torch.bfloat16)
 # Values in a gradient from which on its own dot product pays off.
 _WORTH_A_CALL = 2**14
 
@@ -75,7 +75,7 @@ def _never_empty(value: Tensor) -> Tensor:
 
 def _norms_of_one_kind(values: list[Tensor], norm_type: float) -> Tensor:
     first = values[0]
-    if first.dtype in _HALF:
+    if first.dtype in HALF:
         # A norm kept in half precision overflows long before its gradient.
         return torch.stack(
             [

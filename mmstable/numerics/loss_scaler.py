@@ -8,14 +8,16 @@ from typing import Any
 
 from torch import Tensor, float16, is_tensor
 
+from mmstable.numerics.grad_scaler_interface import GradScalerInterface
 from mmstable.numerics.scale_policy import ScalePolicy
 
 
-class LossScaler:
+class LossScaler(GradScalerInterface):
     """Scale losses so that small fp16 gradients do not vanish.
 
     It keeps its state in plain numbers on the host: they change after a step
-    is judged, and the device is idle by then.
+    is judged, and the device is idle by then. Code that is written for
+    torch's ``GradScaler`` can use it as one.
 
     Args:
         policy (ScalePolicy): How the scale moves.
@@ -23,19 +25,18 @@ class LossScaler:
     """
 
     def __init__(self, policy: ScalePolicy, enabled: bool = True) -> None:
-        self.policy = policy
-        self._enabled = enabled
+        super().__init__(policy, enabled)
         self._scale = policy.init_scale if enabled else 1.0
-        self._clean_steps = 0
+        self._growth_tracker = 0
         self._patience = policy.hysteresis
-
-    def is_enabled(self) -> bool:
-        """Whether losses are scaled at all."""
-        return self._enabled
 
     def get_scale(self) -> float:
         """The current scale; 1.0 if scaling is off."""
         return self._scale
+
+    def set_scale(self, scale: float) -> None:
+        """Set the scale to the nearest value that the policy allows."""
+        self._scale = self.policy.clamp(scale)
 
     @property
     def can_shrink(self) -> bool:
@@ -69,23 +70,20 @@ class LossScaler:
         self._patience = self.policy.hysteresis
         if self.policy.frozen:
             return
-        self._clean_steps += 1
-        if self._clean_steps >= self.policy.growth_interval:
-            self._clean_steps = 0
-            self._move(self.policy.growth_factor)
+        self._growth_tracker += 1
+        if self._growth_tracker >= self.policy.growth_interval:
+            self._growth_tracker = 0
+            self.set_scale(self._scale * self.policy.growth_factor)
 
     def note_bad_gradients(self) -> None:
         """Back off after ``hysteresis`` bad steps without a clean one."""
         if not self._enabled or self.policy.frozen:
             return
-        self._clean_steps = 0
+        self._growth_tracker = 0
         self._patience -= 1
         if self._patience <= 0:
             self._patience = self.policy.hysteresis
-            self._move(self.policy.backoff_factor)
-
-    def _move(self, factor: float) -> None:
-        self._scale = self.policy.clamp(self._scale * factor)
+            self.set_scale(self._scale * self.policy.backoff_factor)
 
     def state_dict(self) -> dict[str, Any]:
         """The five fields of torch's GradScaler, and our own."""
@@ -96,7 +94,7 @@ class LossScaler:
             'growth_factor': self.policy.growth_factor,
             'backoff_factor': self.policy.backoff_factor,
             'growth_interval': self.policy.growth_interval,
-            '_growth_tracker': self._clean_steps,
+            '_growth_tracker': self._growth_tracker,
             'min_scale': self.policy.min_scale,
             'max_scale': self.policy.max_scale,
             'patience': self._patience,
@@ -127,7 +125,7 @@ class LossScaler:
                 f'[{self.policy.min_scale}, {self.policy.max_scale}]: going '
                 f'on with {self._scale}'
             )
-        self._clean_steps = int(state.get('_growth_tracker', 0))
+        self._growth_tracker = int(state.get('_growth_tracker', 0))
         self._patience = min(
             int(state.get('patience', self.policy.hysteresis)),
             self.policy.hysteresis,

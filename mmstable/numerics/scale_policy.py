@@ -21,7 +21,8 @@ class ScalePolicy:
         growth_interval (int): Clean steps in a row before it grows.
             Defaults to 2000.
         min_scale (float): Its floor. Defaults to 1.0.
-        max_scale (float): Its cap. Defaults to 16777216.0.
+        max_scale (float): Its cap. Defaults to 16777216.0, or in a config to
+            a start value above that.
         hysteresis (int): Overflows that it takes to back off once, counted
             anew after every clean step. Defaults to 1.
         frozen (bool): Keep the start value for good, as mmengine does with a
@@ -98,9 +99,13 @@ class ScalePolicy:
 
 def _checked(settings: Mapping[str, Any]) -> dict[str, Any]:
     types = {field.name: field.type for field in fields(ScalePolicy)}
-    return {
+    checked = {
         name: _value(name, value, types) for name, value in settings.items()
     }
+    start = checked.get('init_scale', 0.0)
+    if start > ScalePolicy.max_scale:
+        checked.setdefault('max_scale', start)
+    return checked
 
 
 def _value(name: str, value: Any, types: Mapping[str, Any]) -> Any:

@@ -7,20 +7,28 @@ from collections.abc import Mapping
 from typing import Any
 
 from mmstable.numerics.sorted_window import SortedWindow
-
-# The distance of the quartiles of a normal distribution, in deviations.
-_QUARTILES = 1.349
+from mmstable.numerics.yardstick import LEAST_DEVIATION, Yardstick
 
 
 class SpikeDetector:
     """Tells numbers that jump above their recent level.
 
-    The level is the median of the window, and what is usual is judged by its
-    quartiles, so that a few outliers change neither. Both are taken of the
-    logarithm: losses and norms vary by factors. (Where a quartile is not
-    positive, as with losses below zero, they are taken as they are.) Only
-    finite numbers that are no spikes are remembered. Where nothing but spikes
-    comes any more, the level has moved: they become the new window.
+    The level is the median of the window. A spike is above both of these:
+
+    - ``threshold`` deviations over the level. They are judged by the
+      quartiles of the window, in logarithms, so that a few outliers change
+      nothing.
+    - ``1 + threshold / 10`` times the peak: the largest multiple of the level
+      that was no spike. It is nearly never forgotten, so that series with a
+      long tail or with rare hard batches are known after a while.
+
+    A thousand times the level is always a spike. Zeros, as hinge losses have
+    them, say nothing and are left out. What is found to be a spike is not
+    remembered, with three exceptions: more than one in a hundred that the
+    series falls back from, below a thousand times the level, are rare hard
+    batches; more than one in ten of any height are usual, too: they raise
+    the peak; and where nothing but spikes comes any more, the level has
+    moved: they become the new window.
 
     Args:
         window (int): How many numbers to remember. Defaults to 100.
@@ -32,9 +40,13 @@ class SpikeDetector:
             20.
     """
 
-    # Numbers that hardly vary would otherwise make a spike of anything, and
-    # those of a run that has just begun of nothing.
-    _LEAST_DEVIATION, _MOST_DEVIATION = 0.3, 0.5
+    # What of the peak is left after one more number: half after 200,000.
+    _KEPT = 0.5 ** (1 / 200_000)
+    # How many outliers make a hard batch a known one, and how many of them a
+    # usual number outweighs.
+    _KNOWN_OUTLIERS, _OUTLIER_SHARE = 2, 0.01
+    # How many spikes a usual number outweighs.
+    _SPIKE_SHARE = 0.1
 
     def __init__(
         self,
@@ -45,13 +57,18 @@ class SpikeDetector:
     ) -> None:
         self._window = SortedWindow(window)
         self._threshold = threshold
+        self._margin = math.log(1 + threshold / 10)
+        self._surely_usual = threshold * LEAST_DEVIATION
         self._warmup = min(warmup, window)
         self._patience = patience
+        # Those since the last number that is none.
         self._spikes: list[float] = []
         # What the newest spike was compared with.
         self.exceeded = math.nan
-        # No limit is below the median times this, if that is positive.
-        self._surely_normal = 1.0 + threshold * self._LEAST_DEVIATION
+        # As a height of the yardstick.
+        self._peak = 0.0
+        self._outlier_count = 0.0
+        self._spike_count = 0.0
 
     @property
     def level(self) -> float:
@@ -61,20 +78,17 @@ class SpikeDetector:
     @property
     def limit(self) -> float:
         """What is above this is a spike."""
-        if len(self._window) < self._warmup:
+        if not self._is_warm:
             return math.inf
-        level = self.level
-        low, high = self._window.quantile(0.25), self._window.quantile(0.75)
-        if low > 0:
-            deviation = math.log(high / low) / _QUARTILES
-            deviation = min(
-                max(deviation, self._LEAST_DEVIATION), self._MOST_DEVIATION
-            )
-            return level * math.exp(self._threshold * deviation)
-        deviation = max(
-            (high - low) / _QUARTILES, self._LEAST_DEVIATION * abs(level)
-        )
-        return level + self._threshold * deviation
+        return self._yardstick.limit(self._peak, self._margin)
+
+    @property
+    def _is_warm(self) -> bool:
+        return len(self._window) >= self._warmup
+
+    @property
+    def _yardstick(self) -> Yardstick:
+        return Yardstick.of(self._window, self._threshold)
 
     def is_spike(self, value: float) -> bool:
         """Whether a number is one, without remembering it."""
@@ -82,28 +96,80 @@ class SpikeDetector:
 
     def observe(self, value: float) -> bool:
         """Remember a number; whether it is a spike."""
-        if not math.isfinite(value):
+        if self._is_nothing_new(value):
+            # The short way for most numbers; they teach nothing.
+            self._peak *= self._KEPT
+            self._remember(value)
             return False
-        median = self._window.lower_median()
-        is_normal = value <= median * self._surely_normal and median > 0
-        if is_normal or not self.is_spike(value):
-            self._spikes.clear()
-            self._window.append(value)
-            return False
-        self.exceeded = self.level
+        is_spike = self.is_spike(value)
+        if not math.isfinite(value) or value == 0:
+            return is_spike
+        if is_spike:
+            self.exceeded = self.level
+            self._add_spike(value)
+        else:
+            self._add_usual(value)
+        return is_spike
+
+    def _is_nothing_new(self, value: float) -> bool:
+        """Whether a number is below the peak, and far below any limit."""
+        height = min(self._peak * self._KEPT, self._surely_usual)
+        level = self._window.lower_median()
+        return 0 < value <= level * math.exp(height) and not self._spikes
+
+    def _add_usual(self, value: float) -> None:
+        if self._is_warm:
+            yardstick = self._yardstick
+            height = yardstick.height(value)
+            self._peak = max(self._peak * self._KEPT, height)
+            self._learn_outlier(yardstick)
+        self._spikes.clear()
+        self._remember(value)
+
+    def _remember(self, value: float) -> None:
+        self._window.append(value)
+        self._outlier_count = max(
+            0.0, self._outlier_count - self._OUTLIER_SHARE
+        )
+        self._spike_count = max(0.0, self._spike_count - self._SPIKE_SHARE)
+
+    def _learn_outlier(self, yardstick: Yardstick) -> None:
+        """Learn from spikes that the series has just fallen back from."""
+        height = yardstick.height(max(self._spikes, default=-math.inf))
+        if 0 < height < yardstick.ceiling:
+            self._outlier_count += 1
+            if self._outlier_count >= self._KNOWN_OUTLIERS:
+                self._outlier_count = 0.0
+                self._peak = max(self._peak, height)
+
+    def _add_spike(self, value: float) -> None:
         self._spikes.append(value)
+        self._spike_count += 1
         if len(self._spikes) >= self._patience:
             self._window.clear()
             self._window.extend(self._spikes)
             self._spikes.clear()
-        return True
+            self._spike_count = 0.0
+        elif self._spike_count >= self._patience:
+            self._peak = max(self._peak, self._yardstick.height(value))
+            self._spike_count = 0.0
 
     def state_dict(self) -> dict[str, Any]:
         """What a resumed run has to know."""
-        return {'window': list(self._window), 'spikes': list(self._spikes)}
+        return {
+            'window': list(self._window),
+            'spikes': list(self._spikes),
+            'peak': self._peak,
+            'outlier_count': self._outlier_count,
+            'spike_count': self._spike_count,
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take over what :meth:`state_dict` gave."""
+        """Take over what :meth:`state_dict` gave, in any version."""
         self._window.clear()
-        self._window.extend(state['window'])
+        # Zeros were remembered once.
+        self._window.extend(value for value in state['window'] if value)
         self._spikes = list(state['spikes'])
+        self._peak = state.get('peak', 0.0)
+        self._outlier_count = state.get('outlier_count', 0.0)
+        self._spike_count = state.get('spike_count', 0.0)

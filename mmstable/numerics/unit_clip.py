@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from mmstable.numerics.grad_health import HALF
 from mmstable.numerics.module_names import is_inside
 
 
@@ -16,7 +17,7 @@ class UnitClip:
     """Keep each unit's gradient small against the unit's own weights.
 
     A unit is what makes one output: a row of a matrix, a filter of a
-    convolution; a bias or a gain is a unit by itself. Following Brock et al.,
+    convolution; a whole bias or gain is one, too. Following Brock et al.,
     2021, it may not change by more than a share of its weights.
 
     Args:
@@ -54,7 +55,11 @@ class UnitClip:
 
 def unit_norms(tensor: Tensor) -> Tensor:
     """Norms of the units of a tensor, shaped so that they broadcast."""
-    if tensor.dim() <= 1:
-        return tensor.abs()
+    # A norm kept in half precision overflows long before its tensor.
+    dtype = torch.float32 if tensor.dtype in HALF else None
+    if tensor.squeeze().dim() <= 1:
+        return torch.linalg.vector_norm(tensor, dtype=dtype)
     axes = tuple(range(1, tensor.dim()))
-    return torch.linalg.vector_norm(tensor, dim=axes, keepdim=True)
+    return torch.linalg.vector_norm(
+        tensor, dim=axes, keepdim=True, dtype=dtype
+    )

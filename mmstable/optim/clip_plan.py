@@ -11,6 +11,7 @@ from torch import Tensor
 from mmstable.numerics import grad_health
 from mmstable.numerics.clipping import ClipGroup, NormClip
 from mmstable.numerics.module_names import is_inside, no_such_module
+from mmstable.numerics.unit_clip import UnitClip
 
 
 @dataclass(frozen=True)
@@ -99,13 +100,19 @@ def make_plan(
 
 
 def check_modules(where: str, clip: object, names: Sequence[str]) -> None:
-    """Refuse groups that match nothing, or the same parameter twice.
+    """Refuse names that match nothing, or the same parameter twice.
 
     Args:
         where (str): What to call the place of the settings in an error.
         clip (Clip, optional): How to clip.
         names (Sequence[str]): All parameters of the optimizer.
     """
+    if isinstance(clip, UnitClip):
+        for module in clip.exclude:
+            if not any(is_inside(name, [module]) for name in names):
+                raise ValueError(
+                    f'{where}: exclude {no_such_module(module, names)}'
+                )
     if not isinstance(clip, NormClip):
         return
     owner: dict[str, str] = {}

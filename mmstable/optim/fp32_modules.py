@@ -9,9 +9,9 @@ from typing import Any
 from weakref import WeakSet
 
 import torch
-from mmengine.utils import apply_to
 from torch.nn import Module
 
+from mmstable.optim.float32_arguments import Float32Arguments
 from mmstable.optim.parameter_names import unwrap
 
 
@@ -69,28 +69,21 @@ class _FullPrecision:
 
     def __init__(self, device_type: str) -> None:
         self._device_type = device_type
-        self._contexts: list[torch.autocast] = []
+        self._calls: list[tuple[torch.autocast, Float32Arguments]] = []
 
     def enter(
         self, module: Module, args: tuple, kwargs: dict
     ) -> tuple[tuple, dict]:
         context = torch.autocast(self._device_type, enabled=False)
         context.__enter__()
-        self._contexts.append(context)
-        return _to_float32(args), _to_float32(kwargs)
+        arguments = Float32Arguments()
+        self._calls.append((context, arguments))
+        return arguments.cast(args), arguments.cast(kwargs)
 
     def leave(self, module: Module, args: tuple, output: Any) -> None:
-        self._contexts.pop().__exit__(None, None, None)
-
-
-def _to_float32(data: Any) -> Any:
-    return apply_to(
-        data,
-        lambda x: (
-            torch.is_tensor(x) and x.dtype in (torch.float16, torch.bfloat16)
-        ),
-        lambda x: x.float(),
-    )
+        context, arguments = self._calls.pop()
+        arguments.restore()
+        context.__exit__(None, None, None)
 
 
 def _compile(text: object) -> re.Pattern[str]:

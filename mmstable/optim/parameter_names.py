@@ -65,3 +65,11 @@ def unwrap(model: Module) -> Module:
         inner = model.module if is_model_wrapper(model) else model._orig_mod
         model = cast(Module, inner)
     return model
+
+
+def first_parameter(optimizer: Optimizer) -> Tensor:
+    """Any parameter of an optimizer; its first groups may be empty."""
+    for group in optimizer.param_groups:
+        for param in group['params']:
+            return param
+    raise ValueError('The optimizer has no parameters in any of its groups.')

@@ -15,6 +15,7 @@ from torch.nn import Module
 from mmstable.numerics.loss_scaler import LossScaler
 from mmstable.numerics.scale_policy import ScalePolicy
 from mmstable.optim.fp32_modules import Fp32Modules
+from mmstable.optim.parameter_names import first_parameter
 from mmstable.optim.safe_optim_wrapper import SafeOptimWrapper
 from mmstable.registry import OPTIM_WRAPPERS, register_globally
 
@@ -70,7 +71,7 @@ class SafeAmpOptimWrapper(SafeOptimWrapper, AmpOptimWrapper):
     @property
     def device_type(self) -> str:
         """Where the parameters are: 'cpu', 'cuda', 'npu', ..."""
-        return self.param_groups[0]['params'][0].device.type
+        return first_parameter(self.optimizer).device.type
 
     @contextmanager
     def optim_context(self, model: Module) -> Iterator[None]:

@@ -94,9 +94,11 @@ class StepAttempt:
         present = [param.grad for param in self.params]
         for param, grad in zip(self.params, self.grads):
             param.grad = grad
-        yield
-        for param, original in zip(self.params, present):
-            param.grad = original
+        try:
+            yield
+        finally:
+            for param, original in zip(self.params, present):
+                param.grad = original
 
     def drop_gradients(self) -> None:
         """Clear the judged gradients, but none that came after them."""

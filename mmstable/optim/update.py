@@ -28,7 +28,7 @@ from mmstable.optim.fused_step import (
     split_by_state,
     step_with_verdict,
 )
-from mmstable.optim.parameter_names import ParameterNames
+from mmstable.optim.parameter_names import ParameterNames, first_parameter
 from mmstable.optim.step_attempt import StepAttempt, scale_gradients
 
 
@@ -182,11 +182,10 @@ class Update:
         """Whether the optimizer can unscale and clip by itself."""
         if self._folds is None:
             # A plain divisor does not mix with distributed parameters.
-            first = self._optimizer.param_groups[0]['params'][0]
             self._folds = (
                 not self._is_elementwise()
                 and reads_verdict_on_device(self._optimizer)
-                and not is_dtensor(first)
+                and not is_dtensor(first_parameter(self._optimizer))
             )
         return self._folds
 

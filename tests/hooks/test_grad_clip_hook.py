@@ -146,17 +146,25 @@ def test_unit_wise(tmp_path, kind):
         for name, param in model.named_parameters():
             if name.startswith('net.head'):
                 continue
-            rows = (
-                zip(param.data, param.grad)
-                if param.dim() > 1
-                else zip(param.data.view(-1, 1), param.grad.view(-1, 1))
-            )
-            for weight, grad in rows:
+            units = [(param.data, param.grad)]
+            if param.dim() > 1:
+                units = zip(param.data, param.grad)
+            for weight, grad in units:
                 allowed = 0.01 * max(weight.norm().item(), 1e-3)
                 if grad.norm() > allowed:
                     grad.mul_(allowed / grad.norm())
 
     assert_close(runner, reference(clip, 'amp' in kind))
+
+
+def test_an_exclusion_that_matches_nothing(tmp_path):
+    hook = GradClipHook(method='agc', exclude=['net.head', 'net.bakbone'])
+    with pytest.raises(
+        ValueError,
+        match="GradClipHook: exclude 'net.bakbone' matches no parameter .* "
+        "Close to it: 'net.backbone'",
+    ):
+        train(tmp_path, 'safe', [hook])
 
 
 def test_the_hook_and_the_wrapper_share_their_code(tmp_path):

@@ -16,6 +16,12 @@ def test_the_forms_of_loss_scale():
     assert isinstance(policy.growth_interval, int)
 
 
+@pytest.mark.parametrize('loss_scale', [2.0**40, dict(init_scale=2.0**40)])
+def test_a_high_start_lifts_the_default_cap(loss_scale):
+    policy = ScalePolicy.from_config(loss_scale)
+    assert (policy.init_scale, policy.max_scale) == (2.0**40, 2.0**40)
+
+
 @pytest.mark.parametrize(
     ('loss_scale', 'message'),
     [
@@ -37,6 +43,10 @@ def test_the_forms_of_loss_scale():
         (dict(hysteresis='2'), "`hysteresis` must be a number, got '2'"),
         (dict(frozen=1), '`frozen` must be a bool, got 1'),
         (dict(min_scale=8, max_scale=4), r'`init_scale` .* is outside'),
+        (
+            dict(init_scale=2.0**40, max_scale=2.0**24),
+            r'outside \[`min_scale` 1.0, `max_scale` 16777216.0\]',
+        ),
         (0.5, r'`init_scale` 0.5 is outside \[`min_scale` 1.0'),
     ],
 )

@@ -5,6 +5,7 @@ import random
 
 import pytest
 
+from benchmarks.spike_series import SERIES
 from mmstable.numerics.lr_ramp import LearningRateRamp
 from mmstable.numerics.sorted_window import SortedWindow
 from mmstable.numerics.spike import SpikeDetector
@@ -78,16 +79,112 @@ def test_losses_below_zero_are_judged_as_they_are():
     assert fed([*values, 40.0])[1] == [200]
 
 
+@pytest.mark.parametrize(
+    ('preset', 'most'),
+    [({}, 4), (dict(threshold=6.0, window=50, warmup=25), 8)],
+    ids=['default', 'ultra_safe'],
+)
+@pytest.mark.parametrize('name', SERIES)
+def test_healthy_series_and_their_thousandfold_spikes(name, preset, most):
+    values = list(SERIES[name](random.Random(1), 5000))
+    _, found = fed(values, **preset)
+    # The first ones of a long tail; the rates are in the benchmark.
+    assert len(found) <= most
+    # Again, with spikes: each is found, and none hides the next one.
+    detector = SpikeDetector(**preset)
+    for index, value in enumerate(values):
+        detector.observe(value)
+        if index > 500 and index % 50 == 0:
+            assert detector.observe(1000 * abs(detector.level))
+
+
+def test_zeros_say_nothing():
+    values = [v if i % 5 == 0 else 0.0 for i, v in enumerate(noise(1000))]
+    detector, found = fed([*values, 0.0, 50.0, 0.0, 50.0, *noise(5)])
+    assert found == [1001, 1003]
+    assert detector.level == pytest.approx(1.0, abs=0.1)
+    assert fed([0.0] * 500 + [1e9])[1] == []
+
+
+def test_zeros_do_not_delay_a_new_level():
+    rise = [v for pair in zip(noise(30, 9e3), [0.0] * 30) for v in pair]
+    assert len(fed([*noise(200), *rise])[1]) == 20
+
+
+def test_rare_hard_batches_become_known():
+    values = [50.0 if i % 30 == 29 else v for i, v in enumerate(noise(3000))]
+    detector, found = fed(values)
+    # Nothing else is known of the first ones.
+    assert found == [59, 89, 119]
+    assert 50 < detector.limit < 1000
+    # But not a thousand times the level.
+    _, found = fed([*values, 1000.0] * 5)
+    assert found[3:] == [3000 + 3001 * i for i in range(5)]
+
+
+def test_single_outliers_do_not_become_known():
+    values = [50.0 if i % 300 == 299 else v for i, v in enumerate(noise(3000))]
+    assert len(fed(values)[1]) == 10
+
+
+def test_a_long_tail_is_followed():
+    draw = random.Random(0)
+    values = [draw.lognormvariate(0, 1.5) for _ in range(20000)]
+    detector, found = fed(values)
+    assert max(values) > 150 * detector.level
+    assert len(found) <= 3
+
+
+def test_a_thousand_times_the_level_is_above_any_tail():
+    steps = [15.0, 28.0, 52.0, 98.0, 180.0, 340.0, 640.0, 800.0]
+    values = [v for step in steps for v in (*noise(100), step)]
+    detector, found = fed(values)
+    assert found == []
+    assert 800 < detector.limit < 1000 * detector.level
+
+
+def test_spikes_that_come_in_every_fifth_batch_are_usual():
+    values = [9e3 if i % 5 == 4 else v for i, v in enumerate(noise(5000))]
+    assert 20 <= len(fed(values)[1]) <= 40
+
+
+def test_a_high_threshold_is_not_lowered():
+    assert fed([1.0] * 100 + [1.7e4], threshold=33.0)[1] == []
+    assert fed([1.0] * 100 + [2.2e4], threshold=33.0)[1] == [100]
+
+
+@pytest.mark.parametrize('threshold', [0.5, 10.0, 1000.0])
+def test_extreme_numbers_are_measured(threshold):
+    values = [1e-300, 1e300, 5e-324, 1e308] * 100
+    detector, _ = fed([*noise(60), *values], threshold=threshold)
+    assert not math.isnan(detector.limit)
+
+
 def test_a_resumed_detector_goes_on():
-    values = [*noise(150), 50.0, *noise(40, seed=3), 60.0]
+    draw = random.Random(5)
+    values = [
+        *noise(150), 50.0, *noise(40, seed=3), 60.0, 9e3, *noise(3), 50.0,
+        *[draw.lognormvariate(0, 1.5) for _ in range(300)], 9e5,
+    ]  # fmt: skip
     whole, found = fed(values)
-    first, _ = fed(values[:100])
-    rest = SpikeDetector()
-    rest.load_state_dict(first.state_dict())
-    assert [
-        i + 100 for i, v in enumerate(values[100:]) if rest.observe(v)
-    ] == (found)
-    assert rest.state_dict() == whole.state_dict()
+    assert len(found) >= 4
+    for cut in (100, 151, 193, 300, 499):
+        first, _ = fed(values[:cut])
+        rest = SpikeDetector()
+        rest.load_state_dict(first.state_dict())
+        assert [
+            i + cut for i, v in enumerate(values[cut:]) if rest.observe(v)
+        ] == [i for i in found if i >= cut]
+        assert rest.state_dict() == whole.state_dict()
+
+
+def test_old_states_are_loaded_without_their_zeros():
+    window = [v for value in noise(50) for v in (value, 0.0)]
+    detector = SpikeDetector()
+    detector.load_state_dict(dict(window=window, spikes=[40.0]))
+    assert detector.level == pytest.approx(1.0, abs=0.1)
+    assert not detector.observe(2.0)
+    assert detector.observe(50.0)
 
 
 def test_quantiles_are_those_of_the_newest():

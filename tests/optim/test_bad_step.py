@@ -8,7 +8,18 @@ import torch
 from mmengine.logging import MessageHub
 
 from mmstable import Fault, Outcome, SafeAmpOptimWrapper, SafeOptimWrapper
-from tests.toys import INF, NAN, assert_same, spoiled, toy_batch, toy_net
+from mmstable.optim.window import Window
+from tests.toys import (
+    INF,
+    NAN,
+    ToyModel,
+    assert_same,
+    spoiled,
+    toy_batch,
+    toy_net,
+    toy_runner,
+    weights,
+)
 
 OPTIMIZERS = {
     'sgd': (torch.optim.SGD, dict(lr=0.1, momentum=0.9)),
@@ -257,3 +268,49 @@ def test_bad_accumulative_counts(counts):
     optimizer = torch.optim.SGD(toy_net().parameters(), lr=0.1)
     with pytest.raises(ValueError, match='`accumulative_counts` must be a'):
         SafeOptimWrapper(optimizer, accumulative_counts=counts)
+
+
+@pytest.mark.parametrize('precision', PRECISIONS)
+@pytest.mark.parametrize('fused', [False, True])
+def test_the_first_parameter_group_may_be_empty(tmp_path, precision, fused):
+    model = ToyModel()
+    groups = [dict(params=[]), dict(params=list(model.parameters()))]
+    optimizer = torch.optim.AdamW(groups, lr=0.01, fused=fused)
+    if precision == 'float32':
+        wrapper = SafeOptimWrapper(optimizer)
+    else:
+        wrapper = SafeAmpOptimWrapper(
+            optimizer=optimizer, dtype=precision, loss_scale=64.0
+        )
+    before = weights(model)
+    runner = toy_runner(tmp_path, wrapper, 3, model=model)
+    runner.train()
+    assert runner.optim_wrapper.applied_steps == 3
+    assert not torch.equal(before['net.head.bias'], model.net.head.bias)
+
+
+def test_an_optimizer_without_parameters():
+    optimizer = torch.optim.SGD([dict(params=[])], lr=0.1)
+    wrapper = SafeAmpOptimWrapper(optimizer=optimizer)
+    with pytest.raises(ValueError, match='no parameters in any of its groups'):
+        wrapper.device_type  # noqa: B018
+
+
+class FailingSGD(torch.optim.SGD):
+    def step(self, closure=None):
+        raise RuntimeError('cannot step')
+
+
+def test_an_optimizer_that_fails_on_huge_gradients_keeps_what_came_later():
+    # The norm overflows in float32, so the update is made by the host.
+    param = torch.nn.Parameter(torch.zeros(2))
+    param.grad = torch.full((2,), 1e30)
+    later = torch.ones(2)
+    wrapper = SafeOptimWrapper(FailingSGD([param], lr=0.1))
+    attempt = wrapper._safe_step._measure(
+        [param], [param.grad], Window(), iteration=1, kwargs={}
+    )
+    param.grad = later
+    with pytest.raises(RuntimeError, match='cannot step'):
+        wrapper._update.apply_wide(attempt, [1.4e30])
+    assert param.grad is later

@@ -110,6 +110,78 @@ def test_an_error_inside_leaves_autocast_as_it_was():
         assert torch.is_autocast_enabled('cpu')
 
 
+class Collector(nn.Module):
+    """Writes its results into what it is given."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = Spy(8, 2)
+        self.seen = {}
+
+    def forward(self, features, *, results, kept):
+        self.seen = {id(features), id(results), id(kept)}
+        for index, feature in enumerate(features):
+            assert feature.dtype is torch.float32
+            results.append(self.conv(feature))
+            kept[f'level {index}'] = feature.mean()
+        assert kept['pair'][0].dtype is torch.float32
+        features[0] = None
+
+
+class Pyramid(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.stem = Spy(4, 8)
+        self.head = Collector()
+
+    def forward(self, x):
+        features = [self.stem(x), self.stem(x + 1)]
+        pair = (features[0], 'text')
+        results, kept = [], {'pair': pair, 'half': features[1]}
+        self.head(features, results=results, kept=kept)
+        assert self.head.seen == {id(features), id(results), id(kept)}
+        assert features[0] is None
+        assert features[1] is kept['half'] is not None
+        assert kept['pair'] is pair
+        assert [f.dtype for f in (features[1], pair[0])] == [HALF, HALF]
+        assert sorted(kept) == ['half', 'level 0', 'level 1', 'pair']
+        return sum(result.square().mean() for result in results)
+
+
+def test_lists_and_dicts_are_the_ones_of_the_caller():
+    def train(patterns):
+        torch.manual_seed(0)
+        net = Pyramid()
+        wrapper = SafeAmpOptimWrapper(
+            optimizer=torch.optim.SGD(net.parameters(), lr=0.1),
+            fp32_modules=patterns,
+        )
+        for index in range(20):
+            with wrapper.optim_context(net):
+                loss = net(toy_batch(index)[0])
+            wrapper.update_params(loss)
+        assert net.head.conv.seen == FULL
+        return loss.item()
+
+    # Asked for by the name of the head, and of all below it.
+    assert train(['head']) == train(['head', 'head.conv']) < 0.1
+
+
+def test_containers_are_restored_after_an_error():
+    net = Pyramid()
+    wrapper = SafeAmpOptimWrapper(
+        optimizer=torch.optim.SGD(net.parameters(), lr=0.1),
+        fp32_modules=['head'],
+    )
+    features = [torch.ones(2, 8, dtype=HALF)]
+    with (
+        wrapper.optim_context(net),
+        pytest.raises(KeyError, match='pair'),
+    ):
+        net.head(features, results=[], kept={})
+    assert features[0].dtype is HALF
+
+
 def test_a_name_that_matches_nothing():
     net = toy_net()
     wrapper = SafeAmpOptimWrapper(

@@ -43,6 +43,17 @@ def test_faults_are_survived_and_logged(tmp_path):
     assert all(p.isfinite().all() for p in runner.model.parameters())
 
 
+def test_a_start_value_above_the_default_cap_finds_its_level(tmp_path):
+    wrapper = config_of(
+        'SafeAmpOptimWrapper', loss_scale=dict(init_scale=2.0**40)
+    )
+    runner = toy_runner(tmp_path, wrapper, max_iters=40)
+    runner.train()
+    scales = scalar(runner, 'stable/loss_scale')
+    assert max(scales) == 2.0**39
+    assert runner.optim_wrapper.applied_steps > 5
+
+
 def test_a_fault_is_named(tmp_path):
     seen = []
 
