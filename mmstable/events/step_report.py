@@ -147,3 +147,16 @@ class StepReport(Event):
     def skipped(self) -> bool:
         """Whether the step was skipped because of a fault."""
         return self.outcome is Outcome.SKIPPED
+
+
+def classify(loss_is_finite: bool, scale_can_shrink: bool) -> Fault:
+    """What a step with a non-finite gradient suffers from.
+
+    Args:
+        loss_is_finite (bool): Whether the loss itself was finite.
+        scale_can_shrink (bool): Whether the loss is scaled, and by more than
+            the lowest allowed scale.
+    """
+    if not loss_is_finite:
+        return Fault.NAN_LOSS
+    return Fault.OVERFLOW if scale_can_shrink else Fault.NAN_GRAD

@@ -10,10 +10,10 @@ from mmengine.runner import Runner
 
 from mmstable import run_view
 from mmstable.events import Fault, StepReport
+from mmstable.events.step_statistics import StepStatistics
 from mmstable.hooks.step_hook import StepHook
 from mmstable.messages.rate_limit import RateLimit
 from mmstable.messages.wording import make_wording
-from mmstable.numerics.step_statistics import StepStatistics
 from mmstable.registry import HOOKS, register_globally
 
 

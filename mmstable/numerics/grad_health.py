@@ -10,8 +10,6 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from mmstable.events import Fault
-
 HALF = (torch.float16, torch.bfloat16)
 # Values in a gradient from which on its own dot product pays off.
 _WORTH_A_CALL = 2**14
@@ -186,16 +184,3 @@ def wide_total_norm(grads: Sequence[Tensor], norm_type: float = 2.0) -> Tensor:
     return torch.linalg.vector_norm(
         torch.tensor(norms, dtype=torch.float64), norm_type
     )
-
-
-def classify(loss_is_finite: bool, scale_can_shrink: bool) -> Fault:
-    """What a step with a non-finite gradient suffers from.
-
-    Args:
-        loss_is_finite (bool): Whether the loss itself was finite.
-        scale_can_shrink (bool): Whether the loss is scaled, and by more than
-            the lowest allowed scale.
-    """
-    if not loss_is_finite:
-        return Fault.NAN_LOSS
-    return Fault.OVERFLOW if scale_can_shrink else Fault.NAN_GRAD

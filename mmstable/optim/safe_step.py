@@ -17,6 +17,7 @@ from mmstable.distributed.replica_copy import copy_limits, copy_optimizer
 from mmstable.distributed.step_consensus import StepConsensus
 from mmstable.events import Culprit, Fault, Outcome, StepReport
 from mmstable.events.step_queue import StepQueue
+from mmstable.events.step_report import classify
 from mmstable.numerics import grad_health
 from mmstable.numerics.loss_scaler import LossScaler
 from mmstable.optim.buffer_protection import BufferProtection
@@ -257,7 +258,7 @@ class SafeStep:
         if verdict is None:
             self._fall_behind(attempt)
             return
-        fault = grad_health.classify(
+        fault = classify(
             not verdict.loss_is_bad,
             self._scaler.can_shrink and not verdict.behind,
         )

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from mmstable.events import Fault, StepReport
+from mmstable.events.step_statistics import StepStatistics
 from mmstable.messages.guard_wording import GuardWording
 from mmstable.numerics.spike import SpikeDetector
-from mmstable.numerics.step_statistics import StepStatistics
 from mmstable.recovery.incident import Incident
 
 

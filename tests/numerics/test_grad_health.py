@@ -3,9 +3,7 @@ import math
 import pytest
 import torch
 
-from mmstable.events import Fault
 from mmstable.numerics.grad_health import (
-    classify,
     find_nonfinite,
     gradient_norms,
     nonfinite_flag,
@@ -96,16 +94,3 @@ def test_half_precision_norms_do_not_overflow():
 
 def test_flag_of_a_finite_value():
     assert nonfinite_flag(torch.tensor(3e38)).item() == 0.0
-
-
-@pytest.mark.parametrize(
-    ('loss_is_finite', 'scale_can_shrink', 'fault'),
-    [
-        (False, True, Fault.NAN_LOSS),
-        (False, False, Fault.NAN_LOSS),
-        (True, True, Fault.OVERFLOW),
-        (True, False, Fault.NAN_GRAD),
-    ],
-)
-def test_fault_classes(loss_is_finite, scale_can_shrink, fault):
-    assert classify(loss_is_finite, scale_can_shrink) is fault

@@ -1,0 +1,87 @@
+"""Imports go one way: a folder uses only those listed before it."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.some_files import some_files
+
+PACKAGE = Path(__file__).resolve().parents[1] / 'mmstable'
+ORDER = [
+    'version',
+    'registry',
+    'errors',
+    'settings',
+    'files',
+    'messages',
+    'checked_json',
+    'numerics',
+    'run_view',
+    'events',
+    'distributed',
+    'optim',
+    'run_state',
+    'checkpoint',
+    'loops',
+    'recovery',
+    'memory',
+    'forensics',
+    'liveness',
+    'preflight',
+    'legacy',
+    'fault_injection',
+    'report',
+    'hooks',
+    'strategies',
+    'demo',
+    'config_paths',
+    'registration',
+    'cli',
+]
+# They are the doors to everything.
+DOORS = ('__init__', '__main__')
+
+
+def imported(path: Path) -> Iterator[str]:
+    """Top-level names of mmstable that a file imports, at any place."""
+    for node in ast.walk(ast.parse(path.read_text(encoding='utf-8'))):
+        names: list[str] = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module == 'mmstable':
+            names = [f'mmstable.{alias.name}' for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names = [node.module]
+        for name in names:
+            package, _, rest = name.partition('.')
+            if package == 'mmstable' and rest:
+                yield rest.split('.')[0]
+
+
+def owner(path: Path) -> str:
+    return path.relative_to(PACKAGE).parts[0].partition('.')[0]
+
+
+FILES = [
+    path
+    for path in some_files(PACKAGE, '**/*.py')
+    if '.mim' not in path.parts and owner(path) not in DOORS
+]
+
+
+def test_every_folder_has_its_place():
+    unknown = {owner(path) for path in FILES} - set(ORDER)
+    assert not unknown
+
+
+@pytest.mark.parametrize(
+    'path', FILES, ids=lambda path: str(path.relative_to(PACKAGE))
+)
+def test_imports_go_one_way(path):
+    own = ORDER.index(owner(path))
+    later = {name for name in imported(path) if ORDER.index(name) > own}
+    assert not later
