@@ -7,8 +7,9 @@ from typing import Any
 
 from mmengine.config import Config, ConfigDict
 
-from mmstable.cli.suggest import did_you_mean, near_files
+from mmstable.cli.suggest import near_files
 from mmstable.errors import UsageError
+from mmstable.settings import did_you_mean
 
 # What `--amp` replaces. Other types carry logic of their own.
 _PLAIN_WRAPPERS = (

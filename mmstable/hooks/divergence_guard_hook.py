@@ -25,13 +25,7 @@ from mmstable.recovery.budget import RollbackBudget
 from mmstable.recovery.detector import DivergenceDetector
 from mmstable.recovery.diagnose import diagnose, diagnosis_folder
 from mmstable.recovery.diagnosis import FILE_NAME
-from mmstable.recovery.guard_settings import (
-    check_int,
-    check_memory,
-    check_share,
-    parse_ramp,
-    parse_spike,
-)
+from mmstable.recovery.guard_settings import parse_ramp, parse_spike
 from mmstable.recovery.incident import Incident
 from mmstable.recovery.lr_factor import LearningRateFactor
 from mmstable.recovery.policy import parse_actions
@@ -39,6 +33,7 @@ from mmstable.recovery.rollback import Rollback
 from mmstable.recovery.run_audit import RunAudit
 from mmstable.registry import HOOKS, register_globally
 from mmstable.run_state.snapshot import snapshot_bytes
+from mmstable.settings import integer, number
 
 _NAME = 'DivergenceGuardHook'
 
@@ -114,33 +109,35 @@ class DivergenceGuardHook(StepHook):
         self._wording = make_guard_wording(lang)
         self._watch = DivergenceDetector(
             dict(
-                window=check_int(_NAME, 'window', window, 20),
-                max_rate=check_share(_NAME, 'max_bad_rate', max_bad_rate),
-                max_in_a_row=check_int(
-                    _NAME, 'max_consecutive_bad', max_consecutive_bad, 1
+                window=integer(_NAME, 'window', window, 20),
+                max_rate=number(
+                    _NAME, 'max_bad_rate', max_bad_rate, above=0, at_most=1
                 ),
-                calibration_steps=check_int(
+                max_consecutive_bad=integer(
+                    _NAME, 'max_consecutive_bad', max_consecutive_bad
+                ),
+                calibration_steps=integer(
                     _NAME, 'calibration_steps', calibration_steps, 0
                 ),
-                least=window // 2,
+                least=int(window) // 2,
             ),
             parse_spike(_NAME, spike),
             self._wording,
         )
-        self._lr_factor = check_share(_NAME, 'lr_factor', lr_factor)
+        self._lr_factor = number(
+            _NAME, 'lr_factor', lr_factor, above=0, at_most=1
+        )
         self._lr_recovery = lr_recovery
         self._rates = LearningRateFactor(
             parse_ramp(_NAME, lr_recovery, warmup)
         )
-        self._interval = check_int(
-            _NAME, 'snapshot_interval', snapshot_interval, 1
-        )
-        self._max_memory = check_memory(
-            _NAME, 'max_snapshot_memory', max_snapshot_memory
+        self._interval = integer(_NAME, 'snapshot_interval', snapshot_interval)
+        self._max_memory = number(
+            _NAME, 'max_snapshot_memory', max_snapshot_memory, at_least=0
         )
         self._budget = RollbackBudget(
-            check_int(_NAME, 'max_rollbacks', max_rollbacks, 0),
-            check_int(_NAME, 'renew_rollbacks', renew_rollbacks, 1),
+            integer(_NAME, 'max_rollbacks', max_rollbacks, 0),
+            integer(_NAME, 'renew_rollbacks', renew_rollbacks),
         )
         self._way_back = Rollback(self._interval)
         self._lines = RateLimit(10, per=100)

@@ -19,7 +19,9 @@ from mmstable.hooks.safe_checkpoint_hook import SafeCheckpointHook
 from mmstable.optim.new_steps import window_is_open, wrappers_of
 from mmstable.registry import HOOKS, register_globally
 from mmstable.run_state.rng_keeper import RngKeeper
+from mmstable.settings import integer, names, one_of
 
+_NAME = 'EmergencyCheckpointHook'
 _SIGNALS = ('SIGTERM', 'SIGUSR1', 'SIGINT')
 
 
@@ -52,19 +54,10 @@ class EmergencyCheckpointHook(Hook):
     def __init__(
         self, signals: Sequence[str] = _SIGNALS, interval: int = 10
     ) -> None:
-        unknown = [name for name in signals if name not in _SIGNALS]
-        if unknown or isinstance(signals, str):
-            raise ValueError(
-                'EmergencyCheckpointHook: `signals` must be some of '
-                f'{_SIGNALS}, got {signals!r}.'
-            )
-        if not isinstance(interval, int) or interval < 1:
-            raise ValueError(
-                'EmergencyCheckpointHook: `interval` must be a positive int, '
-                f'got {interval!r}.'
-            )
-        self._signal = StopSignal(signals)
-        self._interval = interval
+        for name in names(_NAME, 'signals', signals):
+            one_of(_NAME, 'signals', name, _SIGNALS)
+        self._signal = StopSignal(names(_NAME, 'signals', signals))
+        self._interval = integer(_NAME, 'interval', interval)
         self._is_training = False
         self._common_val_iters = 0
         self._appointment: CoordinatedStop | None = None

@@ -15,6 +15,7 @@ from mmstable.events.run_header import describe_run, device_of
 from mmstable.events.run_recorder import RunRecorder
 from mmstable.optim.new_steps import record_losses, wrappers_of
 from mmstable.registry import HOOKS, register_globally
+from mmstable.settings import integer
 
 
 @register_globally(HOOKS)
@@ -36,15 +37,7 @@ class EventLogHook(Hook):
     priority = 'HIGH'
 
     def __init__(self, interval: int = 50) -> None:
-        if isinstance(interval, bool) or not isinstance(interval, int):
-            raise TypeError(
-                f'EventLogHook: `interval` must be an int, got {interval!r}.'
-            )
-        if interval < 1:
-            raise ValueError(
-                f'EventLogHook: `interval` must be at least 1, got {interval}.'
-            )
-        self._interval = interval
+        self._interval = integer('EventLogHook', 'interval', interval)
         self._recorder: RunRecorder | None = None
 
     def before_train(self, runner: Runner) -> None:

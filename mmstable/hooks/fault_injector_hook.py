@@ -19,6 +19,9 @@ from mmstable.fault_injection.ledger import Ledger
 from mmstable.optim.new_steps import wrappers_of
 from mmstable.optim.parameter_names import unwrap
 from mmstable.registry import HOOKS, register_globally
+from mmstable.settings import flag, integer, refuse
+
+_NAME = 'FaultInjectorHook'
 
 
 @register_globally(HOOKS)
@@ -51,28 +54,18 @@ class FaultInjectorHook(Hook):
         enabled: bool = False,
         seed: int = 0,
     ) -> None:
-        if not isinstance(enabled, bool):
-            raise TypeError(
-                f'FaultInjectorHook: `enabled` must be a bool, got '
-                f'{enabled!r}.'
-            )
-        if not isinstance(seed, int) or isinstance(seed, bool):
-            raise TypeError(
-                f'FaultInjectorHook: `seed` must be an int, got {seed!r}.'
-            )
+        flag(_NAME, 'enabled', enabled)
         if not isinstance(faults, (list, tuple)):
-            raise TypeError(
-                'FaultInjectorHook: `faults` must be a list of dicts, got '
-                f'{faults!r}.'
-            )
+            rule = 'a list of dicts'
+            refuse(_NAME, 'faults', rule, faults, right_type=False)
         if faults and not enabled:
             raise ValueError(
-                f'FaultInjectorHook: `faults` has {len(faults)} of them that '
+                f'{_NAME}: `faults` has {len(faults)} of them that '
                 'would spoil this run. Set `enabled=True` if that is what '
                 'you want, or take the hook out of the config.'
             )
         self._plan = [self._read(i, fault) for i, fault in enumerate(faults)]
-        self._seed = seed
+        self._seed = integer(_NAME, 'seed', seed, at_least=0)
         self._rank = 0
         self._ledger: Ledger | None = None
         self._handles: list[Any] = []
@@ -85,7 +78,7 @@ class FaultInjectorHook(Hook):
         try:
             return plan_fault(index, fault)
         except (TypeError, ValueError) as error:
-            raise type(error)(f'FaultInjectorHook: {error}.') from None
+            raise type(error)(f'{_NAME}: {error}') from None
 
     def before_train(self, runner: Runner) -> None:
         """Say loudly what is going to happen."""
@@ -99,8 +92,7 @@ class FaultInjectorHook(Hook):
                 fault.action.check(model)
             except ValueError as error:
                 raise ConfigError(
-                    f'FaultInjectorHook: faults[{fault.index}] '
-                    f'({fault.kind}): {error}.'
+                    f'{_NAME}: faults[{fault.index}] ({fault.kind}): {error}'
                 ) from error
         self._ledger = Ledger(Path(runner.work_dir), self._rank)
         runner.logger.warning(self._announcement(runner))

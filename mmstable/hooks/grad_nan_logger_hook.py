@@ -16,6 +16,9 @@ from mmstable.numerics.step_statistics import StepStatistics
 from mmstable.optim.new_steps import wrappers_of
 from mmstable.optim.stock_steps import StockSteps
 from mmstable.registry import HOOKS, register_globally
+from mmstable.settings import integer, number, renamed
+
+_NAME = 'GradNanLoggerHook'
 
 
 @register_globally(HOOKS)
@@ -34,12 +37,14 @@ class GradNanLoggerHook(StepHook):
         window (int): Steps that the rate of bad ones is taken over.
             Defaults to 200.
         max_bad_rate (float): The rate that is too high. Defaults to 0.05.
-        max_in_a_row (int): So many bad steps in a row are too many.
+        max_consecutive_bad (int): So many bad steps in a row are too many.
             Defaults to 5.
         calibration_steps (int): Overflows before so many steps were applied
             belong to the start. Defaults to 20.
         max_lines (int): Most lines in 100 iterations; how many more there
             were is said afterwards. Defaults to 10.
+        max_in_a_row (int, optional): The former name of
+            ``max_consecutive_bad``. Defaults to None.
     """
 
     def __init__(
@@ -48,32 +53,30 @@ class GradNanLoggerHook(StepHook):
         max_names: int = 3,
         window: int = 200,
         max_bad_rate: float = 0.05,
-        max_in_a_row: int = 5,
+        max_consecutive_bad: int = 5,
         calibration_steps: int = 20,
         max_lines: int = 10,
+        max_in_a_row: int | None = None,
     ) -> None:
         super().__init__()
-        for name, value, least in (
-            ('max_names', max_names, 1),
-            ('window', window, 20),
-            ('max_in_a_row', max_in_a_row, 1),
-            ('calibration_steps', calibration_steps, 0),
-            ('max_lines', max_lines, 1),
-        ):
-            if not isinstance(value, int) or value < least:
-                raise ValueError(
-                    f'GradNanLoggerHook: `{name}` must be an int of at least '
-                    f'{least}, got {value!r}.'
-                )
-        if not 0 < max_bad_rate < 1:
-            raise ValueError(
-                'GradNanLoggerHook: `max_bad_rate` must be between 0 and 1, '
-                f'got {max_bad_rate!r}.'
-            )
-        self._wording = make_wording(lang, max_names)
-        self._window = window
-        self._limits = (window, max_bad_rate, max_in_a_row, calibration_steps)
-        self._budget = RateLimit(max_lines, per=100)
+        max_consecutive_bad = renamed(
+            _NAME,
+            'max_in_a_row',
+            'max_consecutive_bad',
+            max_in_a_row,
+            max_consecutive_bad,
+        )
+        self._wording = make_wording(
+            lang, integer(_NAME, 'max_names', max_names)
+        )
+        self._window = integer(_NAME, 'window', window, 20)
+        self._limits = (
+            self._window,
+            number(_NAME, 'max_bad_rate', max_bad_rate, above=0, at_most=1),
+            integer(_NAME, 'max_consecutive_bad', max_consecutive_bad),
+            integer(_NAME, 'calibration_steps', calibration_steps, 0),
+        )
+        self._budget = RateLimit(integer(_NAME, 'max_lines', max_lines), 100)
         self._stats: dict[str, StepStatistics] = {}
         self._quiet_until: dict[str, int] = {}
         self._observed: set[str] = set()

@@ -23,7 +23,9 @@ from mmstable.liveness.stacks import write_exception, write_stacks
 from mmstable.optim.new_steps import window_is_open, wrappers_of
 from mmstable.registry import HOOKS, register_globally
 from mmstable.run_state.rng_keeper import RngKeeper, unpack
+from mmstable.settings import number
 
+_NAME = 'RankFailureHook'
 _OPTIMIZERS = os.path.dirname(torch.optim.__file__)
 # Words of torch's backends for a rank that does not answer any more.
 _SECOND_HAND = ('gloo', 'nccl', 'connection', 'broken pipe', 'timed out')
@@ -65,19 +67,9 @@ class RankFailureHook(Hook):
         lost_after: float = 120.0,
         grace: float = 10.0,
     ) -> None:
-        for name, value in (
-            ('interval', interval),
-            ('lost_after', lost_after),
-            ('grace', grace),
-        ):
-            if not isinstance(value, (int, float)) or not value > 0:
-                raise ValueError(
-                    f'RankFailureHook: `{name}` must be a positive number, '
-                    f'got {value!r}.'
-                )
-        self._interval = interval
-        self._lost_after = lost_after
-        self._grace = grace
+        self._interval = number(_NAME, 'interval', interval, above=0)
+        self._lost_after = number(_NAME, 'lost_after', lost_after, above=0)
+        self._grace = number(_NAME, 'grace', grace, above=0)
         self._watch: PeerWatch | None = None
         self._failure: PeerFailure | None = None
         self._keeper = RngKeeper()

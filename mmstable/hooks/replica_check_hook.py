@@ -20,7 +20,9 @@ from mmstable.numerics.fingerprint import fingerprints
 from mmstable.optim.new_steps import wrappers_of
 from mmstable.optim.parameter_names import clean_name, unwrap
 from mmstable.registry import HOOKS, register_globally
+from mmstable.settings import flag, integer, one_of
 
+_NAME = 'ReplicaCheckHook'
 _ACTIONS = ('warn', 'repair', 'stop')
 
 
@@ -61,20 +63,10 @@ class ReplicaCheckHook(StepHook):
         buffers: bool = False,
     ) -> None:
         super().__init__()
-        if not isinstance(interval, int) or interval < 1:
-            raise ValueError(
-                'ReplicaCheckHook: `interval` must be a positive int, got '
-                f'{interval!r}.'
-            )
-        if action not in _ACTIONS:
-            raise ValueError(
-                f'ReplicaCheckHook: `action` must be one of {_ACTIONS}, got '
-                f'{action!r}.'
-            )
-        self._interval = interval
-        self._action = action
-        self._optimizer = optimizer
-        self._buffers = buffers
+        self._interval = integer(_NAME, 'interval', interval)
+        self._action = one_of(_NAME, 'action', action, _ACTIONS)
+        self._optimizer = flag(_NAME, 'optimizer', optimizer)
+        self._buffers = flag(_NAME, 'buffers', buffers)
         self._is_on = False
 
     def before_train(self, runner: Runner) -> None:

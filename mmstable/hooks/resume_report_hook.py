@@ -13,6 +13,9 @@ from mmstable.hooks.safe_param_scheduler_hook import SafeParamSchedulerHook
 from mmstable.legacy.checkpoints import prepare_to_resume
 from mmstable.optim.new_steps import wrappers_of
 from mmstable.registry import HOOKS, register_globally
+from mmstable.settings import flag, text
+
+_NAME = 'ResumeReportHook'
 
 
 @register_globally(HOOKS)
@@ -39,8 +42,12 @@ class ResumeReportHook(Hook):
         checkpoint: str | None = None,
         override_lr_schedule: bool = False,
     ) -> None:
+        if checkpoint is not None:
+            text(_NAME, 'checkpoint', checkpoint)
         self._checkpoint = checkpoint
-        self._override = override_lr_schedule
+        self._override = flag(
+            _NAME, 'override_lr_schedule', override_lr_schedule
+        )
         self._configured: ConfiguredSchedule | None = None
         self._missing: list[str] | None = None
 

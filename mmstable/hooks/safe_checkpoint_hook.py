@@ -24,6 +24,9 @@ from mmstable.optim.new_steps import settle_steps, window_is_open
 from mmstable.optim.state_names import name_states
 from mmstable.registry import HOOKS, register_globally
 from mmstable.run_state.loop_state import RunStateResumer, collect_run_state
+from mmstable.settings import integer
+
+_NAME = 'SafeCheckpointHook'
 
 
 @register_globally(HOOKS)
@@ -48,8 +51,16 @@ class SafeCheckpointHook(CheckpointHook):
         **kwargs: The same, by name.
     """
 
+    interval: int
+    max_keep_ckpts: int
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        # -1 means never, and all.
+        self.interval = integer(_NAME, 'interval', self.interval, -1)
+        self.max_keep_ckpts = integer(
+            _NAME, 'max_keep_ckpts', self.max_keep_ckpts, -1
+        )
         self._saver = CheckpointSaver({})
         self._resumer = RunStateResumer()
         self._weights = TrainedWeights()

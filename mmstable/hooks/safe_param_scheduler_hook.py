@@ -14,6 +14,9 @@ from mmstable.hooks.step_hook import StepHook
 from mmstable.numerics.schedule_debt import ScheduleDebt
 from mmstable.optim.new_steps import wrappers_of
 from mmstable.registry import HOOKS, register_globally
+from mmstable.settings import flag, integer, no_match
+
+_NAME = 'SafeParamSchedulerHook'
 
 
 @register_globally(HOOKS)
@@ -42,12 +45,7 @@ class SafeParamSchedulerHook(StepHook, ParamSchedulerHook):
 
     def __init__(self, hold_on_skip: bool = True) -> None:
         super().__init__()
-        if not isinstance(hold_on_skip, bool):
-            raise TypeError(
-                'SafeParamSchedulerHook: `hold_on_skip` must be a bool, got '
-                f'{hold_on_skip!r}.'
-            )
-        self._hold_on_skip = hold_on_skip
+        self._hold_on_skip = flag(_NAME, 'hold_on_skip', hold_on_skip)
         self._debts: dict[str, ScheduleDebt] = {}
         self._has_told = False
 
@@ -92,16 +90,9 @@ class SafeParamSchedulerHook(StepHook, ParamSchedulerHook):
             name (str, optional): The optimizer wrapper whose schedules they
                 are; all if None. Defaults to None.
         """
-        if not isinstance(iterations, int) or iterations < 0:
-            raise ValueError(
-                'SafeParamSchedulerHook: `iterations` must be an int of at '
-                f'least 0, got {iterations!r}.'
-            )
+        integer(_NAME, 'iterations', iterations, at_least=0)
         if name is not None and name not in self._debts:
-            raise ValueError(
-                f"SafeParamSchedulerHook: no schedule for '{name}', only "
-                f'for: {", ".join(self._debts) or "nothing"}.'
-            )
+            raise ValueError(f'{_NAME}: {no_match("name", name, self._debts)}')
         for one in self._debts if name is None else [name]:
             self._debts[one].owe(iterations)
 

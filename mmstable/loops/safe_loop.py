@@ -33,6 +33,7 @@ from mmstable.run_state.rng import (
     raw_rng,
     restore_rng,
 )
+from mmstable.settings import flag
 
 _FACTS = tuple(field.name for field in fields(DataSignature))
 _KEYS = (*_FACTS, 'epoch', 'index', 'iteration', 'validated')
@@ -61,11 +62,7 @@ class SafeLoop(BaseLoop):
     def __init__(
         self, *args: Any, replay: bool = False, **kwargs: Any
     ) -> None:
-        if not isinstance(replay, bool):
-            raise TypeError(
-                f'{type(self).__name__}: `replay` must be a bool, got '
-                f'{replay!r}.'
-            )
+        flag(type(self).__name__, 'replay', replay)
         super().__init__(*args, **kwargs)
         self._replay = replay
         self._place = DataPosition()

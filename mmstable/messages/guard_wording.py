@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 
 from mmstable.events import Fault, Intervention
+from mmstable.settings import one_of
 
 
 class GuardWording(ABC):
@@ -90,8 +91,5 @@ def make_guard_wording(lang: str) -> GuardWording:
         'en': EnglishGuard,
         'zh_cn': ChineseGuard,
     }
-    if lang not in languages:
-        raise ValueError(
-            f'`lang` must be one of {sorted(languages)}, got {lang!r}.'
-        )
+    one_of('DivergenceGuardHook', 'lang', lang, languages)
     return languages[lang]()

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 from mmstable.events import Culprit, StepReport
+from mmstable.settings import one_of
 
 
 def modules_of(culprits: Sequence[Culprit]) -> dict[str, list[str]]:
@@ -66,8 +67,5 @@ def make_wording(lang: str, max_names: int) -> Wording:
     from mmstable.messages.wording_zh_cn import Chinese
 
     languages: dict[str, type[Wording]] = {'en': English, 'zh_cn': Chinese}
-    if lang not in languages:
-        raise ValueError(
-            f'`lang` must be one of {sorted(languages)}, got {lang!r}.'
-        )
+    one_of('GradNanLoggerHook', 'lang', lang, languages)
     return languages[lang](max_names)

@@ -14,7 +14,7 @@ class BadRate:
         window (int): How many steps to look back. Defaults to 200.
         max_rate (float): The share from which on it is too many.
             Defaults to 0.05.
-        max_in_a_row (int): So many bad ones in a row are too many.
+        max_consecutive_bad (int): So many bad ones in a row are too many.
             Defaults to 5.
         least (int): Steps that it takes before a share says anything.
             Defaults to 20.
@@ -24,12 +24,12 @@ class BadRate:
         self,
         window: int = 200,
         max_rate: float = 0.05,
-        max_in_a_row: int = 5,
+        max_consecutive_bad: int = 5,
         least: int = 20,
     ) -> None:
         self._recent: deque[bool] = deque(maxlen=window)
         self._max_rate = max_rate
-        self._max_in_a_row = max_in_a_row
+        self._max_consecutive_bad = max_consecutive_bad
         self._least = least
         self._bad = 0
         self.in_a_row = 0
@@ -50,7 +50,7 @@ class BadRate:
     @property
     def is_too_high(self) -> bool:
         """Whether this is no longer what healthy training does."""
-        if self.in_a_row >= self._max_in_a_row:
+        if self.in_a_row >= self._max_consecutive_bad:
             return True
         return len(self._recent) >= self._least and self.rate > self._max_rate
 

@@ -19,7 +19,7 @@ class StepStatistics:
     Args:
         window (int): How many steps to look back.
         max_rate (float): The share of bad ones that is too high.
-        max_in_a_row (int): So many bad ones in a row are too many.
+        max_consecutive_bad (int): So many bad ones in a row are too many.
         calibration_steps (int): Overflows before so many steps were applied
             belong to the start.
         least (int): Steps that it takes before a share says anything.
@@ -30,13 +30,13 @@ class StepStatistics:
         self,
         window: int,
         max_rate: float,
-        max_in_a_row: int,
+        max_consecutive_bad: int,
         calibration_steps: int,
         least: int = 20,
     ) -> None:
         # All bad steps, and those that are not part of finding a scale.
-        self.overall = BadRate(window, max_rate, max_in_a_row, least)
-        self.alarming = BadRate(window, max_rate, max_in_a_row, least)
+        self.overall = BadRate(window, max_rate, max_consecutive_bad, least)
+        self.alarming = BadRate(window, max_rate, max_consecutive_bad, least)
         self._calibration_steps = calibration_steps
         self._faults: deque[str | None] = deque(maxlen=window)
         self._has_grown = False

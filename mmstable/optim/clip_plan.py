@@ -10,7 +10,8 @@ from torch import Tensor
 
 from mmstable.numerics import grad_health
 from mmstable.numerics.clipping import ClipGroup, NormClip
-from mmstable.numerics.module_names import is_inside, no_such_module
+from mmstable.numerics.module_names import is_inside, module_names
+from mmstable.settings import no_match
 
 
 @dataclass(frozen=True)
@@ -113,10 +114,8 @@ def check_modules(where: str, clip: object, names: Sequence[str]) -> None:
         for module in group.modules:
             matches = [name for name in names if is_inside(name, [module])]
             if not matches:
-                raise ValueError(
-                    f'{where}: configs[{index}]: module_name '
-                    f'{no_such_module(module, names)}'
-                )
+                text = no_match('module_name', module, module_names(names))
+                raise ValueError(f'{where}: configs[{index}]: {text}')
             for name in matches:
                 if name in owner:
                     raise ValueError(

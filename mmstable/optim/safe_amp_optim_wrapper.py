@@ -17,7 +17,9 @@ from mmstable.numerics.scale_policy import ScalePolicy
 from mmstable.optim.fp32_modules import Fp32Modules
 from mmstable.optim.safe_optim_wrapper import SafeOptimWrapper
 from mmstable.registry import OPTIM_WRAPPERS, register_globally
+from mmstable.settings import flag, one_of
 
+_NAME = 'SafeAmpOptimWrapper'
 _SHORT_NAMES = {torch.float16: 'fp16', torch.bfloat16: 'bf16'}
 
 
@@ -65,7 +67,7 @@ class SafeAmpOptimWrapper(SafeOptimWrapper, AmpOptimWrapper):
         )
         SafeOptimWrapper.__init__(self, **kwargs)
         self._fp32_modules = Fp32Modules(fp32_modules)
-        self._use_fsdp = use_fsdp
+        self._use_fsdp = flag(_NAME, 'use_fsdp', use_fsdp)
 
     @property
     def device_type(self) -> str:
@@ -127,9 +129,5 @@ def _parse_dtype(dtype: str | torch.dtype | None) -> torch.dtype:
     if dtype is None:
         return torch.float16
     name = str(dtype).replace('torch.', '')
-    if name not in AmpOptimWrapper.valid_dtypes:
-        raise ValueError(
-            'SafeAmpOptimWrapper: `dtype` must be one of '
-            f'{AmpOptimWrapper.valid_dtypes}, got {dtype!r}.'
-        )
+    one_of(_NAME, 'dtype', name, AmpOptimWrapper.valid_dtypes)
     return getattr(torch, name)

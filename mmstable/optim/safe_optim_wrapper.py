@@ -28,6 +28,7 @@ from mmstable.optim.safe_step import SafeStep
 from mmstable.optim.saved_state import keep_configured_implementation
 from mmstable.optim.update import Update
 from mmstable.registry import OPTIM_WRAPPERS, register_globally
+from mmstable.settings import flag, integer
 
 
 @register_globally(OPTIM_WRAPPERS)
@@ -71,18 +72,18 @@ class SafeOptimWrapper(OptimWrapper):
         protect_buffers: bool = True,
         name_ranks: bool = True,
     ) -> None:
-        if not isinstance(accumulative_counts, int) or accumulative_counts < 1:
-            raise ValueError(
-                f'{type(self).__name__}: `accumulative_counts` must be a '
-                f'positive int, got {accumulative_counts!r}.'
-            )
+        owner = type(self).__name__
+        accumulative_counts = integer(
+            owner, 'accumulative_counts', accumulative_counts
+        )
+        flag(owner, 'protect_buffers', protect_buffers)
         clip = parse_clip_grad(clip_grad)
         OptimWrapper.__init__(
             self, optimizer, accumulative_counts, copy.copy(clip_grad)
         )
         self._names = ParameterNames(optimizer)
         self._update = Update(optimizer, self._names, clip)
-        self._name_ranks = name_ranks
+        self._name_ranks = flag(owner, 'name_ranks', name_ranks)
         self._announced = False
         self._warned_of_empty = False
         self._counts = {Outcome.APPLIED: 0, Outcome.SKIPPED: 0}

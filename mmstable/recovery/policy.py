@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from mmstable.events import Action, Fault
+from mmstable.settings import known_settings, mapping, one_of
 
 # What each fault can be met with, the default first. A bad step is always
-# left out; these come on top when there are too many of them.
+# skipped; these come on top when there are too many of them.
 _TOO_MANY = ('rollback', 'warn', 'lower_lr', 'stop')
 _CHOICES: Mapping[Fault, tuple[str, ...]] = {
     Fault.OVERFLOW: _TOO_MANY,
@@ -29,16 +30,10 @@ def parse_actions(
     """
     known = [fault.value for fault in _CHOICES]
     chosen = {fault: Action(names[0]) for fault, names in _CHOICES.items()}
-    for name, action in (actions or {}).items():
-        if name not in known:
-            raise ValueError(
-                f'{where}: `actions` is for {", ".join(known)}, got {name!r}.'
-            )
-        allowed = _CHOICES[Fault(name)]
-        if action not in allowed:
-            raise ValueError(
-                f"{where}: `actions['{name}']` must be one of "
-                f'{", ".join(allowed)}, got {action!r}.'
-            )
-        chosen[Fault(name)] = Action(action)
+    given = mapping(where, 'actions', actions)
+    known_settings(f'{where}: `actions`', given, known)
+    for name, action in given.items():
+        fault = Fault(name)
+        one_of(where, f"actions['{name}']", action, _CHOICES[fault])
+        chosen[fault] = Action(action)
     return chosen

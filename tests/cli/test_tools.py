@@ -236,7 +236,7 @@ def test_missing_checkpoint_is_suggested(
         (
             ['optim_wrapper.type=mmstable.SafeAmpOptimWrapper']
             + ['optim_wrapper.loss_scale=0'],
-            '`init_scale` must be positive, got 0.0',
+            '`init_scale` must be a finite number above 0, got 0',
         ),
         (
             ['optim_wrapper.type=mmstable.SafeAmpOptimWrapper']

@@ -571,31 +571,38 @@ def test_chinese_is_spoken(tmp_path):
 @pytest.mark.parametrize(
     ('settings', 'message'),
     [
-        (dict(actions=dict(nan='warn')), "`actions` is for .*, got 'nan'"),
+        (dict(actions=dict(nan='warn')), '`actions`: no setting `nan`; there'),
         (
             dict(actions=dict(poisoned='skip')),
             r"`actions\['poisoned'\]` must be one of rollback, warn, stop, "
             "got 'skip'",
         ),
         (dict(window=5), '`window` must be an int of at least 20, got 5'),
-        (dict(max_bad_rate=0), '`max_bad_rate` must be above 0'),
-        (dict(lr_factor=2.0), '`lr_factor` must be above 0 and at most 1'),
+        (dict(max_bad_rate=0), '`max_bad_rate` must be a finite'),
+        (dict(lr_factor=2.0), 'number above 0 and at most 1'),
         (dict(snapshot_interval=0), '`snapshot_interval` must be an int'),
         (dict(max_rollbacks=-1), '`max_rollbacks` must be an int'),
-        (dict(max_snapshot_memory='x'), '`max_snapshot_memory` must be a num'),
-        (dict(spike=dict(sigma=3)), "`spike` takes .*, got 'sigma'"),
+        (
+            dict(max_snapshot_memory='x'),
+            'must be a finite number of at',
+        ),
+        (dict(spike=dict(sigma=3)), '`spike`: no setting `sigma`; there'),
         (
             dict(spike=dict(threshold=0)),
-            '`spike.threshold` must be above 0 and',
+            '`spike.threshold` must be .* above 0 and at most 1000',
         ),
-        (dict(warmup=dict(start=1)), '`warmup` takes iters and start_factor'),
+        (dict(warmup=dict(start=1)), '`warmup`: no setting `start`; there'),
+        (dict(warmup=dict(start_factor=1)), '`warmup.iters` must be an int'),
+        (dict(warmup=3), '`warmup` must be a dict, got 3'),
+        (dict(window=True), '`window` must be an int .* got True'),
+        (dict(lr_recovery=False), '`lr_recovery` must be an int .* got Fal'),
         (dict(lang='fr'), '`lang` must be one of'),
     ],
 )
 def test_impossible_settings_are_refused(settings, message):
     from mmstable.hooks import DivergenceGuardHook
 
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((TypeError, ValueError), match=message):
         DivergenceGuardHook(**settings)
 
 
@@ -902,7 +909,9 @@ def test_trouble_of_one_optimizer_is_not_ended_by_another():
     from mmstable.messages.guard_wording import make_guard_wording
     from mmstable.recovery.detector import DivergenceDetector
 
-    limits = dict(window=20, max_rate=0.5, max_in_a_row=9, calibration_steps=0)
+    limits = dict(
+        window=20, max_rate=0.5, max_consecutive_bad=9, calibration_steps=0
+    )
     watch = DivergenceDetector(limits, {}, make_guard_wording('en'))
     watch.follow(['a', 'b'])
     for iteration in (1, 2, 3):
