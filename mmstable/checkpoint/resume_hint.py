@@ -1,10 +1,12 @@
-"""The command that goes on with a run from one of its checkpoints."""
+"""The command that resumes a run from one of its checkpoints."""
 
 from __future__ import annotations
 
 import shlex
 
 from mmengine.runner import Runner
+
+from mmstable.messages import say
 
 
 def resume_command_for(runner: Runner, path: str) -> str:
@@ -21,4 +23,4 @@ def resume_hint(runner: Runner, path: str | None) -> str:
     """A sentence for the owner of the run, empty without a checkpoint."""
     if path is None:
         return ''
-    return f'Go on with: {resume_command_for(runner, path)}'
+    return say('resume.command', command=resume_command_for(runner, path))

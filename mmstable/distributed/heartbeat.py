@@ -18,6 +18,7 @@ from mmengine.dist import get_rank, get_world_size
 from torch.distributed import Store
 
 from mmstable.distributed.store import open_store
+from mmstable.messages import say
 
 _DONE = 'done'
 _SERIAL = itertools.count()
@@ -43,9 +44,16 @@ class PeerFailure:
     decided: bool = False
 
     def __str__(self) -> str:
-        node = f' ({self.node})' if self.node else ''
-        place = f' after iteration {self.iteration}' * (self.iteration >= 0)
-        return f'rank {self.rank}{node} failed{place}: {self.error}'
+        when = ''
+        if self.iteration >= 0:
+            when = say('rank.after_iteration', iteration=self.iteration)
+        return say(
+            'rank.failed',
+            rank=self.rank,
+            node=say('rank.node', node=self.node) if self.node else '',
+            when=when,
+            error=self.error,
+        )
 
 
 class PeerWatch:
@@ -196,17 +204,9 @@ class PeerWatch:
 
 
 def _gone(rank: int, silent: float) -> PeerFailure:
-    return PeerFailure(
-        rank,
-        '',
-        -1,
-        f'no sign of life for {silent:.0f} s. It was killed (out of memory? '
-        'see `dmesg`), its machine is gone, or it hangs',
-    )
+    return PeerFailure(rank, '', -1, say('rank.silent', seconds=silent))
 
 
 def _store_is_gone(error: RuntimeError) -> PeerFailure:
     # Without torchrun it is rank 0 that keeps the store.
-    return PeerFailure(
-        0, '', -1, f'the store of this run is gone with it ({error})'
-    )
+    return PeerFailure(0, '', -1, say('rank.store_gone', error=error))

@@ -25,6 +25,7 @@ from mmstable.distributed.parallelism import (
 from mmstable.distributed.store import meet
 from mmstable.errors import ReplicasDivergedError
 from mmstable.events import Culprit, Origin
+from mmstable.messages import say
 
 # Seconds until a rank takes a fault for its own: all get their averaged
 # gradients at about the same time.
@@ -216,10 +217,7 @@ class StepConsensus:
             _digest,
         )
         if digest is None and self.is_behind:
-            raise ReplicasDivergedError(
-                'this rank has missed an update, and the others do not come '
-                'to give it what it missed.'
-            )
+            raise ReplicasDivergedError(say('rank.never_caught_up'))
         if digest is None and not certain:
             self._missed = tuple(culprits[:_MOST_CULPRITS])
             return None

@@ -12,6 +12,7 @@ from mmengine.logging import print_log
 
 from mmstable.events.json_lines import encode
 from mmstable.events.records import Event, RunStart
+from mmstable.messages import say
 
 
 class EventLog:
@@ -97,9 +98,7 @@ class EventLog:
             return
         self._warned = True
         print_log(
-            'mmstable: EventLogHook: cannot write the event file in '
-            f"'{self._directory}': {error}. Training goes on, and events are "
-            'lost for as long as this lasts.',
+            say('events.lost', folder=self._directory, error=error),
             logger='current',
             level=logging.WARNING,
         )

@@ -215,9 +215,3 @@ class Injection:
     kind: str
     target: str
     value: str
-
-    def __str__(self) -> str:
-        return (
-            f'Iter {self.iteration}: {self.kind}, {self.value} in '
-            f"'{self.target}', rank {self.rank}"
-        )

@@ -95,7 +95,8 @@ class PlannedFault:
     @property
     def name(self) -> str:
         """What it does, without when."""
-        return f'{self.kind}({self.settings})'
+        settings = f'({self.settings})' if self.settings else ''
+        return f'{self.kind}{settings}'
 
     def __str__(self) -> str:
         return f'{self.name} {self.when}'

@@ -16,7 +16,8 @@ from mmstable.errors import TrainingDiverged
 from mmstable.events import Action, Culprit, Fault, Intervention, StepReport
 from mmstable.events.samples import read_losses
 from mmstable.hooks.step_hook import StepHook
-from mmstable.messages.guard_wording import make_guard_wording
+from mmstable.messages import say
+from mmstable.messages.language import check_language
 from mmstable.messages.rate_limit import RateLimit
 from mmstable.optim.new_steps import window_is_open, wrappers_of
 from mmstable.optim.parameter_names import unwrap
@@ -26,6 +27,7 @@ from mmstable.recovery.detector import DivergenceDetector
 from mmstable.recovery.diagnose import diagnose, diagnosis_folder
 from mmstable.recovery.diagnosis import FILE_NAME
 from mmstable.recovery.guard_settings import parse_ramp, parse_spike
+from mmstable.recovery.guard_text import describe_intervention
 from mmstable.recovery.incident import Incident
 from mmstable.recovery.lr_factor import LearningRateFactor
 from mmstable.recovery.policy import parse_actions
@@ -80,7 +82,9 @@ class DivergenceGuardHook(StepHook):
         max_rollbacks (int): After so many the run is stopped. Defaults to 3.
         renew_rollbacks (int): Good steps after the last one that make them
             all available again. Defaults to 10000.
-        lang (str): 'en' or 'zh_cn'. Defaults to 'en'.
+        lang (str, optional): The language of all lines of the run, 'en' or
+            'zh_cn'. Defaults to None, which means that of another hook, or
+            of the environment variable ``MMSTABLE_LANG``, or English.
     """
 
     # After those that record a step, ahead of EMAHook (NORMAL), so that a bad
@@ -102,11 +106,11 @@ class DivergenceGuardHook(StepHook):
         max_snapshot_memory: float = 8.0,
         max_rollbacks: int = 3,
         renew_rollbacks: int = 10000,
-        lang: str = 'en',
+        lang: str | None = None,
     ) -> None:
         super().__init__()
         self._actions = parse_actions(_NAME, actions)
-        self._wording = make_guard_wording(lang)
+        self.lang = check_language(_NAME, lang)
         self._watch = DivergenceDetector(
             dict(
                 window=integer(_NAME, 'window', window, 20),
@@ -122,7 +126,6 @@ class DivergenceGuardHook(StepHook):
                 least=int(window) // 2,
             ),
             parse_spike(_NAME, spike),
-            self._wording,
         )
         self._lr_factor = number(
             _NAME, 'lr_factor', lr_factor, above=0, at_most=1
@@ -149,6 +152,7 @@ class DivergenceGuardHook(StepHook):
 
     def before_run(self, runner: Runner) -> None:
         """Look at the model before anything is loaded into it."""
+        super().before_run(runner)
         self._audit = RunAudit(unwrap(runner.model))
 
     def before_train(self, runner: Runner) -> None:
@@ -226,9 +230,17 @@ class DivergenceGuardHook(StepHook):
         size = 2 * snapshot_bytes(runner)
         if size > self._max_memory * 2**30:
             self._way_back.snapshots = None
-            line = self._wording.no_snapshots(size / 2**30, self._max_memory)
+            line = say(
+                'guard.no_snapshots',
+                gibibytes=size / 2**30,
+                limit=self._max_memory,
+            )
         else:
-            line = self._wording.snapshots(self._interval, size / 2**20)
+            line = say(
+                'guard.snapshots',
+                interval=self._interval,
+                mebibytes=size / 2**20,
+            )
         runner.logger.info(f'{_NAME}: {line}')
 
     def _is_time_for_snapshot(self, runner: Runner) -> bool:
@@ -251,7 +263,7 @@ class DivergenceGuardHook(StepHook):
         if self._actions[Fault.SPIKE] not in (Action.WARN, Action.SKIP):
             anywhere = dist.any_rank(trouble is not None)
             if anywhere and trouble is None:
-                reason = self._wording.elsewhere('loss')
+                reason = say('guard.spike_on_other_rank', subject='loss')
                 trouble = Incident(Fault.SPIKE, reason, iteration, 'loss')
         self._note(trouble)
 
@@ -265,7 +277,7 @@ class DivergenceGuardHook(StepHook):
         self._note(
             Incident(
                 Fault.POISONED,
-                self._wording.poisoned(list_culprits(culprits)),
+                say('guard.poisoned', names=list_culprits(culprits)),
                 self._watch.since(iteration),
                 culprits=tuple(culprits),
             )
@@ -346,8 +358,8 @@ class DivergenceGuardHook(StepHook):
         runner.call_hook('after_intervention', intervention=done)
         grave = done.action in (Action.ROLLBACK, Action.STOP)
         if grave or self._lines.allows(done.iteration):
-            line = self._wording.intervention(
-                done, str(self._budget), self._lr_recovery
+            line = describe_intervention(
+                done, self._budget.spent, self._budget.most, self._lr_recovery
             )
             runner.logger.warning(f'{_NAME}: {line}')
 
@@ -360,7 +372,6 @@ class DivergenceGuardHook(StepHook):
             self._rollbacks,
             self._rollback_count,
             self._watch.counts(),
-            self._wording,
         )
         folder = diagnosis_folder(runner)
         if is_main_process():

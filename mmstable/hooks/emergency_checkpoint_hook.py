@@ -16,6 +16,7 @@ from mmstable.distributed.coordinated_stop import CoordinatedStop
 from mmstable.distributed.parallelism import Sharing, find_sharing
 from mmstable.errors import StoppedBySignal, TrainingDiverged
 from mmstable.hooks.safe_checkpoint_hook import SafeCheckpointHook
+from mmstable.messages import say
 from mmstable.optim.new_steps import window_is_open, wrappers_of
 from mmstable.registry import HOOKS, register_globally
 from mmstable.run_state.rng_keeper import RngKeeper
@@ -31,7 +32,7 @@ class EmergencyCheckpointHook(Hook):
 
     On a signal the iteration that is on, of training or of validation, is
     finished first, and all ranks agree. Then ``emergency_iter_N.pth`` is
-    saved, the command to go on is printed, and the run ends with exit code
+    saved, the command to resume is printed, and the run ends with exit code
     128 + the signal's number. A second signal ends it at once.
 
     On an exception the state after the last complete step is saved; with
@@ -68,10 +69,7 @@ class EmergencyCheckpointHook(Hook):
         self._is_training = True
         self._appointment = self._prepare_appointment(runner)
         if not self._signal.install():
-            runner.logger.warning(
-                'EmergencyCheckpointHook: training runs outside the main '
-                'thread, which is the only one that hears signals.'
-            )
+            runner.logger.warning(say('emergency.no_signals'))
 
     def after_train_iter(
         self,
@@ -136,18 +134,20 @@ class EmergencyCheckpointHook(Hook):
         if get_world_size() > 1:
             if any(hasattr(h, 'saves_on_exception') for h in runner.hooks):
                 return
+            error = type(exception).__name__
             runner.logger.error(
-                f'{type(exception).__name__} on this rank: no emergency '
-                'checkpoint without RankFailureHook, because the other ranks '
-                'may be waiting.'
+                say('emergency.needs_rank_failure_hook', error=error)
             )
             return
         path = self._save(runner, self._keeper.of(runner))
         if path is not None:
             runner.logger.error(
-                f'mmstable: training failed with {type(exception).__name__}. '
-                f'The state before it is saved in {path}. '
-                f'{resume_hint(runner, path)}'
+                say(
+                    'emergency.failed',
+                    error=type(exception).__name__,
+                    path=path,
+                    resume=resume_hint(runner, path),
+                )
             )
 
     def _prepare_appointment(self, runner: Runner) -> CoordinatedStop | None:
@@ -167,16 +167,18 @@ class EmergencyCheckpointHook(Hook):
 
     def _stop(self, runner: Runner) -> None:
         received = self._signal.received
-        name = 'a signal to another rank'
+        name = say('emergency.other_rank')
         if received is not None:
             name = received.name
         path = self._save(runner)
-        saved = f'saved {path}' if path else 'no state that could be saved'
-        if is_main_process():
-            runner.logger.warning(
-                f'mmstable: stopped by {name}: {saved}. '
-                f'{resume_hint(runner, path)}'
+        text = say('emergency.stopped_unsaved', signal=name)
+        if path is not None:
+            resume = resume_hint(runner, path)
+            text = say(
+                'emergency.stopped', signal=name, path=path, resume=resume
             )
+        if is_main_process():
+            runner.logger.warning(text)
         raise StoppedBySignal(name, received or 15)
 
     def _save(
@@ -187,8 +189,5 @@ class EmergencyCheckpointHook(Hook):
                 if rng:
                     return hook.save_alone(runner, rng)
                 return hook.save_emergency(runner)
-        runner.logger.warning(
-            'EmergencyCheckpointHook: nothing is saved without '
-            'SafeCheckpointHook (default_hooks.checkpoint).'
-        )
+        runner.logger.warning(say('emergency.needs_checkpoint_hook'))
         return None

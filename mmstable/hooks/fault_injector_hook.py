@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from mmstable.events import Injection
 from mmstable.fault_injection.action import Scene, disarm
 from mmstable.fault_injection.kinds import PlannedFault, plan_fault
 from mmstable.fault_injection.ledger import Ledger
+from mmstable.messages import say
 from mmstable.optim.new_steps import wrappers_of
 from mmstable.optim.parameter_names import unwrap
 from mmstable.registry import HOOKS, register_globally
@@ -141,9 +143,12 @@ class FaultInjectorHook(Hook):
         self._due = {}
         for fault in missed:
             runner.logger.warning(
-                f'mmstable: FaultInjectorHook: iteration {runner.iter + 1} '
-                f'had no place for faults[{fault.index}] '
-                f'({fault.name}): nothing was injected.'
+                say(
+                    'faults.missed',
+                    iteration=runner.iter + 1,
+                    index=fault.index,
+                    fault=fault.name,
+                )
             )
 
     def on_exception(self, runner: Runner, exception: BaseException) -> None:
@@ -158,8 +163,12 @@ class FaultInjectorHook(Hook):
         ledger = self._ledger if fault.action.ends_process else None
         if ledger is not None and (iteration, fault.name) in ledger:
             runner.logger.warning(
-                f'mmstable: FaultInjectorHook: iteration {iteration} is '
-                f'spared {fault.kind}, which has happened: see {ledger.path}'
+                say(
+                    'faults.spared',
+                    iteration=iteration,
+                    kind=fault.kind,
+                    file=ledger.path,
+                )
             )
             del self._due[fault]
             return
@@ -193,27 +202,26 @@ class FaultInjectorHook(Hook):
     def _tell(self, runner: Runner) -> None:
         untold, self._untold = self._untold, []
         for injection in untold:
-            runner.logger.warning(f'mmstable: injected: {injection}')
+            runner.logger.warning(say('faults.injected', **asdict(injection)))
             runner.call_hook('after_fault_injected', fault=injection)
 
     def _announcement(self, runner: Runner) -> str:
-        lines = [
-            'mmstable: FaultInjectorHook: THIS RUN IS BROKEN ON PURPOSE, by '
-            f'{len(self._plan)} fault(s), seed {self._seed}:'
+        faults = [
+            f'  [{one.index}] {one}{self._why_never(one, runner.max_iters)}'
+            for one in self._plan
         ]
-        for fault in self._plan:
-            never = self._why_never(fault, runner.max_iters)
-            lines.append(f'  [{fault.index}] {fault}{never}')
-        lines.append(
-            'Take FaultInjectorHook out of the config to train for real.'
+        return say(
+            'faults.planned',
+            count=len(faults),
+            seed=self._seed,
+            faults=faults,
         )
-        return '\n'.join(lines)
 
     @staticmethod
     def _why_never(fault: PlannedFault, max_iters: int) -> str:
         ranks = fault.schedule.rank
         if ranks is not None and min(ranks) >= get_world_size():
-            return f' (NEVER: there are {get_world_size()} rank(s) only)'
+            return say('faults.too_few_ranks', ranks=get_world_size())
         if fault.schedule.begins_after(max_iters):
-            return f' (NEVER: the run ends with iteration {max_iters})'
+            return say('faults.too_late', last=max_iters)
         return ''

@@ -62,6 +62,7 @@ class GradClipHook(StepHook):
 
     def before_run(self, runner: Runner) -> None:
         """Take over the clipping of every optimizer of the run."""
+        super().before_run(runner)
         if not isinstance(runner.optim_wrapper, Mapping) and hasattr(
             runner.optim_wrapper, 'step'
         ):

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
 from typing import Any
 
 from mmengine.runner import Runner
 
 from mmstable.events import Fault, StepReport
+from mmstable.events.step_text import describe_step
 from mmstable.hooks.step_hook import StepHook
+from mmstable.messages import say
+from mmstable.messages.language import check_language
 from mmstable.messages.rate_limit import RateLimit
-from mmstable.messages.wording import make_wording
 from mmstable.numerics.step_statistics import StepStatistics
 from mmstable.optim.new_steps import wrappers_of
 from mmstable.optim.stock_steps import StockSteps
@@ -31,7 +32,9 @@ class GradNanLoggerHook(StepHook):
     their kind. With mmengine's own wrappers it can only observe.
 
     Args:
-        lang (str): 'en' or 'zh_cn'. Defaults to 'en'.
+        lang (str, optional): The language of all lines of the run, 'en' or
+            'zh_cn'. Defaults to None, which means that of another hook, or
+            of the environment variable ``MMSTABLE_LANG``, or English.
         max_names (int): Most parameters to name in a line. The event file
             has all of them. Defaults to 3.
         window (int): Steps that the rate of bad ones is taken over.
@@ -49,7 +52,7 @@ class GradNanLoggerHook(StepHook):
 
     def __init__(
         self,
-        lang: str = 'en',
+        lang: str | None = None,
         max_names: int = 3,
         window: int = 200,
         max_bad_rate: float = 0.05,
@@ -66,9 +69,8 @@ class GradNanLoggerHook(StepHook):
             max_in_a_row,
             max_consecutive_bad,
         )
-        self._wording = make_wording(
-            lang, integer(_NAME, 'max_names', max_names)
-        )
+        self.lang = check_language(_NAME, lang)
+        self._max_names = integer(_NAME, 'max_names', max_names)
         self._window = integer(_NAME, 'window', window, 20)
         self._limits = (
             self._window,
@@ -81,16 +83,6 @@ class GradNanLoggerHook(StepHook):
         self._quiet_until: dict[str, int] = {}
         self._observed: set[str] = set()
 
-    def before_train(self, runner: Runner) -> None:
-        """Say what is on, and what is not."""
-        super().before_train(runner)
-        for name, wrapper in wrappers_of(runner.optim_wrapper).items():
-            if _is_scaled(runner, name):
-                scale = wrapper.loss_scaler.get_scale()
-                line = self._wording.enabled('fp16', scale)
-                if line is not None:
-                    runner.logger.info(line)
-
     def step_sources(self, runner: Runner) -> dict[str, Any]:
         """All wrappers; those of mmengine are watched from outside."""
         sources = {}
@@ -100,9 +92,8 @@ class GradNanLoggerHook(StepHook):
             else:
                 sources[name] = StockSteps(wrapper, runner.model)
                 self._observed.add(name)
-                runner.logger.warning(
-                    self._wording.observes_only(type(wrapper).__name__)
-                )
+                kind = type(wrapper).__name__
+                runner.logger.warning(say('steps.observed_only', wrapper=kind))
         for name in sources:
             self._stats.setdefault(name, StepStatistics(*self._limits))
         return sources
@@ -119,8 +110,8 @@ class GradNanLoggerHook(StepHook):
             self._warn_if_too_many(runner, name, report)
 
     def after_train(self, runner: Runner) -> None:
-        """Say what was left out."""
-        self._tell_left_out(runner)
+        """Say how many lines were not printed."""
+        self._tell_unprinted(runner)
 
     def _publish(self, runner: Runner, name: str, report: StepReport) -> None:
         hub, stats = runner.message_hub, self._stats[name]
@@ -138,22 +129,27 @@ class GradNanLoggerHook(StepHook):
     def _tell(self, runner: Runner, name: str, report: StepReport) -> None:
         if not self._budget.allows(report.iteration):
             return
-        self._tell_left_out(runner)
-        where = f'Iter {report.iteration}'
-        if not self._is_alone():
-            where += f' [{name}]'
+        self._tell_unprinted(runner)
+        where = self._where(name, report)
         scaled = _is_scaled(runner, name)
         runner.logger.log(
             logging.INFO
             if report.fault is Fault.OVERFLOW
             else logging.WARNING,
-            self._wording.bad_step(where, report, scaled),
+            describe_step(where, report, scaled, self._max_names),
         )
 
-    def _tell_left_out(self, runner: Runner) -> None:
-        facts = self._budget.take_left_out()
+    def _where(self, name: str, report: StepReport) -> str:
+        wrapper = '' if self._is_alone() else f' [{name}]'
+        return f'Iter {report.iteration}{wrapper}'
+
+    def _tell_unprinted(self, runner: Runner) -> None:
+        facts = self._budget.take_unprinted()
         if facts is not None:
-            runner.logger.info(self._wording.left_out(*facts))
+            count, first, last = facts
+            runner.logger.info(
+                say('steps.unprinted', count=count, first=first, last=last)
+            )
 
     def _warn_if_too_many(
         self, runner: Runner, name: str, report: StepReport
@@ -164,12 +160,19 @@ class GradNanLoggerHook(StepHook):
             return
         self._quiet_until[name] = report.iteration + self._window
         bad, seen = stats.alarming.counts()
+        _, max_rate, max_consecutive, _ = self._limits
+        fault = stats.commonest_fault()
         runner.logger.warning(
-            self._wording.too_many(
-                bad,
-                seen,
-                stats.alarming.in_a_row,
-                replace(report, fault=stats.commonest_fault()),
+            say(
+                'steps.too_many',
+                where=self._where(name, report),
+                bad=bad,
+                seen=seen,
+                percent=100 * bad / seen,
+                consecutive=stats.alarming.in_a_row,
+                max_percent=100 * max_rate,
+                max_consecutive=max_consecutive,
+                advice=say(f'steps.advice.{fault.value}'),
             )
         )
 

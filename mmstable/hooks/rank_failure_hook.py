@@ -20,6 +20,7 @@ from mmstable.errors import MMStableError, PeerFailedError, StoppedBySignal
 from mmstable.hooks.event_log_hook import EventLogHook
 from mmstable.hooks.safe_checkpoint_hook import SafeCheckpointHook
 from mmstable.liveness.stacks import write_exception, write_stacks
+from mmstable.messages import say
 from mmstable.optim.new_steps import window_is_open, wrappers_of
 from mmstable.registry import HOOKS, register_globally
 from mmstable.run_state.rng_keeper import RngKeeper, unpack
@@ -41,7 +42,7 @@ class RankFailureHook(Hook):
     ``stability/stacks.rankN.txt``; the one that failed saves
     ``emergency_iter_N.pth``, if all ranks hold the same state; the others
     say why, and end with exit code 21. A rank that was killed is noticed
-    too; then the newest regular checkpoint is the one to go on from.
+    too; then the newest regular checkpoint is the one to resume from.
 
     Exceptions are heard of through mmstable's loops. Saving takes
     :class:`SafeCheckpointHook`. With one process it does nothing.
@@ -139,20 +140,20 @@ class RankFailureHook(Hook):
         write_exception(_folder(runner), get_rank(), exception)
         failure = self._find_reason(runner, exception)
         if failure.rank != get_rank():
-            text = f'{failure}. This rank stops.'
             self._stop()
-            raise PeerFailedError(text) from exception
+            raise _error(failure) from exception
         path = self._save(runner, exception)
         self._watch.leave('result', path or '')
+        resume = _describe(runner, path)
         runner.logger.error(
-            f'mmstable: {failure}. All ranks stop. {_describe(runner, path)}'
+            say('rank.all_stop', failure=failure, resume=resume)
         )
         self._stop()
 
     def _raise_failure(self) -> None:
         if self._failure is not None:
             self._stop()
-            raise PeerFailedError(f'{self._failure}. This rank stops.')
+            raise _error(self._failure)
 
     def _stop(self) -> None:
         watch, self._watch = self._watch, None
@@ -175,9 +176,7 @@ class RankFailureHook(Hook):
     def _save(self, runner: Runner, exception: BaseException) -> str | None:
         reason = _why_not_to_save(runner, exception)
         if reason is not None:
-            runner.logger.error(
-                f'mmstable: no emergency checkpoint, because {reason}.'
-            )
+            runner.logger.error(say('rank.not_saved', reason=reason))
             return None
         rng = self._collect_rng(runner)
         for hook in runner.hooks:
@@ -258,15 +257,15 @@ def _iterations_done(runner: Runner) -> int:
 
 def _why_not_to_save(runner: Runner, exception: BaseException) -> str | None:
     if find_sharing(runner.model) is not Sharing.REDUCED:
-        return 'no rank has the whole state of this run'
+        return say('rank.has_no_whole_state')
     for frame, _ in traceback.walk_tb(exception.__traceback__):
         if frame.f_code.co_filename.startswith(_OPTIMIZERS):
-            return 'the weights were being updated'
+            return say('rank.was_updating')
     wrappers = wrappers_of(runner.optim_wrapper).values()
     if any(getattr(wrapper, 'is_behind', False) for wrapper in wrappers):
-        return 'this rank has missed the newest update'
+        return say('rank.is_behind')
     if window_is_open(runner.optim_wrapper):
-        return 'gradients were being accumulated'
+        return say('rank.was_accumulating')
     return None
 
 
@@ -280,18 +279,22 @@ def _folder(runner: Runner) -> Path:
 
 def _describe(runner: Runner, path: str | None) -> str:
     if path is None:
-        return 'Go on from the newest checkpoint with --resume auto.'
-    return f'Saved {path}. {resume_hint(runner, path)}'
+        return say('resume.newest')
+    return say('rank.saved', path=path, resume=resume_hint(runner, path))
+
+
+def _error(failure: PeerFailure) -> PeerFailedError:
+    return PeerFailedError(say('rank.this_stops', failure=failure))
 
 
 def _say_goodbye(
     runner: Runner, failure: PeerFailure, path: str | None
 ) -> None:
-    error = PeerFailedError(f'{failure}. This rank stops.')
+    error = _error(failure)
     for hook in runner.hooks:
         if isinstance(hook, EventLogHook):
             hook.on_exception(runner, error)
+    resume, folder = _describe(runner, path), _folder(runner)
     runner.logger.error(
-        f'mmstable: {error} {_describe(runner, path)} Its stack is in '
-        f'{_folder(runner)}.'
+        say('rank.left', error=error, resume=resume, folder=folder)
     )

@@ -16,6 +16,7 @@ from mmstable.distributed.replica_copy import copy_tensors
 from mmstable.errors import ReplicasDivergedError
 from mmstable.events import StepReport
 from mmstable.hooks.step_hook import StepHook
+from mmstable.messages import say
 from mmstable.numerics.fingerprint import fingerprints
 from mmstable.optim.new_steps import wrappers_of
 from mmstable.optim.parameter_names import clean_name, unwrap
@@ -75,10 +76,7 @@ class ReplicaCheckHook(StepHook):
         sharing = find_sharing(runner.model)
         self._is_on = sharing in (Sharing.REDUCED, Sharing.APART)
         if sharing is Sharing.SHARDED:
-            runner.logger.info(
-                'ReplicaCheckHook: the model is sharded, so there are no '
-                'replicas to compare.'
-            )
+            runner.logger.info(say('replicas.sharded'))
 
     def after_train_iter(
         self,
@@ -116,13 +114,23 @@ class ReplicaCheckHook(StepHook):
             ranks=ranks,
             action=self._action,
         )
-        text = _describe(runner.iter + 1, names, ranks)
-        if self._action == 'stop':
-            raise ReplicasDivergedError(text)
+        repaired = ''
         if self._action == 'repair':
             source = min(set(range(get_world_size())) - set(ranks))
             copy_tensors([state[index][1] for index in found], source)
-            text += f' They have been copied from rank {source}.'
+            repaired = say('replicas.repaired', rank=source)
+        text = say(
+            'replicas.differ',
+            iteration=runner.iter + 1,
+            name=names[0],
+            more=say('replicas.more', count=len(names) - 1)
+            if len(names) > 1
+            else '',
+            ranks=ranks,
+            repaired=repaired,
+        )
+        if self._action == 'stop':
+            raise ReplicasDivergedError(text)
         if get_rank() == 0:
             runner.logger.warning(f'mmstable: {text}')
 
@@ -160,15 +168,6 @@ def _compare(marks: Tensor) -> dict[int, list[int]]:
         usual = Counter(column).most_common(1)[0][0]
         found[index] = [r for r, mark in enumerate(column) if mark != usual]
     return found
-
-
-def _describe(iteration: int, names: list[str], ranks: tuple[int, ...]) -> str:
-    more = f' and {len(names) - 1} more' if len(names) > 1 else ''
-    listed = ', '.join(map(str, ranks))
-    return (
-        f"Iter {iteration}: the ranks have diverged: '{names[0]}'{more} "
-        f'on rank {listed} is not what the others hold.'
-    )
 
 
 def _optimizer_states(runner: Runner) -> list[tuple[str, Tensor]]:

@@ -20,6 +20,8 @@ from mmstable.checkpoint.storage import EMERGENCY, CheckpointStorage
 from mmstable.checkpoint.trained_weights import TrainedWeights
 from mmstable.errors import ConfigError
 from mmstable.legacy.checkpoints import prepare_to_resume
+from mmstable.messages import say
+from mmstable.messages.language import choose_language
 from mmstable.optim.new_steps import settle_steps, window_is_open
 from mmstable.optim.state_names import name_states
 from mmstable.registry import HOOKS, register_globally
@@ -83,6 +85,7 @@ class SafeCheckpointHook(CheckpointHook):
                 'SafeCheckpointHook saves with mmengine.runner.Runner only, '
                 f'got {type(runner).__name__}. Use CheckpointHook with it.'
             )
+        choose_language(runner.hooks)
         model = runner.model
         if is_model_wrapper(model):
             model = model.module
@@ -92,7 +95,7 @@ class SafeCheckpointHook(CheckpointHook):
     def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
         """Make the checkpoint fit, and give the loop its part of it."""
         for note in prepare_to_resume(checkpoint):
-            runner.logger.info(f'mmstable: checkpoint: {note}.')
+            runner.logger.info(say('legacy.checkpoint', note=note))
         ours = checkpoint.get('mmstable', {})
         state = ours.get(type(self).__name__, {})
         self._resumer.keep(checkpoint, state)
@@ -108,9 +111,7 @@ class SafeCheckpointHook(CheckpointHook):
             self._place.clear_up()
         if not self._place.is_local:
             runner.logger.warning(
-                f'SafeCheckpointHook: {self.out_dir} is not on a local disk. '
-                'Checkpoints are audited, but written as mmengine does: one '
-                'that is cut off has the name of a complete one.'
+                say('checkpoint.not_local', folder=self.out_dir)
             )
         self._is_ready = True
 
@@ -141,9 +142,7 @@ class SafeCheckpointHook(CheckpointHook):
             return
         step = self._waiting if self.by_epoch else runner.iter + 1
         self._waiting = None
-        runner.logger.info(
-            f'Saving checkpoint at {runner.iter + 1} iterations'
-        )
+        runner.logger.info(say('checkpoint.saving', iteration=runner.iter + 1))
         self._save_checkpoint_with_step(
             runner, step, dict(epoch=runner.epoch, iter=runner.iter + 1)
         )
@@ -229,7 +228,9 @@ class SafeCheckpointHook(CheckpointHook):
                 runner, name, state, self._save_settings(meta)
             )
         if failure is not None:
-            runner.logger.error(f'mmstable: {name} is not saved: {failure}.')
+            runner.logger.error(
+                say('emergency.not_saved', name=name, reason=failure)
+            )
             return None
         path = self._place.path(name)
         replace_text(Path(runner.work_dir, 'last_checkpoint'), path)
@@ -335,23 +336,19 @@ class SafeCheckpointHook(CheckpointHook):
         return None
 
     def _report(self, runner: Runner, name: str, failure: Exception) -> None:
-        advice = ''
+        facts = {'name': name, 'reason': failure, 'last_good': ''}
         if self._last_good is not None:
-            advice = f' The last good checkpoint is {self._last_good}.'
+            facts['last_good'] = say(
+                'checkpoint.last_good', path=self._last_good
+            )
         if isinstance(failure, Poisoned):
             if is_main_process():
-                runner.logger.error(
-                    f'mmstable: poisoned: {name} is not saved, because the '
-                    f'state of the run is {failure}.{advice}'
-                )
+                runner.logger.error(say('checkpoint.poisoned', **facts))
             runner.call_hook(
                 'after_poisoned', culprits=tuple(failure.culprits)
             )
         elif is_main_process():
-            runner.logger.warning(
-                f'mmstable: {name} is not saved: {failure}. Training goes '
-                f'on.{advice}'
-            )
+            runner.logger.warning(say('checkpoint.not_saved', **facts))
 
     def _plan(self, step: int) -> tuple[list[int], list[int]]:
         """Which checkpoints to keep with this one, and which not."""
@@ -371,8 +368,7 @@ class SafeCheckpointHook(CheckpointHook):
             )
         except OSError as error:
             runner.logger.warning(
-                f'mmstable: last_checkpoint does not name {self.last_ckpt}: '
-                f'{error}. Nothing is removed.'
+                say('checkpoint.pointer', path=self.last_ckpt, error=error)
             )
             return False
         return True

@@ -9,13 +9,14 @@ from mmengine.hooks import EMAHook
 from mmengine.runner import Runner
 from torch import Tensor
 
+from mmstable.messages import say
 from mmstable.optim.new_steps import NewSteps, reporting_wrappers
 from mmstable.registry import HOOKS, register_globally
 
 
 @register_globally(HOOKS)
 class SafeEMAHook(EMAHook):
-    """``EMAHook`` that leaves out skipped steps.
+    """``EMAHook`` that does not average skipped steps.
 
     A skipped step leaves the average, its buffers and its step counter as if
     the batch had not been there. With gradient accumulation that goes for
@@ -41,12 +42,7 @@ class SafeEMAHook(EMAHook):
         sources = reporting_wrappers(runner.optim_wrapper)
         self._is_told = bool(sources)
         if not self._is_told:
-            runner.logger.warning(
-                'SafeEMAHook: the optimizer wrapper does not report skipped '
-                'steps, so every iteration is averaged, as by EMAHook. '
-                "Use type='mmstable.SafeOptimWrapper' or "
-                "'mmstable.SafeAmpOptimWrapper' to leave them out."
-            )
+            runner.logger.warning(say('ema.every_iteration'))
         self._steps = NewSteps(sources)
         self.forget_window()
 

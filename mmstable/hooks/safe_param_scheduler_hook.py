@@ -11,6 +11,7 @@ from mmengine.runner import Runner
 
 from mmstable.errors import ConfigError
 from mmstable.hooks.step_hook import StepHook
+from mmstable.messages import say
 from mmstable.numerics.schedule_debt import ScheduleDebt
 from mmstable.optim.new_steps import wrappers_of
 from mmstable.registry import HOOKS, register_globally
@@ -59,11 +60,7 @@ class SafeParamSchedulerHook(StepHook, ParamSchedulerHook):
             return
         _refuse_a_second_hook(runner)
         if self._hold_on_skip and not self.step_sources(runner):
-            runner.logger.info(
-                'SafeParamSchedulerHook: the optimizer wrapper does not '
-                'report skipped steps, so schedules move on in every '
-                'iteration, as by ParamSchedulerHook.'
-            )
+            runner.logger.info(say('schedule.every_iteration'))
 
     def after_train_iter(
         self,
@@ -129,9 +126,11 @@ class SafeParamSchedulerHook(StepHook, ParamSchedulerHook):
         if not self._has_told:
             self._has_told = True
             runner.logger.info(
-                f'Iter {runner.iter + 1}: the step is skipped, so its '
-                'schedule waits, here and in future. It catches up until '
-                f'iteration {runner.max_iters}, by extra steps now and then.'
+                say(
+                    'schedule.waits',
+                    iteration=runner.iter + 1,
+                    last=runner.max_iters,
+                )
             )
 
 

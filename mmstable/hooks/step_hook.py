@@ -9,6 +9,7 @@ from mmengine.hooks import Hook
 from mmengine.runner import Runner
 
 from mmstable.events import StepReport
+from mmstable.messages.language import choose_language
 from mmstable.optim.new_steps import (
     NewSteps,
     record_losses,
@@ -30,6 +31,10 @@ class StepHook(Hook):
 
     def __init__(self) -> None:
         self._steps = NewSteps({})
+
+    def before_run(self, runner: Runner) -> None:
+        """Choose the language of the run."""
+        choose_language(runner.hooks)
 
     def before_train(self, runner: Runner) -> None:
         """Find out whose steps to follow."""

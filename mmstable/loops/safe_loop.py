@@ -20,6 +20,8 @@ from mmstable.loops.pass_rng import (
 from mmstable.loops.reread_batches import replay
 from mmstable.loops.skip_batches import can_move, iterate_from
 from mmstable.loops.validation_mark import ValidationMark
+from mmstable.messages import say
+from mmstable.messages.language import choose_language
 from mmstable.optim.new_steps import record_losses, settle_steps
 from mmstable.run_state.data_position import (
     DataPosition,
@@ -76,6 +78,7 @@ class SafeLoop(BaseLoop):
 
     def run(self) -> Any:
         """Train; tell all hooks of an exception before it leaves."""
+        choose_language(self.runner.hooks)
         check_steps(self.runner)
         try:
             return self._run()
@@ -180,9 +183,9 @@ class SafeLoop(BaseLoop):
             except MMStableError as named:
                 better = named
             except Exception:
+                name = type(hook).__name__
                 self.runner.logger.exception(
-                    f'{type(hook).__name__}.on_exception failed; the error '
-                    'that it was called for follows.'
+                    say('loop.hook_failed', hook=name)
                 )
         return better
 
@@ -202,7 +205,7 @@ class SafeLoop(BaseLoop):
             seed, now = saved['seed'], getattr(sampler, 'seed', None)
             if seed is not None and seed != now:
                 self.runner.logger.info(
-                    f'The seed of the sampler is {seed} again, not {now}.'
+                    say('data.seed', seed=seed, configured=now)
                 )
                 sampler.seed = seed
         if self._iter > 0 and isinstance(sampler, InfiniteSampler):
@@ -220,10 +223,12 @@ class SafeLoop(BaseLoop):
             return place
         place = carry_over(place, saved['iteration'], before, now, length)
         self.runner.logger.warning(
-            'The data is not as it was when the checkpoint was saved: '
-            f'{", ".join(changes)}. Training goes on after the same number '
-            f'of samples, at batch {place.index} of epoch {place.epoch} of '
-            'the data.'
+            say(
+                'data.changed',
+                changes=changes,
+                batch=place.index,
+                epoch=place.epoch,
+            )
         )
         return place
 
@@ -245,10 +250,7 @@ class SafeLoop(BaseLoop):
 
     def _skip(self, skip: int) -> Iterator[Any]:
         if can_move(self.dataloader) and not self._replay:
-            self.runner.logger.info(
-                f'Going on at batch {skip} of the data, without reading '
-                'those before it.'
-            )
+            self.runner.logger.info(say('data.skipping', batch=skip))
             return iterate_from(self.dataloader, skip)
         batches = iter(self.dataloader)
         replay(batches, skip)

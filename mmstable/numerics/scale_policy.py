@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 from functools import partial
 from typing import Any, Callable
 
+from mmstable.messages import say
 from mmstable.settings import flag, integer, known_settings, number
 
 
@@ -76,8 +77,12 @@ class ScalePolicy:
     def differences(self, state: Mapping[str, Any]) -> list[str]:
         """In which settings a saved state differs from this policy."""
         return [
-            f'{field.name} {state[field.name]} in the checkpoint, '
-            f'{getattr(self, field.name)} configured'
+            say(
+                'scale.differs',
+                name=field.name,
+                saved=state[field.name],
+                configured=getattr(self, field.name),
+            )
             for field in fields(self)
             if state.get(field.name, getattr(self, field.name))
             != getattr(self, field.name)

@@ -12,6 +12,7 @@ from mmengine.logging import print_log
 from mmengine.optim import AmpOptimWrapper
 from torch.nn import Module
 
+from mmstable.messages import say
 from mmstable.numerics.loss_scaler import LossScaler
 from mmstable.numerics.scale_policy import ScalePolicy
 from mmstable.optim.fp32_modules import Fp32Modules
@@ -20,7 +21,7 @@ from mmstable.registry import OPTIM_WRAPPERS, register_globally
 from mmstable.settings import flag, one_of
 
 _NAME = 'SafeAmpOptimWrapper'
-_SHORT_NAMES = {torch.float16: 'fp16', torch.bfloat16: 'bf16'}
+_SHORT_NAMES = {torch.float16: 'FP16', torch.bfloat16: 'BF16'}
 
 
 @register_globally(OPTIM_WRAPPERS)
@@ -100,7 +101,7 @@ class SafeAmpOptimWrapper(SafeOptimWrapper, AmpOptimWrapper):
         scaler_state = state.pop('loss_scaler', {})
         for note in self.loss_scaler.load_state_dict(scaler_state):
             print_log(
-                f'mmstable: loss scale: {note}. The config wins.',
+                say('wrapper.scale_note', note=note),
                 logger='current',
                 level=logging.WARNING,
             )
@@ -117,12 +118,13 @@ class SafeAmpOptimWrapper(SafeOptimWrapper, AmpOptimWrapper):
         details = []
         if self.loss_scaler.is_enabled():
             policy = self.loss_scaler.policy
-            frozen = ', frozen' if policy.frozen else ''
+            scale = self.loss_scaler.get_scale()
             details = [
-                f'loss_scale={self.loss_scaler.get_scale()}{frozen}',
-                f'floor {policy.min_scale}',
+                say('wrapper.frozen_scale', scale=scale)
+                if policy.frozen
+                else say('wrapper.scale', scale=scale, floor=policy.min_scale)
             ]
-        return f'{short} mixed precision enabled{self._details(details)}'
+        return say('wrapper.amp', dtype=short, details=self._details(details))
 
 
 def _parse_dtype(dtype: str | torch.dtype | None) -> torch.dtype:

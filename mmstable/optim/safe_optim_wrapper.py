@@ -19,6 +19,7 @@ from torch.optim import Optimizer
 
 from mmstable.distributed.step_consensus import StepConsensus
 from mmstable.events import Outcome, StepReport
+from mmstable.messages import say
 from mmstable.numerics.clip_settings import Clip, parse_clip_grad
 from mmstable.numerics.loss_scaler import LossScaler
 from mmstable.numerics.scale_policy import ScalePolicy
@@ -253,15 +254,15 @@ class SafeOptimWrapper(OptimWrapper):
             self._ranks.learn(model, self._use_fsdp)
         if not self._announced:
             self._announced = True
-            print_log(f'mmstable: {self._description()}', logger='current')
+            print_log(self._description(), logger='current')
 
     def _description(self) -> str:
-        return f'fp32 training protected{self._details([])}'
+        return say('wrapper.fp32', details=self._details([]))
 
     def _details(self, details: list[str]) -> str:
         if self.clip is not None:
-            details = [*details, f'clip {self.clip}']
-        return f' ({", ".join(details)})' if details else ''
+            details = [*details, say('wrapper.clip', clip=self.clip)]
+        return say('wrapper.details', details=details) if details else ''
 
     def _publish(self, report: StepReport) -> None:
         if report.outcome is Outcome.EMPTY:
@@ -269,9 +270,7 @@ class SafeOptimWrapper(OptimWrapper):
                 return
             self._warned_of_empty = True
             print_log(
-                f'mmstable: Iter {report.iteration}: no parameter has a '
-                'gradient, so there is nothing to update. Is every parameter '
-                'frozen, or is the loss detached?',
+                say('wrapper.no_gradient', iteration=report.iteration),
                 logger='current',
                 level=logging.WARNING,
             )

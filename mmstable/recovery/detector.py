@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from mmstable.events import Fault, StepReport
-from mmstable.messages.guard_wording import GuardWording
+from mmstable.messages import say
 from mmstable.numerics.spike import SpikeDetector
 from mmstable.numerics.step_statistics import StepStatistics
 from mmstable.recovery.incident import Incident
@@ -18,17 +18,12 @@ class DivergenceDetector:
     Args:
         limits (Mapping): For :class:`StepStatistics`.
         spike (Mapping): For :class:`SpikeDetector`.
-        wording (GuardWording): Says why.
     """
 
     def __init__(
-        self,
-        limits: Mapping[str, Any],
-        spike: Mapping[str, Any],
-        wording: GuardWording,
+        self, limits: Mapping[str, Any], spike: Mapping[str, Any]
     ) -> None:
         self._limits, self._spike = dict(limits), dict(spike)
-        self._wording = wording
         self._loss = SpikeDetector(**self._spike)
         self._norms: dict[str, SpikeDetector] = {}
         self._stats: dict[str, StepStatistics] = {}
@@ -56,8 +51,7 @@ class DivergenceDetector:
         level = self._loss.level
         if loss is None or not self._loss.observe(loss):
             return None
-        reason = self._wording.spike('loss', loss, level)
-        return Incident(Fault.SPIKE, reason, iteration, 'loss')
+        return _spike('loss', loss, level, iteration)
 
     def hear_step(self, name: str, report: StepReport) -> Incident | None:
         """Hear of a step, with the iteration of the run in its report."""
@@ -91,8 +85,12 @@ class DivergenceDetector:
     def _too_many(
         self, name: str, stats: StepStatistics, iteration: int
     ) -> Incident:
-        reason = self._wording.bad_steps(
-            *stats.alarming.counts(), stats.alarming.in_a_row
+        bad, seen = stats.alarming.counts()
+        reason = say(
+            'guard.bad_steps',
+            bad=bad,
+            seen=seen,
+            consecutive=stats.alarming.in_a_row,
         )
         fault = stats.commonest_fault()
         if fault is Fault.SPIKE:
@@ -106,8 +104,7 @@ class DivergenceDetector:
         level = detector.level
         if norm is None or not detector.observe(norm):
             return None
-        reason = self._wording.spike('grad_norm', norm, level)
-        return Incident(Fault.SPIKE, reason, report.iteration, 'grad_norm')
+        return _spike('grad_norm', norm, level, report.iteration)
 
     def state_dict(self) -> dict[str, Any]:
         """What a resumed run has to know."""
@@ -126,6 +123,13 @@ class DivergenceDetector:
             self._stats[name].load_state_dict(saved)
             self._norms[name].load_state_dict(state['norms'][name])
         self._since = dict(state['since'])
+
+
+def _spike(
+    subject: str, value: float, level: float, iteration: int
+) -> Incident:
+    reason = say('guard.spike', subject=subject, value=value, level=level)
+    return Incident(Fault.SPIKE, reason, iteration, subject)
 
 
 def _states(parts: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,10 +11,10 @@ from mmengine.runner import Runner
 from mmstable.checkpoint.resume_hint import resume_command_for
 from mmstable.events import Intervention
 from mmstable.events.samples import read_lr, read_scale
-from mmstable.messages.guard_wording import GuardWording
 from mmstable.optim.new_steps import wrappers_of
 from mmstable.recovery.diagnosis import FILE_NAME, Diagnosis
 from mmstable.recovery.from_checkpoint import last_good_checkpoint
+from mmstable.recovery.guard_text import describe_stop, give_advice
 
 
 def diagnose(
@@ -23,7 +23,6 @@ def diagnose(
     rollbacks: Sequence[Intervention],
     rollback_count: int,
     counts: Mapping[str, Mapping[str, int]],
-    wording: GuardWording,
 ) -> Diagnosis:
     """Collect what its owner has to know. A collective call.
 
@@ -33,7 +32,6 @@ def diagnose(
         rollbacks (Sequence[Intervention]): What this process tried before.
         rollback_count (int): How often the run has gone back in all.
         counts (Mapping): Steps applied and skipped, by wrapper.
-        wording (GuardWording): The owner's language.
     """
     good = last_good_checkpoint(runner, stop.since)
     path = None if good is None else str(good.path)
@@ -43,7 +41,7 @@ def diagnose(
         for name, wrapper in wrappers_of(runner.optim_wrapper).items()
     }
     first = next(iter(wrappers.values()))
-    advice = wording.advice(stop.fault, first['lr'])
+    advice = give_advice(stop.fault, first['lr'])
     return Diagnosis(
         stop=stop,
         rollbacks=tuple(rollbacks),
@@ -51,7 +49,7 @@ def diagnose(
         checkpoint=path,
         resume=resume,
         advice=tuple(advice),
-        text=wording.stopped(
+        text=describe_stop(
             stop,
             rollback_count,
             advice,

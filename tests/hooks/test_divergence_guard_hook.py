@@ -398,8 +398,8 @@ def test_a_run_is_given_up_after_so_many_rollbacks(tmp_path):
     assert found['stop']['culprits'][0]['name'] == 'state_dict.net.head.weight'
     assert found['wrappers']['optim_wrapper']['lr'] == 0.1
     assert found['checkpoint'] is None
-    assert 'Going back 2 times' in str(error)
-    assert 'start anew' in str(error)
+    assert '2 rollbacks with a lower learning rate' in str(error)
+    assert 'start a new run' in str(error)
 
 
 def test_the_diagnosis_names_the_checkpoint_from_before(tmp_path):
@@ -565,7 +565,10 @@ def test_accumulation_is_rolled_back_between_two_windows(tmp_path):
 
 def test_chinese_is_spoken(tmp_path):
     runner = run(tmp_path, dict(lang='zh_cn'), [Sabotage(loss=[6, 7])])
-    assert '已回滚到第 4 次迭代的状态（内存快照）' in log_of(runner)
+    assert (
+        '已回滚到第 4 次迭代的状态（内存快照），数据不回退，从下一个 batch '
+        '继续；学习率 x 0.5，1000 次迭代内恢复为 1。第 1/3 次回滚'
+    ) in log_of(runner)
 
 
 @pytest.mark.parametrize(
@@ -901,18 +904,17 @@ def test_a_resumed_run_knows_how_often_it_went_back(tmp_path):
         load_from=str(tmp_path / 'iter_8.pth'),
         resume=True,
     )
-    assert 'Going back once' in str(error)
+    assert '1 rollback with a lower learning rate' in str(error)
 
 
 def test_trouble_of_one_optimizer_is_not_ended_by_another():
     from mmstable.events import Outcome, StepReport
-    from mmstable.messages.guard_wording import make_guard_wording
     from mmstable.recovery.detector import DivergenceDetector
 
     limits = dict(
         window=20, max_rate=0.5, max_consecutive_bad=9, calibration_steps=0
     )
-    watch = DivergenceDetector(limits, {}, make_guard_wording('en'))
+    watch = DivergenceDetector(limits, {})
     watch.follow(['a', 'b'])
     for iteration in (1, 2, 3):
         bad = StepReport(iteration, Outcome.SKIPPED, Fault.NAN_LOSS)

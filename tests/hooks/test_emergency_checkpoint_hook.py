@@ -380,7 +380,7 @@ def test_a_signal_during_validation(tmp_path, number, to_group):
     text = ''.join(out)
     assert process.returncode == 128 + number, text
     (path,) = (tmp_path / 'run').glob('emergency_iter_2.pth')
-    command = re.search(r'Go on with: (.*)', text).group(1)
+    command = re.search(r'Resume with: (.*)', text).group(1)
     assert command.endswith(f'--work-dir run --resume-from {path}')
     # torch complains of dead workers when the loader is thrown away.
     assert to_group or 'Traceback' not in text
