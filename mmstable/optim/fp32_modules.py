@@ -62,7 +62,9 @@ class Fp32Modules:
                 if name == text or expression.fullmatch(name)
             ]
             if not names and text not in self._found:
-                problem = no_match('fp32_modules', text, modules)
+                problem = no_match(
+                    'fp32_modules', text, [name for name in modules if name]
+                )
                 raise ValueError(f'{_OWNER}: {problem}')
             self._found.add(text)
             chosen.extend(modules[name] for name in names)

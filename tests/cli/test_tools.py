@@ -246,7 +246,7 @@ def test_missing_checkpoint_is_suggested(
         (
             ['optim_wrapper.type=mmstable.SafeAmpOptimWrapper']
             + ['optim_wrapper.fp32_modules=nothing'],
-            "'nothing' matches no module of the model",
+            "'nothing' matches nothing. There is data_preprocessor, head.",
         ),
         (
             ['train_dataloader.batch_size=0'],
