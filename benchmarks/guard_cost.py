@@ -37,8 +37,7 @@ from mmstable import SafeOptimWrapper
 from mmstable.checkpoint.audit import find_poison
 from mmstable.cli.config_file import load_config
 from mmstable.optim.buffer_protection import BufferProtection
-from mmstable.run_state.run_tensors import learned_tensors
-from mmstable.run_state.snapshot import Snapshot
+from mmstable.run_state.run_state import RunState
 
 STOCK_HOOKS = dict(
     timer=dict(type='IterTimerHook'),
@@ -93,11 +92,12 @@ def race_runs(rounds: int, dtype: str) -> tuple[Race, float]:
 
 def time_snapshot(runner: Any, rounds: int) -> float:
     """Seconds to look through the state of a run and to copy it."""
-    snapshot = Snapshot()
+    state = RunState(runner)
+    snapshot = state.capture()
 
     def take() -> None:
-        find_poison(learned_tensors(runner))
-        snapshot.take(runner, 0)
+        find_poison(state.tensors())
+        state.capture(snapshot)
 
     return median(take, rounds)
 
@@ -159,11 +159,11 @@ class SmallRunner:
 def time_going_back(size: str, rounds: int) -> tuple[float, float]:
     """Seconds for a snapshot, and for the rollback to it."""
     runner: Any = SmallRunner(size)
-    snapshot = Snapshot()
-    snapshot.take(runner, 0)
+    state = RunState(runner)
+    snapshot = state.capture()
     return (
         time_snapshot(runner, rounds),
-        median(lambda: snapshot.restore(runner), rounds),
+        median(lambda: state.restore(snapshot), rounds),
     )
 
 

@@ -28,7 +28,10 @@ from torch.utils.data import DataLoader, Dataset
 
 from mmstable.loops.endless_batches import EndlessBatches
 from mmstable.loops.skip_batches import iterate_from
-from mmstable.run_state.data_position import DataPosition, place_of_iteration
+from mmstable.run_state.data_position import (
+    DataPosition,
+    position_of_iteration,
+)
 
 LIMIT_SECONDS = 2.0
 _BATCH_SIZE = 16
@@ -64,8 +67,8 @@ def build_loader(kind: type, ranks: int, workers: int) -> DataLoader:
 def seconds_to_move(loader: DataLoader, iterations: int) -> float:
     """Until the first batch after a resume is there."""
     start = time.perf_counter()
-    place = place_of_iteration(loader, iterations)
-    next(EndlessBatches(loader, partial(iterate_from, loader), place))
+    position = position_of_iteration(loader, iterations)
+    next(EndlessBatches(loader, partial(iterate_from, loader), position))
     return time.perf_counter() - start
 
 

@@ -16,17 +16,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from mmengine.config import Config
 from mmengine.registry import OPTIM_WRAPPERS
-from mmengine.runner import Runner
+from mmengine.runner import CheckpointLoader, Runner
+from mmengine.runner.checkpoint import load_from_local
 from stock_wrappers import CpuAmpOptimWrapper
 
 from mmstable import config_path
 from mmstable.checkpoint.audit import find_poison
 from mmstable.checkpoint.loading import load_checkpoint
 from mmstable.cli.config_file import load_config
-from mmstable.cli.train import main as train
+from mmstable.cli.main import main as mmstable
 from mmstable.report import read_events
 
 OPTIM_WRAPPERS.register_module(module=CpuAmpOptimWrapper)
@@ -176,7 +176,9 @@ def _in_child(run: Any, folder: Path, resume: bool) -> None:
 
 def _run_mmstable(folder: Path, resume: bool) -> int:
     config = str(folder / 'survival_config.py')
-    return train([config, '--work-dir', str(folder), '--resume', 'auto'])
+    return mmstable(
+        ['train', config, '--work-dir', str(folder), '--resume', 'auto']
+    )
 
 
 def _run_stock(folder: Path, resume: bool) -> int:
@@ -186,7 +188,7 @@ def _run_stock(folder: Path, resume: bool) -> int:
     if resume:
         # The hook that breaks the run brought mmstable along, which makes
         # checkpoints loadable. On its own, mmengine has to do without.
-        torch.serialization.clear_safe_globals()
+        CheckpointLoader.register_scheme('', load_from_local, force=True)
         try:
             runner.load_or_resume()
         except Exception as error:

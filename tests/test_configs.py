@@ -12,14 +12,13 @@ from mmengine.registry import HOOKS
 from torch import nn
 
 import mmstable
+from tests.some_files import some_files
 
 CONFIGS = Path(__file__).resolve().parents[1] / 'configs'
 BASE = CONFIGS / '_base_'
 RUNTIMES = ['default_runtime_fp16', 'default_runtime_bf16']
-SCHEDULES = sorted(
-    path.stem for path in (BASE / 'schedules').glob('schedule_*.py')
-)
-PRESETS = sorted(path.stem for path in (BASE / 'loss_scale').glob('*.py'))
+SCHEDULES = [path.stem for path in some_files(BASE, 'schedules/schedule_*.py')]
+PRESETS = [path.stem for path in some_files(BASE, 'loss_scale/*.py')]
 SCALES = {
     'bf16': None,
     'conservative': 128.0,
@@ -50,7 +49,7 @@ optim_wrapper = dict(dtype=_base_.amp_dtype, loss_scale=_base_.loss_scale)
 
 @pytest.mark.parametrize(
     'path',
-    sorted(CONFIGS.rglob('*.py')),
+    some_files(CONFIGS, '**/*.py'),
     ids=lambda path: path.relative_to(CONFIGS).as_posix(),
 )
 def test_every_config_loads(path: Path) -> None:
@@ -120,7 +119,7 @@ custom_hooks = [*_base_.custom_hooks, _base_.ema_hook]
     assert type(HOOKS.build(average)) is mmstable.hooks.SafeEMAHook
 
 
-STABILITY = sorted(path.stem for path in (BASE / 'stability').glob('*.py'))
+STABILITY = [path.stem for path in some_files(BASE, 'stability/*.py')]
 
 
 def write_stable_leaf(folder: Path, preset: str) -> Config:

@@ -10,12 +10,13 @@ import pytest
 
 from mmstable.cli.config_file import load_config
 from mmstable.registry import HOOKS, OPTIM_WRAPPERS
+from tests.some_files import some_files
 from tests.toys import Sabotage, toy_runner
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted(
     path.relative_to(ROOT)
-    for path in [*ROOT.glob('*.md'), *ROOT.glob('docs/**/*.md')]
+    for path in [*some_files(ROOT, '*.md'), *some_files(ROOT, 'docs/**/*.md')]
 )
 BASE = """
 model = dict(type='Model')
@@ -92,8 +93,8 @@ def test_links_lead_somewhere(page):
 
 
 def test_every_page_has_its_twin():
-    english = {p.name for p in ROOT.glob('docs/en/*.md')}
-    chinese = {p.name for p in ROOT.glob('docs/zh_cn/*.md')}
+    english = {p.name for p in some_files(ROOT, 'docs/en/*.md')}
+    chinese = {p.name for p in some_files(ROOT, 'docs/zh_cn/*.md')}
     assert english == chinese
 
 

@@ -164,6 +164,11 @@ def toy_runner(
     return Runner(**settings, cfg=Config(dict()))
 
 
+def read_saved(path: Path | str) -> Any:
+    """What a checkpoint of ours holds, by torch's own loader."""
+    return torch.load(path, weights_only=False)
+
+
 def weights(model: nn.Module) -> dict[str, torch.Tensor]:
     return {k: v.detach().clone() for k, v in model.state_dict().items()}
 

@@ -4,13 +4,13 @@ import sys
 from pathlib import Path
 
 try:
-    from mmstable.cli.upgrade import main
+    from mmstable.cli.main import main
 except ModuleNotFoundError as error:
     if error.name != 'mmstable':
         raise
     # A checkout that was not installed.
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-    from mmstable.cli.upgrade import main
+    from mmstable.cli.main import main
 
 if __name__ == '__main__':
-    sys.exit(main())
+    sys.exit(main(['upgrade', *sys.argv[1:]]))

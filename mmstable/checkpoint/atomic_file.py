@@ -4,12 +4,25 @@ from __future__ import annotations
 
 import hashlib
 import os
+import platform
+import re
+import secrets
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
+from mmstable.files import create
+
 _SUFFIX = '.mmstable-tmp'
+# Machine, process, and what nobody can guess.
+_NAME = re.compile(r'\.([0-9a-f]{8})-(\d{1,9})-[0-9a-f]{32}\.mmstable-tmp')
+_MACHINE = hashlib.sha256(platform.node().encode()).hexdigest()[:8]
+# Seconds after which nobody can be writing a file that has not changed.
+_ABANDONED = 24 * 3600.0
+# What this process is writing.
+_OPEN: set[str] = set()
 # Small enough to be still in the cache when it is written after hashing.
 _PIECE = 1 << 20
 
@@ -80,28 +93,40 @@ def atomic_file(
     sync_folder(path.parent)
 
 
-def replace_text(path: Path, text: str) -> None:
+def replace_text(path: Path, text: str, encoding: str | None = None) -> None:
     """Write a small text file, complete or not at all.
 
-    Its name may still be the old file's after a power cut.
+    Its name may still be the old file's after a power cut. A link of that
+    name is replaced; what it points to is left alone.
+
+    Args:
+        path (Path): The file.
+        text (str): Its content.
+        encoding (str, optional): As in :func:`open`. Defaults to None.
     """
-    with _replacement(path, 'w') as file:
+    with _replacement(path, 'w', encoding) as file:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())
 
 
 @contextmanager
-def _replacement(path: Path, mode: str) -> Iterator[IO[Any]]:
-    temporary = path.with_name(f'.{path.name}{_SUFFIX}')
+def _replacement(
+    path: Path, mode: str, encoding: str | None = None
+) -> Iterator[IO[Any]]:
+    token = secrets.token_hex(16)
+    temporary = path.with_name(f'.{_MACHINE}-{os.getpid()}-{token}{_SUFFIX}')
+    _OPEN.add(temporary.name)
     try:
-        with open(temporary, mode) as file:
+        with open(temporary, mode, opener=create, encoding=encoding) as file:
             yield file
         os.replace(temporary, path)
     except BaseException:
         with suppress(OSError):
             temporary.unlink()
         raise
+    finally:
+        _OPEN.discard(temporary.name)
 
 
 def sync_folder(folder: Path) -> None:
@@ -117,10 +142,47 @@ def sync_folder(folder: Path) -> None:
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Remove temporary files that a killed process has left behind."""
+    """Remove temporary files that a killed process has left behind.
+
+    A file is one if its process has ended, as far as that can be told from
+    here, or if nothing was written to it for a day. Links are removed, never
+    followed.
+
+    Args:
+        folder (Path): Where to look.
+    """
     for path in folder.glob(f'.*{_SUFFIX}'):
+        # Another process may be faster.
         with suppress(OSError):
-            path.unlink()
+            if _is_leftover(path):
+                path.unlink()
+
+
+def _is_leftover(path: Path) -> bool:
+    if time.time() - path.lstat().st_mtime > _ABANDONED:
+        return True
+    found = _NAME.fullmatch(path.name)
+    if found is None or found[1] != _MACHINE:
+        return False
+    pid = int(found[2])
+    if pid == os.getpid():
+        # In a container, the process before this one had the same number.
+        return path.name not in _OPEN
+    return not _is_alive(pid)
+
+
+def _is_alive(pid: int) -> bool:
+    if os.name == 'nt':
+        # There this would send Ctrl-C.
+        return True
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except (OSError, OverflowError):
+        # It belongs to somebody else.
+        return True
+    return True
 
 
 def _check_size(path: Path, expected: int) -> None:

@@ -100,7 +100,7 @@ def _audited(
     checkpoint: Mapping[str, Any],
 ) -> Iterator[tuple[str, str, Tensor]]:
     for section, content in checkpoint.items():
-        if section == 'optimizer' or section.endswith('state_dict'):
+        if section == 'optimizer' or str(section).endswith('state_dict'):
             for name, tensor in _tensors(content, ''):
                 yield section, name, tensor
 

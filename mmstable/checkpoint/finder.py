@@ -1,7 +1,8 @@
-"""Which checkpoint can a run go on from?"""
+"""Which checkpoint can a run be resumed from?"""
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -11,13 +12,18 @@ from typing import Any
 from mmstable.checkpoint.audit import find_poison, list_culprits
 from mmstable.checkpoint.loading import (
     BadCheckpoint,
-    check_container,
-    check_data,
-    load_checkpoint,
+    check_sections,
+    inspect_checkpoint,
+    read_guarded,
 )
-from mmstable.checkpoint.manifest import Manifest, digest
+from mmstable.checkpoint.manifest import Manifest, is_count
+from mmstable.files import read_bounded
+from mmstable.messages.printable import printable, short_repr
 
-_NAME = re.compile(r'(?:iter|epoch|emergency)_\D*(\d+)\.pth$')
+_NAME = re.compile(r'(?:iter|epoch|emergency)_\D*(\d{1,15})\.pth$')
+
+
+_LONGEST_PATH = 4096
 
 
 @dataclass(frozen=True)
@@ -28,11 +34,13 @@ class GoodCheckpoint:
         path (Path): The file.
         iteration (int): Iterations done.
         epoch (int): Epochs done.
+        sha256 (str): The digest of the bytes that were looked through.
     """
 
     path: Path
     iteration: int
     epoch: int
+    sha256: str
 
 
 @dataclass(frozen=True)
@@ -66,46 +74,52 @@ def find_checkpoint(folder: Path, before_iter: int | None = None) -> Search:
                 return Search(verify_checkpoint(one.path), tuple(skipped))
             except BadCheckpoint as error:
                 reason = error.reason
-        skipped.append(f'{one.path.name}: {reason}')
+        skipped.append(f'{printable(one.path.name)}: {reason}')
     return Search(None, tuple(skipped))
 
 
 def verify_checkpoint(path: Path) -> GoodCheckpoint:
     """Look through a checkpoint.
 
-    With a side file its digest is compared, otherwise the check sums inside
+    With a manifest its digest is compared, otherwise the check sums inside
     it, and all values are looked at.
 
     Raises:
-        BadCheckpoint: If a run cannot go on from it.
+        BadCheckpoint: If a run cannot be resumed from it.
     """
-    is_zip = check_container(path)
-    side = Manifest.read(path)
-    if side is not None:
-        _compare(path, side)
-    elif is_zip:
-        check_data(path)
-    checkpoint = load_checkpoint(path, mmap=True)
-    meta = checkpoint.get('meta')
-    if not isinstance(meta, dict) or not {'epoch', 'iter'} <= meta.keys():
+    manifest = Manifest.read(path)
+    content = read_guarded(
+        path,
+        with_values=manifest is None,
+        with_digest=True,
+        check_sums=manifest is None,
+    )
+    if manifest is not None:
+        _compare(path, content.sha256, manifest)
+    checkpoint = check_sections(path, content.value)
+    if manifest is None:
+        _check_values(path, checkpoint)
+    meta = checkpoint.get('meta', {})
+    if not {'epoch', 'iter'} <= meta.keys():
         raise BadCheckpoint(
             path,
             'foreign: it has weights only, no `meta` with epoch and iter. '
             '--load-from starts a new run with them',
         )
-    if side is None:
-        _check_values(path, checkpoint)
-    return GoodCheckpoint(path, int(meta['iter']), int(meta['epoch']))
+    for name in ('epoch', 'iter'):
+        if not is_count(meta[name]):
+            raise BadCheckpoint(
+                path,
+                f'foreign: its {name} is {short_repr(meta[name])}, not a '
+                'count',
+            )
+    return GoodCheckpoint(path, meta['iter'], meta['epoch'], content.sha256)
 
 
-def _compare(path: Path, side: Manifest) -> None:
-    size = path.stat().st_size
-    if size != side.size:
-        what = 'truncated' if size < side.size else 'corrupt'
-        raise BadCheckpoint(path, f'{what}: {size} of {side.size} bytes')
-    if digest(path) != side.sha256:
+def _compare(path: Path, sha256: str, manifest: Manifest) -> None:
+    if sha256 != manifest.sha256:
         raise BadCheckpoint(path, 'corrupt: its SHA-256 is not as saved')
-    if not side.finite:
+    if not manifest.finite:
         raise BadCheckpoint(path, 'non-finite: saved so')
 
 
@@ -124,40 +138,53 @@ class _Candidate:
 
     @classmethod
     def at(cls, path: Path) -> _Candidate:
-        side = Manifest.read(path)
-        if side is not None:
-            return cls(path, side.iteration, side.time)
+        manifest = Manifest.read(path)
+        if manifest is not None:
+            return cls(path, manifest.iteration, manifest.time)
         try:
-            iteration = load_checkpoint(path, mmap=True)['meta']['iter']
-        except (BadCheckpoint, KeyError, TypeError):
+            iteration = inspect_checkpoint(path).get('meta', {}).get('iter')
+        except BadCheckpoint:
+            iteration = None
+        if not is_count(iteration):
             # Only for its place among those that are skipped.
             match = _NAME.match(path.name)
-            iteration = match.group(1) if match else 0
-        return cls(path, int(iteration), None)
+            iteration = int(match.group(1)) if match else 0
+        return cls(path, iteration, None)
 
 
 def _candidates(folder: Path) -> set[Path]:
     own = _checkpoints_in(folder)
-    pointer = folder / 'last_checkpoint'
-    if not pointer.is_file():
+    last = _read_pointer(folder / 'last_checkpoint')
+    if last is None:
         return own
-    last = Path(pointer.read_text().strip())
     # It may have any name, and the folder may have been moved.
-    if (folder / last.name).is_file():
-        own.add((folder / last.name).resolve())
-    if own or not last.is_file():
+    if os.path.isfile(folder / last.name):
+        own.add(_real(folder / last.name))
+    if own or not os.path.isfile(last):
         return own
     # Checkpoints may be kept elsewhere (`out_dir`). Only then the pointer is
     # followed: in a copy of a work directory it leads back to the original.
-    return {last.resolve()} | _checkpoints_in(last.parent)
+    return {_real(last)} | _checkpoints_in(last.parent)
+
+
+def _read_pointer(path: Path) -> Path | None:
+    try:
+        content = read_bounded(path, _LONGEST_PATH)
+    except OSError:
+        return None
+    text = os.fsdecode(content).strip()
+    return Path(text) if text and '\x00' not in text else None
 
 
 def _checkpoints_in(folder: Path) -> set[Path]:
     return {
-        path.resolve()
-        for path in folder.glob('*.pth')
-        if _NAME.match(path.name)
+        _real(path) for path in folder.glob('*.pth') if _NAME.match(path.name)
     }
+
+
+def _real(path: Path) -> Path:
+    # Unlike `Path.resolve` it takes a circle of links for what it is.
+    return Path(os.path.realpath(path))
 
 
 def _newest_first(candidates: Iterable[_Candidate]) -> list[_Candidate]:

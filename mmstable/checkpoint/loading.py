@@ -1,24 +1,22 @@
-"""Read a checkpoint without running it, or say what is wrong with it."""
+"""Load a checkpoint as data, or say what is wrong with it."""
 
 from __future__ import annotations
 
-import os
-import re
-import zipfile
 from pathlib import Path
-from pickle import UnpicklingError
 from typing import Any
 
-import torch
-from mmengine.runner import CheckpointLoader
-from mmengine.utils import digit_version
-
+from mmstable.checkpoint.guarded import (
+    Content,
+    Malformed,
+    OpenFile,
+    Refused,
+    Truncated,
+    read,
+)
+from mmstable.checkpoint.guarded.open_file import ReadableFile
+from mmstable.checkpoint.guarded.zip_archive import MAGIC, ZipArchive
 from mmstable.errors import CheckpointError
-
-# Before this, torch has no allow-list that mmengine's checkpoints pass, and
-# they are loaded as mmengine does there: unguarded.
-_GUARDED = digit_version(torch.__version__) >= digit_version('2.6')
-_ZIP = b'PK\x03\x04'
+from mmstable.messages.printable import printable
 
 
 class BadCheckpoint(CheckpointError):
@@ -32,32 +30,79 @@ class BadCheckpoint(CheckpointError):
     """
 
     def __init__(self, path: str | Path, reason: str) -> None:
-        super().__init__(f"checkpoint '{path}' is {reason}")
-        self.reason = reason
+        self.reason = printable(reason)
+        super().__init__(f"checkpoint '{printable(path)}' is {self.reason}")
 
 
 def load_checkpoint(
-    path: str | Path, map_location: Any = 'cpu', mmap: bool = False
+    path: str | Path, map_location: Any = 'cpu', sha256: str | None = None
 ) -> dict[str, Any]:
     """Load a checkpoint of mmengine or mmcv; only data, no code.
 
     Args:
         path (str or Path): The file.
         map_location (Any): As in ``torch.load``. Defaults to 'cpu'.
-        mmap (bool): Whether to read tensors from the file only when they are
-            used. Defaults to False.
+        sha256 (str, optional): The digest that its bytes must have. Defaults
+            to None.
 
     Raises:
         BadCheckpoint: If the file is damaged, is something else, or asks for
             code to be run.
     """
-    content = _load(Path(path), map_location, mmap)
+    content = load_file(path, map_location, sha256)
+    return check_sections(path, content)
+
+
+def load_file(
+    path: str | Path, map_location: Any = 'cpu', sha256: str | None = None
+) -> Any:
+    """Load whatever a file holds; only data, no code.
+
+    Args:
+        path (str or Path): The file.
+        map_location (Any): As in ``torch.load``. Defaults to 'cpu'.
+        sha256 (str, optional): The digest that its bytes must have. Defaults
+            to None.
+
+    Raises:
+        BadCheckpoint: As :func:`load_checkpoint`.
+    """
+    content = read_guarded(
+        path, map_location=map_location, with_digest=sha256 is not None
+    )
+    if sha256 is not None and content.sha256 != sha256:
+        raise BadCheckpoint(
+            path, 'corrupt: it is not the file that was verified before'
+        )
+    return content.value
+
+
+def inspect_checkpoint(path: str | Path) -> dict[str, Any]:
+    """The same as :func:`load_checkpoint`, but tensors have no values."""
+    content = read_guarded(path, with_values=False)
+    return check_sections(path, content.value)
+
+
+def check_sections(path: str | Path, content: Any) -> dict[str, Any]:
+    """A checkpoint, if it has the sections of one.
+
+    Raises:
+        BadCheckpoint: If it has not.
+    """
     if not isinstance(content, dict) or 'state_dict' not in content:
         raise BadCheckpoint(
             path,
             'foreign: a dict with a state_dict is expected, got '
             + _describe(content),
         )
+    for name in ('state_dict', 'meta', 'message_hub', 'optimizer', 'mmstable'):
+        section = content.get(name, {})
+        if not isinstance(section, dict):
+            raise BadCheckpoint(
+                path,
+                f"foreign: its '{name}' is a {type(section).__name__}, not a "
+                'dict',
+            )
     return content
 
 
@@ -67,107 +112,85 @@ def check_weights(path: str | Path) -> None:
     Raises:
         BadCheckpoint: As :func:`load_checkpoint`.
     """
-    content = _load(Path(path), 'cpu', mmap=True)
+    content = read_guarded(path, with_values=False).value
     if not isinstance(content, dict):
         raise BadCheckpoint(
             path, f'foreign: a dict is expected, got {_describe(content)}'
         )
 
 
-def check_container(path: Path) -> bool:
-    """Whether a file is a complete zip archive, as torch writes since 1.6.
+def check_container(path: str | Path) -> None:
+    """Make sure that a file is there and, if it is an archive, complete.
 
     Raises:
         BadCheckpoint: If it is missing, empty or cut off.
     """
     try:
-        size = path.stat().st_size
-        with open(path, 'rb') as file:
-            begin = file.read(len(_ZIP))
-    except OSError as error:
-        raise BadCheckpoint(path, f'missing: {error.strerror}') from error
-    if size == 0:
-        raise BadCheckpoint(path, 'empty')
-    if begin != _ZIP:
-        return False
-    if not zipfile.is_zipfile(path):
-        raise BadCheckpoint(
-            path, f'truncated: its end is missing after {size} bytes'
-        )
-    return True
+        with OpenFile(path) as file:
+            if _is_archive(path, file):
+                ZipArchive(file)
+    except (OSError, Malformed) as error:
+        raise BadCheckpoint(path, _explain(error, path)) from error
 
 
-def check_data(path: Path) -> None:
-    """Compare all data with the check sums in the archive itself.
-
-    torch's reader does not: a flipped bit in a weight loads without a word.
-
-    Raises:
-        BadCheckpoint: If they differ.
-    """
-    try:
-        with zipfile.ZipFile(path) as archive:
-            damaged = archive.testzip()
-    except (zipfile.BadZipFile, EOFError, ValueError, OSError) as error:
-        raise BadCheckpoint(path, f'corrupt: {_first_line(error)}') from error
-    if damaged is not None:
-        raise BadCheckpoint(
-            path, f'corrupt: {damaged} differs from its check sum'
-        )
-
-
-def trust_checkpoint(path: str | Path) -> str:
-    """Let mmengine load one file without the guard, and no other.
+def read_guarded(source: str | Path | ReadableFile, **options: Any) -> Content:
+    """Read a file by :func:`mmstable.checkpoint.guarded.read`.
 
     Args:
-        path (str or Path): The file. Code in it will be run.
+        source (str, Path or ReadableFile): The file, or its content.
+        **options: For ``read``.
 
-    Returns:
-        str: What to give to mmengine instead of the path.
+    Raises:
+        BadCheckpoint: If it cannot be read, whatever the reason.
     """
-    absolute = os.path.abspath(path)
-    address = f'mmstable-trusted://{absolute}'
-
-    def load_from_trusted(filename: str, map_location: Any = None) -> Any:
-        return torch.load(
-            absolute, map_location=map_location, weights_only=False
-        )
-
-    CheckpointLoader.register_scheme(
-        # mmengine takes it as a regular expression: this one file only.
-        prefixes=re.escape(address) + '$',
-        loader=load_from_trusted,
-        force=True,
-    )
-    return address
+    if isinstance(source, (str, Path)):
+        try:
+            with OpenFile(source) as file:
+                return _read(source, file, options)
+        except (OSError, Malformed) as error:
+            raise BadCheckpoint(source, _explain(error, source)) from error
+    return _read('(downloaded)', source, options)
 
 
-def _load(path: Path, map_location: Any, mmap: bool) -> Any:
-    is_zip = check_container(path)
+def _read(
+    path: str | Path, file: ReadableFile, options: dict[str, Any]
+) -> Content:
+    is_archive = _is_archive(path, file)
     try:
-        return torch.load(
-            # Before 2.3 only a string can be mapped.
-            str(path),
-            map_location=map_location,
-            weights_only=_GUARDED,
-            mmap=mmap and is_zip,
-        )
-    except UnpicklingError as error:
-        raise BadCheckpoint(path, _explain_refusal(str(error))) from error
-    except Exception as error:
-        # What damage does to torch's reader depends on where it is.
-        what = 'corrupt' if is_zip else 'foreign'
-        reason = f'{what}: {_first_line(error)}'
-        raise BadCheckpoint(path, reason) from error
+        return read(file, **options)
+    except Refused as error:
+        raise BadCheckpoint(path, _explain_refusal(error)) from error
+    except Truncated as error:
+        raise BadCheckpoint(path, f'truncated: {error}') from error
+    except Malformed as error:
+        raise BadCheckpoint(path, _explain(error, path, is_archive)) from error
+    except (MemoryError, RecursionError, Exception) as error:
+        # A file must not end the search for a better one by an exception
+        # that nobody has thought of.
+        what = 'corrupt' if is_archive else 'foreign'
+        text = f'{what}: {type(error).__name__}: {error}'
+        raise BadCheckpoint(path, text) from error
 
 
-def _explain_refusal(message: str) -> str:
-    if 'Unsupported operand' in message or 'load key' in message:
-        return 'foreign: it is no checkpoint of torch'
-    name = re.search(r'GLOBAL (\S+)', message)
-    found = name.group(1) if name else _last_line(message)
+def _is_archive(path: str | Path, file: ReadableFile) -> bool:
+    if file.size == 0:
+        raise BadCheckpoint(path, 'empty')
+    return file.size > len(MAGIC) and file.read_at(0, len(MAGIC)) == MAGIC
+
+
+def _explain(
+    error: Exception, path: str | Path, is_archive: bool = False
+) -> str:
+    if isinstance(error, OSError):
+        return f'missing: {error.strerror}'
+    if isinstance(error, Truncated):
+        return f'truncated: {error}'
+    return f'{"corrupt" if is_archive else "foreign"}: {error}'
+
+
+def _explain_refusal(error: Refused) -> str:
     return (
-        f'refused: it asks for {found}, which is not on the list of what '
+        f'refused: it asks for {error}, which is not on the list of what '
         'checkpoints may contain. Nothing in it was executed. If you know '
         'who made it and trust them, name it together with '
         '--trust-checkpoint'
@@ -177,15 +200,5 @@ def _explain_refusal(message: str) -> str:
 def _describe(content: Any) -> str:
     if not isinstance(content, dict):
         return f'a {type(content).__name__}'
-    keys = ', '.join(map(str, list(content)[:4]))
+    keys = ', '.join(printable(key, 40) for key in list(content)[:4])
     return f'a dict of {keys}' if keys else 'an empty dict'
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error) or type(error).__name__).splitlines()[0]
-
-
-def _last_line(message: str) -> str:
-    lines = [line.strip() for line in message.splitlines() if line.strip()]
-    lines = [line for line in lines if not line.startswith('Check the doc')]
-    return lines[-1] if lines else 'something'

@@ -6,10 +6,9 @@ import copy
 import warnings
 from typing import Any
 
-from mmengine.optim import _ParamScheduler
 from mmengine.runner import EpochBasedTrainLoop, Runner
 
-from mmstable.optim.new_steps import wrappers_of
+from mmstable import run_view
 
 _INITIAL = 'initial_'
 
@@ -25,12 +24,12 @@ class ConfiguredSchedule:
     def __init__(self, runner: Runner) -> None:
         self._values = {
             name: [_start_values(group) for group in wrapper.param_groups]
-            for name, wrapper in wrappers_of(runner.optim_wrapper).items()
+            for name, wrapper in run_view.wrappers(runner).items()
         }
 
     def move_to(self, runner: Runner) -> None:
         """Replace the runner's schedule by this, at its iteration."""
-        for name, wrapper in wrappers_of(runner.optim_wrapper).items():
+        for name, wrapper in run_view.wrappers(runner).items():
             for group, values in zip(wrapper.param_groups, self._values[name]):
                 group.update(values)
         configured = runner.cfg.get('param_scheduler')
@@ -55,7 +54,7 @@ def _start_values(group: dict[str, Any]) -> dict[str, Any]:
 
 def _repeat(runner: Runner) -> None:
     """Take all steps of the past: each builds on the one before it."""
-    schedulers = _all_schedulers(runner)
+    schedulers = run_view.all_schedulers(runner)
     by_epoch = [one for one in schedulers if one.by_epoch]
     by_iter = [one for one in schedulers if not one.by_epoch]
     length = 0
@@ -68,10 +67,3 @@ def _repeat(runner: Runner) -> None:
         if length and done % length == 0 and done // length <= runner.epoch:
             for one in by_epoch:
                 one.step()
-
-
-def _all_schedulers(runner: Runner) -> list[_ParamScheduler]:
-    found = runner.param_schedulers
-    if isinstance(found, dict):
-        return [one for several in found.values() for one in several]
-    return list(found or ())

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
+import math
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from mmstable.checked_json import parse_json
 from mmstable.checkpoint.atomic_file import replace_text
+from mmstable.files import read_bounded
 
-_PIECE = 1 << 20
+_LONGEST = 1 << 16
+_LARGEST = 2**53
 
 
 @dataclass(frozen=True)
@@ -39,39 +42,42 @@ class Manifest:
     def write(self, checkpoint: Path) -> None:
         """Write it for a checkpoint."""
         text = json.dumps(asdict(self), indent=1)
-        replace_text(side_path(checkpoint), text + '\n')
+        replace_text(manifest_path(checkpoint), text + '\n')
 
     @classmethod
     def read(cls, checkpoint: Path) -> Manifest | None:
-        """The side file of a checkpoint; None without a readable one."""
+        """The manifest of a checkpoint; None without a readable one."""
         try:
-            content = json.loads(side_path(checkpoint).read_text())
+            text = read_bounded(manifest_path(checkpoint), _LONGEST)
+            content = parse_json(text, _LONGEST)
             known = {f.name: content[f.name] for f in fields(cls)}
         except (OSError, ValueError, KeyError, TypeError):
             return None
         return cls(**known) if _is_sound(known) else None
 
 
-def side_path(checkpoint: Path) -> Path:
-    """Where the side file of a checkpoint is."""
+def manifest_path(checkpoint: Path) -> Path:
+    """Where the manifest of a checkpoint is."""
     return checkpoint.with_name(f'{checkpoint.name}.json')
 
 
 def remove_manifest(checkpoint: Path) -> None:
-    """Remove the side file of a checkpoint, if there is one."""
+    """Remove the manifest of a checkpoint, if there is one."""
     with suppress(FileNotFoundError):
-        side_path(checkpoint).unlink()
+        manifest_path(checkpoint).unlink()
 
 
-def digest(path: Path) -> str:
-    """The SHA-256 of a file."""
-    sha256 = hashlib.sha256()
-    with open(path, 'rb') as file:
-        while piece := file.read(_PIECE):
-            sha256.update(piece)
-    return sha256.hexdigest()
+def is_count(value: Any) -> bool:
+    """Whether a value can be a number of iterations, epochs or bytes."""
+    return type(value) is int and 0 <= value < _LARGEST
 
 
 def _is_sound(known: dict[str, Any]) -> bool:
-    numbers = ('size', 'iteration', 'epoch', 'time')
-    return all(isinstance(known[name], (int, float)) for name in numbers)
+    return (
+        all(is_count(known[name]) for name in ('size', 'iteration', 'epoch'))
+        and type(known['sha256']) is str
+        and type(known['finite']) is bool
+        and type(known['time']) in (int, float)
+        and math.isfinite(known['time'])
+        and type(known['versions']) is dict
+    )

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import shlex
-
 from mmengine.runner import Runner
 
 from mmstable.messages import say
+from mmstable.messages.shell_command import shell_command, shell_word
 
 
 def resume_command_for(runner: Runner, path: str) -> str:
     """The command line that started this run, with a place to start from."""
     # As `mmstable train` has noted it, if it was that.
     command = runner.cfg.get('resume_command')
-    if command is None:
-        command = f'mmstable train {runner.cfg.filename} --work-dir '
-        command += shlex.quote(runner.work_dir)
-    return f'{command} --resume-from {shlex.quote(path)}'
+    if not isinstance(command, str) or not command.isprintable():
+        config = runner.cfg.filename or 'CONFIG'
+        command = shell_command(
+            ['mmstable', 'train', config, '--work-dir', runner.work_dir]
+        )
+    return f'{command} --resume-from {shell_word(path)}'
 
 
 def resume_hint(runner: Runner, path: str | None) -> str:

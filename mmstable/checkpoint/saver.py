@@ -23,7 +23,7 @@ from mmstable.checkpoint.audit import find_poison, list_culprits
 from mmstable.checkpoint.loading import (
     BadCheckpoint,
     check_container,
-    load_checkpoint,
+    inspect_checkpoint,
 )
 from mmstable.checkpoint.manifest import Manifest, remove_manifest
 from mmstable.events import Culprit
@@ -155,7 +155,7 @@ class CheckpointSaver:
         # whether the guard lets them pass.
         self._loads = True
         try:
-            load_checkpoint(path, mmap=True)
+            inspect_checkpoint(path)
         except BadCheckpoint as error:
             # It is what the user's hooks want saved, and all that there is.
             _warn(say('checkpoint.needs_trust', error=error))

@@ -65,13 +65,11 @@ class CheckpointStorage:
             saver.save_remotely(runner, self._folder, name, extra, **kwargs)
 
     def remove(self, path: str) -> None:
-        """Remove a checkpoint, if it is there."""
+        """Remove a checkpoint, if it is there; never a directory."""
         if self._backend.isfile(path):
             self._backend.remove(path)
             if self.is_local:
                 remove_manifest(Path(path))
-        elif self._backend.isdir(path):
-            self._backend.rmtree(path)
 
     def remove_emergencies(self) -> None:
         """Remove what a regular checkpoint has made needless."""

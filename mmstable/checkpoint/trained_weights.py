@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from mmengine.hooks import EMAHook
 from mmengine.runner import Runner
 from torch import Tensor
 
+from mmstable import run_view
 from mmstable.numerics.grad_health import gradient_norms
 
 
@@ -24,7 +24,7 @@ class TrainedWeights:
 
     def before_val(self, runner: Runner) -> None:
         """Remember what they look like."""
-        if _averages(runner):
+        if run_view.average_hooks(runner):
             self._norms = _look(runner)
 
     def after_val(self) -> None:
@@ -37,18 +37,14 @@ class TrainedWeights:
         swapped = self._norms is not None and not _look(runner).equal(
             self._norms
         )
-        hooks = _averages(runner) if swapped else []
+        hooks = run_view.average_hooks(runner) if swapped else []
         for hook in hooks:
-            hook._swap_ema_parameters()
+            run_view.swap_average(hook)
         try:
             yield
         finally:
             for hook in reversed(hooks):
-                hook._swap_ema_parameters()
-
-
-def _averages(runner: Runner) -> list[EMAHook]:
-    return [hook for hook in runner.hooks if isinstance(hook, EMAHook)]
+                run_view.swap_average(hook)
 
 
 def _look(runner: Runner) -> Tensor:

@@ -8,9 +8,11 @@ from collections.abc import Mapping
 from typing import Any
 
 import mmengine
+import yaml
 from mmengine.config import Config
 
 from mmstable.cli.config_file import load_config
+from mmstable.cli.plain_yaml import plain_yaml
 from mmstable.legacy.config import translate
 
 
@@ -22,8 +24,7 @@ def plain_settings(cfg: Config) -> dict[str, Any]:
 def direct_bases(path: str) -> list[str]:
     """What ``_base_`` of a config file says, if that can be read off."""
     if not path.endswith('.py'):
-        bases = mmengine.load(path).get('_base_', [])
-        return [bases] if isinstance(bases, str) else list(bases)
+        return _read_base_key(path)
     with open(path, encoding='utf-8') as file:
         tree = ast.parse(file.read())
     for line in tree.body:
@@ -33,6 +34,16 @@ def direct_bases(path: str) -> list[str]:
         ):
             return _read_names(line.value)
     return []
+
+
+def _read_base_key(path: str) -> list[str]:
+    try:
+        with plain_yaml():
+            bases = mmengine.load(path).get('_base_', [])
+    except yaml.YAMLError:
+        # Before mmengine has replaced `{{ ... }}` it may be no YAML.
+        return []
+    return [bases] if isinstance(bases, str) else list(bases)
 
 
 def _read_names(node: ast.expr) -> list[str]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import argparse
 import os
+from collections.abc import Sequence
 from typing import Any
 
-from mmengine.config import Config, ConfigDict
+from mmengine.config import Config, ConfigDict, DictAction
 
-from mmstable.cli.suggest import near_files
 from mmstable.errors import UsageError
 from mmstable.settings import did_you_mean
 
@@ -19,6 +20,26 @@ _PLAIN_WRAPPERS = (
     'SafeAmpOptimWrapper',
 )
 _SAFE_AMP = 'mmstable.SafeAmpOptimWrapper'
+
+
+def read_options(words: Sequence[str]) -> dict[str, Any]:
+    """Read ``--cfg-options`` as mmengine does.
+
+    Args:
+        words (Sequence[str]): Each ``KEY=VALUE``.
+
+    Returns:
+        dict: From dotted names to values.
+    """
+    for word in words:
+        if not word.partition('=')[0].strip() or '=' not in word:
+            raise UsageError(f"--cfg-options takes KEY=VALUE, got '{word}'.")
+    read = argparse.Namespace()
+    try:
+        DictAction([], 'options')(argparse.ArgumentParser(), read, words)
+    except AssertionError as error:
+        raise UsageError(f'--cfg-options: {error}.') from error
+    return read.options
 
 
 def merge_options(
@@ -53,40 +74,6 @@ def set_work_dir(cfg: Config, work_dir: str | None, config: str) -> None:
     elif cfg.get('work_dir') is None:
         name = os.path.splitext(os.path.basename(config))[0]
         cfg.work_dir = os.path.join('work_dirs', name)
-
-
-def set_checkpoint(
-    cfg: Config,
-    resume: str | None = None,
-    resume_from: str | None = None,
-    load_from: str | None = None,
-) -> None:
-    """Resume, or start from given weights.
-
-    Args:
-        cfg (Config): The config to change.
-        resume (str, optional): 'auto', a checkpoint or a folder of them.
-            Defaults to None.
-        resume_from (str, optional): The same. Defaults to None.
-        load_from (str, optional): Weights to start with. Defaults to None.
-    """
-    checkpoint = resume or resume_from
-    if checkpoint == 'auto':
-        cfg.resume, cfg.load_from = True, None
-        return
-    if checkpoint is not None:
-        cfg.resume, cfg.load_from = True, checkpoint
-    elif load_from is not None:
-        cfg.resume, cfg.load_from = False, load_from
-    if cfg.get('load_from') is not None:
-        _check_checkpoint(cfg.load_from)
-
-
-def _check_checkpoint(path: str) -> None:
-    # 'https://', 's3://', 'open-mmlab://', 'torchvision://': mmengine loads.
-    if '://' in path or os.path.exists(path):
-        return
-    raise UsageError(f"no checkpoint '{path}'.{near_files(path)}")
 
 
 def enable_amp(cfg: Config) -> None:
@@ -125,7 +112,7 @@ def set_seed(cfg: Config, seed: int | None, deterministic: bool) -> None:
     cfg.randomness = randomness
 
 
-# Those of mmengine's own, which it lets go by itself.
+# Hooks of mmengine, which it drops by itself.
 _OWN_HOOKS = (
     'runtime_info',
     'timer',

@@ -9,6 +9,7 @@ from typing import Any
 from mmengine.config import Config
 
 from mmstable.cli.pkg_resources_fallback import pkg_resources_available
+from mmstable.cli.plain_yaml import plain_yaml
 from mmstable.cli.suggest import near_files
 from mmstable.errors import UsageError
 
@@ -26,6 +27,8 @@ def check_config_path(path: str) -> None:
 def load_config(path: str, import_modules: bool = True) -> Config:
     """Read a config with all its bases.
 
+    A ``.py`` file is Python, and is run. JSON and YAML files are only read.
+
     Args:
         path (str): The config file.
         import_modules (bool): Whether to follow ``custom_imports``.
@@ -34,7 +37,7 @@ def load_config(path: str, import_modules: bool = True) -> Config:
     check_config_path(path)
     # Everything below runs the user's file: any exception may come from it.
     try:
-        with pkg_resources_available():
+        with pkg_resources_available(), plain_yaml():
             cfg = Config.fromfile(path, import_custom_modules=import_modules)
     except Exception as error:
         raise UsageError(_explain(path, error)) from error
@@ -69,8 +72,9 @@ def _file_being_read(error: Exception) -> str | None:
     for frame, _ in traceback.walk_tb(error.__traceback__):
         module = frame.f_globals.get('__name__', '')
         name = frame.f_locals.get('filename')
+        is_copy = frame.f_code.co_name == '_get_base_files'
         if module.startswith('mmengine.') and isinstance(name, str):
-            found = name
+            found = found if is_copy else name
     return found
 
 

@@ -28,7 +28,7 @@ def modernize(
     Args:
         cfg (Config): The config.
         options (Mapping, optional): The ``--cfg-options``.
-        say (Callable): Hears what was translated.
+        say (Callable): Prints a line for the user.
 
     Returns:
         Config: The same if there is nothing old in it.

@@ -1,10 +1,12 @@
-"""Which checkpoint does ``mmstable train`` go on from?"""
+"""What does ``mmstable train`` load, and does it resume from that?"""
 
 from __future__ import annotations
 
 import argparse
 import os
 import platform
+import shlex
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Callable
 
@@ -12,6 +14,7 @@ from mmengine.config import Config
 from mmengine.dist import all_gather_object
 
 from mmstable.checkpoint.finder import (
+    GoodCheckpoint,
     Search,
     find_checkpoint,
     verify_checkpoint,
@@ -20,71 +23,150 @@ from mmstable.checkpoint.loading import (
     BadCheckpoint,
     check_container,
     check_weights,
-    trust_checkpoint,
 )
+from mmstable.checkpoint.schemes import pin_checkpoint, trust_checkpoint
+from mmstable.cli.suggest import near_files
 from mmstable.distributed.join_ranks import decide_on_rank_zero
 from mmstable.errors import CheckpointError, UsageError
+from mmstable.messages.printable import printable
 
 
-def settle_checkpoint(
+@dataclass(frozen=True)
+class Start:
+    """What a run starts with.
+
+    Args:
+        checkpoint (str, optional): What to load; None for nothing, or, with
+            ``resume``, for the newest good one of the work dir.
+        resume (bool): Whether to resume from it, rather than to start a new
+            run with its weights.
+        reason (str): Who asked for it.
+        sha256 (str, optional): The digest of what was verified, which is
+            what may be loaded. Defaults to None.
+    """
+
+    checkpoint: str | None
+    resume: bool
+    reason: str
+    sha256: str | None = None
+
+    def __str__(self) -> str:
+        if self.checkpoint is None:
+            return 'starting from the beginning'
+        verb = 'resuming from' if self.resume else 'starting with weights of'
+        return f"{verb} '{printable(self.checkpoint)}' ({self.reason})"
+
+
+def choose_start(
     cfg: Config, args: argparse.Namespace, say: Callable[[str], None]
-) -> None:
-    """Find and verify what ``cfg`` loads, before anything is built.
+) -> Start:
+    """Decide what a run starts with, and verify it. A collective call.
 
     Rank 0 looks for it, and all others follow: each by itself might see
     another state of a shared disk.
 
     Args:
-        cfg (Config): The config, changed in place.
+        cfg (Config): The config. What it says counts if the command line says
+            nothing, or asks for the newest checkpoint and there is none yet.
         args (argparse.Namespace): The command line.
         say (Callable): Prints a line for the user.
     """
-    cfg.load_from, cfg.resume, shown = decide_on_rank_zero(
-        lambda: _decide(cfg, args, say)
-    )
-    _check_all_see(cfg.load_from)
+    start = decide_on_rank_zero(lambda: _decide(cfg, args, say))
+    _check_all_see(start.checkpoint)
+    return start
+
+
+def apply_start(cfg: Config, start: Start, args: argparse.Namespace) -> None:
+    """Make a config start as it was decided."""
+    cfg.load_from, cfg.resume = start.checkpoint, start.resume
+    if start.checkpoint is not None and start.sha256 is not None:
+        pin_checkpoint(start.checkpoint, start.sha256)
     if args.trust_checkpoint:
         cfg.load_from = trust_checkpoint(cfg.load_from)
-    if cfg.resume:
-        _add_report(cfg, shown, args.override_lr_schedule)
+    if start.resume:
+        _add_report(cfg, start.checkpoint, args.override_lr_schedule)
 
 
 def _decide(
     cfg: Config, args: argparse.Namespace, say: Callable[[str], None]
-) -> tuple[str | None, bool, str | None]:
-    """What to load, whether to resume, and what to call it."""
-    path, resume = cfg.get('load_from'), bool(cfg.get('resume'))
-    _check_options(args, resume, path)
-    if path is not None and '://' in path:
-        # mmengine fetches and loads it.
-        return path, resume, path
-    if args.trust_checkpoint and path is not None:
-        _warn_of_trust(path, say)
-    elif not resume:
+) -> Start:
+    by_options = _by_options(args)
+    by_config = Start(
+        cfg.get('load_from'), bool(cfg.get('resume')), 'the config'
+    )
+    wanted = by_options or by_config
+    _check_options(args, wanted)
+    start = _look_up(wanted, cfg.work_dir, args, say)
+    if by_options and by_config.checkpoint and start.checkpoint is None:
+        start = _look_up(by_config, cfg.work_dir, args, say)
+    if wanted.resume or start.checkpoint is not None:
+        say(str(start))
+    return start
+
+
+def _by_options(args: argparse.Namespace) -> Start | None:
+    """What the command line asks for, if anything."""
+    for option, path, resume in (
+        ('--resume', args.resume, True),
+        ('--resume-from', args.resume_from, True),
+        ('--load-from', args.load_from, False),
+    ):
         if path is not None:
+            automatic = resume and path == 'auto'
+            return Start(None if automatic else path, resume, option)
+    if args.before_iter is not None:
+        return Start(None, True, '--before-iter')
+    return None
+
+
+def _look_up(
+    wanted: Start,
+    work_dir: str,
+    args: argparse.Namespace,
+    say: Callable[[str], None],
+) -> Start:
+    """Find what is wanted, and verify that it can be loaded."""
+    path = wanted.checkpoint
+    if path is not None and '://' in path:
+        # It is fetched when it is loaded.
+        return wanted
+    if path is not None and not os.path.exists(path):
+        raise UsageError(
+            f"{wanted.reason}: no checkpoint '{path}'.{near_files(path)}"
+        )
+    if wanted.resume and (path is None or os.path.isdir(path)):
+        found = _find(Path(path or work_dir), args.before_iter, say)
+        if found is None:
+            return Start(None, False, wanted.reason)
+        return _resumed(found, wanted.reason)
+    if path is not None:
+        if args.trust_checkpoint:
+            _warn_of_trust(path, say)
+        elif wanted.resume:
+            return _resumed(_verify(Path(path)), wanted.reason)
+        else:
             check_weights(path)
-    elif path is None or os.path.isdir(path):
-        path = _find(Path(path or cfg.work_dir), args.before_iter, say)
-        resume = path is not None
-    else:
-        _verify(Path(path))
-    return path, resume, path
+    return wanted
 
 
-def _check_options(
-    args: argparse.Namespace, resume: bool, path: str | None
-) -> None:
-    if args.trust_checkpoint and (path is None or '://' in path):
+def _resumed(found: GoodCheckpoint, reason: str) -> Start:
+    return Start(str(found.path), True, reason, found.sha256)
+
+
+def _check_options(args: argparse.Namespace, wanted: Start) -> None:
+    path = wanted.checkpoint
+    is_search = path is None or os.path.isdir(path)
+    if args.trust_checkpoint and (is_search or '://' in str(path)):
         raise UsageError(
             '--trust-checkpoint is for one local file: name it by '
             '--resume-from or --load-from.'
         )
-    if args.override_lr_schedule and not resume:
+    if args.override_lr_schedule and not wanted.resume:
         raise UsageError('--override-lr-schedule goes with --resume.')
-    is_file = path is not None and not os.path.isdir(path)
-    if args.before_iter is not None and is_file:
+    if args.before_iter is not None and not is_search:
         raise UsageError(
-            f"--before-iter chooses a checkpoint, but '{path}' is named."
+            f"--before-iter chooses a checkpoint, but '{path}' is named by "
+            f'{wanted.reason}.'
         )
 
 
@@ -112,26 +194,25 @@ def _warn_of_trust(path: str, say: Callable[[str], None]) -> None:
 
 def _find(
     folder: Path, before_iter: int | None, say: Callable[[str], None]
-) -> str | None:
+) -> GoodCheckpoint | None:
     search = find_checkpoint(folder, before_iter)
     for reason in search.skipped:
         say(f'skipped {reason}')
     if search.found is not None:
-        say(f"resuming from '{search.found.path}'")
-        return str(search.found.path)
+        return search.found
     if search.skipped:
         # A fresh start would write over what is left of the old run.
         raise CheckpointError(
             f"no checkpoint in '{folder}' can be resumed, see above. To "
             'start anew, do so without --resume.'
         )
-    say(f"no checkpoint in '{folder}' yet: starting from the beginning")
+    say(f"no checkpoint in '{folder}' yet")
     return None
 
 
-def _verify(path: Path) -> None:
+def _verify(path: Path) -> GoodCheckpoint:
     try:
-        verify_checkpoint(path)
+        return verify_checkpoint(path)
     except BadCheckpoint as error:
         other = _advise(find_checkpoint(path.resolve().parent))
         raise CheckpointError(f'{error}.{other}') from error
@@ -142,7 +223,8 @@ def _advise(search: Search) -> str:
         return ' There is no good one in its folder.'
     return (
         ' The newest good one there is of iteration '
-        f'{search.found.iteration}: --resume-from {search.found.path}'
+        f'{search.found.iteration}: --resume-from '
+        f'{shlex.quote(str(search.found.path))}'
     )
 
 

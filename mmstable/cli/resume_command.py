@@ -1,11 +1,13 @@
-"""The command that goes on with a run: the one that started it, nearly."""
+"""The command that resumes a run: the one that started it, nearly."""
 
 from __future__ import annotations
 
-import shlex
+import os
 from collections.abc import Mapping, Sequence
 
-# What says where to start; the value may be left out of `--resume` only.
+from mmstable.messages.shell_command import shell_command
+
+# Options that say where to start; only `--resume` may have no value.
 _STARTS = ('--resume', '--resume-from', '--load-from', '--before-iter')
 
 
@@ -31,7 +33,20 @@ def resume_command(
             kept.append(word)
     if not any(word.startswith('--work-dir') for word in kept):
         kept += ['--work-dir', work_dir]
-    return shlex.join([*program, *kept])
+    return shell_command([*program, *kept])
+
+
+def program_of(path: str) -> list[str]:
+    """How to call the program that trains.
+
+    Args:
+        path (str): Its ``sys.argv[0]``.
+    """
+    if path.endswith(os.path.join('mmstable', '__main__.py')):
+        return ['python', '-m', 'mmstable', 'train']
+    if path.endswith('.py'):
+        return ['python', path]
+    return ['mmstable', 'train']
 
 
 def launch_command(

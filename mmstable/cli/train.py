@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from functools import partial
 from typing import Callable
 
 import torch
@@ -14,84 +14,74 @@ from mmengine.registry import RUNNERS
 from mmengine.runner import Runner
 
 from mmstable.cli import config_edits as edits
+from mmstable.cli.command import say as say_for
 from mmstable.cli.config_file import check_config_path, load_config
 from mmstable.cli.config_mistakes import (
     explain_mistake,
     refuse_impossible_batches,
 )
 from mmstable.cli.legacy_config import modernize
-from mmstable.cli.resume import settle_checkpoint
-from mmstable.cli.resume_command import launch_command, resume_command
-from mmstable.cli.train_args import parse_args
+from mmstable.cli.resume import apply_start, choose_start
+from mmstable.cli.resume_command import (
+    launch_command,
+    program_of,
+    resume_command,
+)
 from mmstable.distributed.join_ranks import ReportedByRankZero, join_ranks
 from mmstable.distributed.launchers import rank_of
-from mmstable.errors import (
-    MMStableError,
-    StoppedBySignal,
-    TrainingDiverged,
-    UsageError,
-)
-
-# What a shell reports for a program that Ctrl-C has ended.
-_EXIT_INTERRUPTED = 130
+from mmstable.errors import StoppedBySignal, TrainingDiverged, UsageError
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Train, and return the exit code.
+def train(args: argparse.Namespace) -> int:
+    """Train as the command line says, and return the exit code.
 
     Args:
-        argv (Sequence[str], optional): The arguments; those of the process
-            if None. Defaults to None.
+        args (argparse.Namespace): The options, and all ``words`` of the
+            command line.
     """
-    say_once = _say
+    if args.local_rank is not None:
+        # mmengine and its launchers read the variable, not the option.
+        os.environ.setdefault('LOCAL_RANK', str(args.local_rank))
+    is_first = rank_of(args.launcher) == 0
+    say = partial(say_for, 'train') if is_first else _say_nothing
     try:
-        args = parse_args(argv)
-        if rank_of(args.launcher) != 0:
-            say_once = _say_nothing
-        check_config_path(args.config)
-        _choose_gpus(args.gpu_ids, args.launcher)
-        cfg = edit_config(load_config(args.config), args, say_once)
-        refuse_impossible_batches(cfg)
-        # For the hook that tells how to go on.
-        cfg.resume_command = resume_command(
-            launch_command(cfg.launcher, os.environ, _program()),
-            sys.argv[1:] if argv is None else argv,
-            cfg.work_dir,
-        )
-        note = join_ranks(cfg)
-        if note is not None:
-            say_once(note)
-        settle_checkpoint(cfg, args, say_once)
-        _train(cfg)
+        _build_and_train(_prepare(args, say))
     except StoppedBySignal as stop:
-        say_once(f'{stop}; the command to go on is above')
+        say(f'{stop}; the command to resume is above')
         return stop.exit_code
     except ReportedByRankZero as echo:
         return echo.exit_code
     except TrainingDiverged as error:
-        say_once(f'error: diverged; the reason is above, and in {error.file}')
+        say(f'error: diverged; the reason is above, and in {error.file}')
         return error.exit_code
-    except MMStableError as error:
-        _say(f'error: {error}')
-        return error.exit_code
-    except KeyboardInterrupt:
-        say_once('interrupted')
-        return _EXIT_INTERRUPTED
     return 0
+
+
+def _prepare(args: argparse.Namespace, say: Callable[[str], None]) -> Config:
+    """The config, complete, and with the ranks joined."""
+    check_config_path(args.config)
+    _choose_gpus(args.gpu_ids, args.launcher, say)
+    cfg = edit_config(load_config(args.config), args, say)
+    refuse_impossible_batches(cfg)
+    # For the hook that tells how to resume.
+    cfg.resume_command = resume_command(
+        launch_command(cfg.launcher, os.environ, program_of(sys.argv[0])),
+        args.words,
+        cfg.work_dir,
+    )
+    note = join_ranks(cfg)
+    if note is not None:
+        say(note)
+    apply_start(cfg, choose_start(cfg, args, say), args)
+    return cfg
 
 
 def edit_config(
     cfg: Config, args: argparse.Namespace, say: Callable[[str], None]
 ) -> Config:
     """Translate ``cfg`` if it is old, and apply the command line."""
-    cfg = modernize(cfg, args.cfg_options, say)
+    cfg = modernize(cfg, edits.read_options(args.cfg_options or []), say)
     edits.set_work_dir(cfg, args.work_dir, args.config)
-    resume = args.resume
-    if args.before_iter is not None and not (
-        args.resume_from or args.load_from
-    ):
-        resume = resume or 'auto'
-    edits.set_checkpoint(cfg, resume, args.resume_from, args.load_from)
     edits.set_seed(cfg, args.seed, args.deterministic)
     if args.amp:
         edits.enable_amp(cfg)
@@ -102,7 +92,7 @@ def edit_config(
     return cfg
 
 
-def _train(cfg: Config) -> None:
+def _build_and_train(cfg: Config) -> None:
     try:
         if cfg.get('runner_type') is None:
             runner = Runner.from_cfg(cfg)
@@ -116,27 +106,18 @@ def _train(cfg: Config) -> None:
         raise UsageError(mistake) from error
 
 
-def _program() -> list[str]:
-    # `mmstable` itself takes the sub-command off before it gets here.
-    if sys.argv[0].endswith('.py'):
-        return ['python', sys.argv[0]]
-    return ['mmstable', 'train']
-
-
-def _choose_gpus(gpu_ids: list[int] | None, launcher: str) -> None:
+def _choose_gpus(
+    gpu_ids: list[int] | None, launcher: str, say: Callable[[str], None]
+) -> None:
     if gpu_ids is None:
         return
     # Read by CUDA when it starts, so this comes before anything uses it.
     os.environ['CUDA_VISIBLE_DEVICES'] = ','.join(map(str, gpu_ids))
     if not torch.cuda.is_available():
-        _say(f'--gpu-ids {gpu_ids}: no such GPU here, the option is ignored')
+        say(f'--gpu-ids {gpu_ids}: no such GPU here, the option is ignored')
     elif launcher == 'none' and len(gpu_ids) > 1:
-        _say('only the first of --gpu-ids is used without --launcher')
+        say('only the first of --gpu-ids is used without --launcher')
 
 
 def _say_nothing(text: str) -> None:
     """Rank 0 says it."""
-
-
-def _say(text: str) -> None:
-    print(f'mmstable train: {text}', file=sys.stderr, flush=True)

@@ -2,80 +2,50 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
 from mmengine.config import Config
 
 from mmstable.checkpoint.atomic_file import replace_text
 from mmstable.cli.base_files import direct_bases, new_bases, plain_settings
+from mmstable.cli.command import LONGEST_LINE, say
+from mmstable.cli.commands.upgrade import EXIT_INCOMPLETE
 from mmstable.cli.config_file import load_config
-from mmstable.cli.train_args import Parser
-from mmstable.errors import MMStableError, UsageError
+from mmstable.errors import UsageError
 from mmstable.legacy.config import Translation, Weight, translate
 from mmstable.legacy.config.difference import difference
 from mmstable.legacy.config.render import render
-
-# Translated, but something has no counterpart.
-EXIT_INCOMPLETE = 5
+from mmstable.messages.printable import printable
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def upgrade(path: str, output: str | None) -> int:
     """Translate a config, and return the exit code.
 
     Args:
-        argv (Sequence[str], optional): The arguments; those of the process
-            if None. Defaults to None.
+        path (str): The config.
+        output (str, optional): Where to write the new one; to stdout if None.
     """
-    try:
-        args = _parse_args(argv)
-        translation = translate(plain_settings(_load(args.config)))
-        text = _text(args.config, args.output, translation)
-        _report(args.config, translation)
-        _write(args.output, text)
-    except MMStableError as error:
-        _say(f'error: {error}')
-        return error.exit_code
+    translation = translate(plain_settings(_load(path)))
+    text = _text(path, output, translation)
+    _report(path, translation)
+    _write(output, text)
     if translation.of_weight(Weight.LEFT, Weight.SERIOUS):
         _say(f'some settings have no counterpart (exit {EXIT_INCOMPLETE})')
         return EXIT_INCOMPLETE
     return 0
 
 
-def _parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = Parser(
-        prog='mmstable upgrade',
-        description='Translate a config of mmcv 1.x (mmseg 0.x, mmdet 2.x, '
-        '...) to mmengine. What became of each key is told on stderr. Exit '
-        f'codes: 0 all translated or nothing to do, {EXIT_INCOMPLETE} '
-        'translated but some settings have no counterpart, 2 an error.',
-        allow_abbrev=False,
-    )
-    parser.add_argument('config', help='config file, with or without bases')
-    parser.add_argument(
-        '-o',
-        '--output',
-        metavar='NEW.py',
-        help='where to write the new config; on stdout if not given',
-    )
-    return parser.parse_args(argv)
-
-
 def _load(path: str) -> Config:
-    try:
-        return load_config(path)
-    except UsageError as error:
-        if not isinstance(error.__cause__, ImportError):
-            raise
-    # Code for mmcv 1.x, as a rule. It is not needed to translate.
+    # What it imports is code for mmcv 1.x, as a rule, and not needed here.
     cfg = load_config(path, import_modules=False)
-    _say(
-        f'{path}: `custom_imports` cannot be imported here; hooks from there '
-        'are not known'
-    )
+    if cfg.get('custom_imports'):
+        _say(
+            f'{path}: `custom_imports` is not imported; hooks from there are '
+            'not known'
+        )
     return cfg
 
 
@@ -132,7 +102,7 @@ def _report(path: str, translation: Translation) -> None:
     for weight, title in (
         (Weight.NOTE, 'worth knowing'),
         (Weight.LEFT, 'without counterpart'),
-        (Weight.SERIOUS, 'would train differently, to be settled by you'),
+        (Weight.SERIOUS, 'would train differently, to be resolved by you'),
     ):
         found = translation.of_weight(weight)
         if found:
@@ -140,10 +110,7 @@ def _report(path: str, translation: Translation) -> None:
 
 
 def _say(text: str, lines: Iterable[str] = ()) -> None:
-    print(f'mmstable upgrade: {text}', file=sys.stderr)
+    say('upgrade', text)
     for line in lines:
-        print(f'  {line}', file=sys.stderr)
-
-
-if __name__ == '__main__':
-    sys.exit(main())
+        # They quote a config that somebody else may have written.
+        print(f'  {printable(line, LONGEST_LINE)}', file=sys.stderr)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import itertools
 
-from mmstable.distributed.store import open_store
+from mmstable.checked_json import integer
+from mmstable.distributed.store import open_store, read_value, write_first
 
 _SERIAL = itertools.count()
+_ITERATION = integer(0)
 
 
 class CoordinatedStop:
@@ -33,11 +35,12 @@ class CoordinatedStop:
         if not self._is_made:
             self._is_made = True
             looks = -(-(iteration + self._window) // self._interval)
-            at = str(looks * self._interval)
-            self._store.compare_set('at', '', at)
+            at = looks * self._interval
+            write_first(self._store, 'at', at, _ITERATION)
 
     def is_now(self, iteration: int) -> bool:
         """Whether all ranks stop after this iteration."""
-        if iteration % self._interval or not self._store.check(['at']):
+        if iteration % self._interval:
             return False
-        return int(self._store.get('at')) <= iteration
+        at = read_value(self._store, 'at', _ITERATION)
+        return at is not None and at <= iteration

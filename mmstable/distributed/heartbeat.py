@@ -7,20 +7,28 @@ itself waits inside a collective for a rank that will never come.
 from __future__ import annotations
 
 import itertools
-import json
 import platform
 import threading
 import time
 from dataclasses import asdict, dataclass
-from typing import Callable
+from typing import Any, Callable
 
 from mmengine.dist import get_rank, get_world_size
 from torch.distributed import Store
 
-from mmstable.distributed.store import open_store
+from mmstable.checked_json import Check, boolean, integer, record, text
+from mmstable.distributed.store import (
+    leave_value,
+    open_store,
+    read_value,
+    write_first,
+)
 from mmstable.messages import say
+from mmstable.messages.printable import printable
 
 _DONE = 'done'
+# Characters of what a rank says of its failure, and of its machine's name.
+_LONGEST_ERROR, _LONGEST_NODE = 1000, 255
 _SERIAL = itertools.count()
 
 
@@ -52,7 +60,7 @@ class PeerFailure:
             rank=self.rank,
             node=say('rank.node', node=self.node) if self.node else '',
             when=when,
-            error=self.error,
+            error=printable(self.error, _LONGEST_ERROR),
         )
 
 
@@ -87,7 +95,7 @@ class PeerWatch:
             target=self._run, name='mmstable peer watch', daemon=True
         )
         self._beats = itertools.count()
-        self._seen: str | None = None
+        self._seen: bytes | None = None
         self._seen_at = time.monotonic()
 
     def start(self) -> None:
@@ -121,15 +129,19 @@ class PeerWatch:
             PeerFailure: What all ranks are told: the first failure counts.
         """
         return self._post(
-            PeerFailure(self._rank, platform.node(), iteration, error, decided)
+            PeerFailure(
+                self._rank,
+                platform.node()[:_LONGEST_NODE],
+                iteration,
+                error[:_LONGEST_ERROR],
+                decided,
+            )
         )
 
     def failure(self) -> PeerFailure | None:
         """What has ended this run, if anything."""
         try:
-            if not self._store.check(['failure']):
-                return None
-            return PeerFailure(**json.loads(self._store.get('failure')))
+            return read_value(self._store, 'failure', _read_failure)
         except RuntimeError as error:
             return _store_is_gone(error)
 
@@ -149,16 +161,18 @@ class PeerWatch:
             failure = self.failure()
         return failure
 
-    def leave(self, topic: str, word: str) -> None:
-        """Leave a word for the others."""
-        self._store.set(f'{topic}/{self._rank}', word)
+    def leave(self, topic: str, word: Any) -> None:
+        """Leave a word for the others, as JSON can hold it."""
+        leave_value(self._store, f'{topic}/{self._rank}', word)
 
-    def read(self, topic: str, rank: int) -> str | None:
-        """The word of a rank, if it has left one."""
-        key = f'{topic}/{rank}'
-        if not self._store.check([key]):
-            return None
-        return self._store.get(key).decode()
+    def read(self, topic: str, rank: int, check: Check) -> Any:
+        """The word of a rank, if it has left one that passes a check."""
+        return read_value(self._store, f'{topic}/{rank}', check)
+
+    def last_beat(self, rank: int) -> bytes | None:
+        """The newest sign of life of a rank: another one each time."""
+        key = f'beat/{rank}'
+        return self._store.get(key) if self._store.check([key]) else None
 
     def _run(self) -> None:
         while not self._stopped.wait(self.interval):
@@ -180,11 +194,11 @@ class PeerWatch:
             # It has not started yet.
             self._seen_at = time.monotonic()
             return
-        beat = self._store.get(key).decode()
+        beat = self._store.get(key)
         if beat != self._seen:
             self._seen, self._seen_at = beat, time.monotonic()
         silent = time.monotonic() - self._seen_at
-        if beat == _DONE or silent < 2 * self.interval:
+        if beat == _DONE.encode() or silent < 2 * self.interval:
             return
         if silent > self._limit():
             self._post(_gone(self._next, silent))
@@ -198,9 +212,21 @@ class PeerWatch:
         return self._lost_after
 
     def _post(self, failure: PeerFailure) -> PeerFailure:
-        text = json.dumps(asdict(failure))
-        held = self._store.compare_set('failure', '', text)
-        return PeerFailure(**json.loads(held))
+        return write_first(
+            self._store, 'failure', asdict(failure), _read_failure
+        )
+
+
+def _read_failure(value: Any) -> PeerFailure:
+    """A failure that came out of the store."""
+    known = record(
+        rank=integer(0, get_world_size() - 1),
+        node=text(_LONGEST_NODE),
+        iteration=integer(-1),
+        error=text(_LONGEST_ERROR),
+        decided=boolean,
+    )
+    return PeerFailure(**known(value))
 
 
 def _gone(rank: int, silent: float) -> PeerFailure:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import platform
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from weakref import WeakSet
@@ -14,6 +14,15 @@ from mmengine.dist import get_rank, get_world_size
 from torch import Tensor
 from torch.nn import Module
 
+from mmstable.checked_json import (
+    boolean,
+    integer,
+    list_of,
+    one_of,
+    record,
+    text,
+    tuple_of,
+)
 from mmstable.distributed import collectives as dist
 from mmstable.distributed.grad_probe import GradProbe, probe_before_reduction
 from mmstable.distributed.parallelism import (
@@ -26,6 +35,7 @@ from mmstable.distributed.store import meet
 from mmstable.errors import ReplicasDivergedError
 from mmstable.events import Culprit, Origin
 from mmstable.messages import say
+from mmstable.messages.printable import printable
 
 # Seconds until a rank takes a fault for its own: all get their averaged
 # gradients at about the same time.
@@ -34,6 +44,10 @@ PATIENCE = 10.0
 _CERTAIN = 300.0
 # Ranks that a report names, and parameters that only they can see.
 _MOST_ORIGINS, _MOST_CULPRITS = 16, 64
+# Characters of a name of a machine, a device or a parameter.
+_LONGEST_NAME = 500
+# Where a fault can begin.
+_WHERE = ('loss', 'gradient', 'reduced_gradient')
 # Wrappers of this process, by the model that they train.
 _WRAPPERS: Counter[str] = Counter()
 
@@ -208,21 +222,23 @@ class StepConsensus:
         word = self._word(losses_are_finite, device)
         if certain:
             # Not the same on all ranks, as it is with DDP alone.
-            word['culprits'] = list(culprits[:_MOST_CULPRITS])
+            word['culprits'] = _plain(culprits)
             word['sharded'] = self.is_sharded
-        digest = meet(
+        heard = meet(
             f'{self._topic}/{self._steps}/bad',
             word,
             _CERTAIN if certain or self.is_behind else PATIENCE,
+            _WORD,
             _digest,
+            _read,
         )
-        if digest is None and self.is_behind:
+        if heard is None and self.is_behind:
             raise ReplicasDivergedError(say('rank.never_caught_up'))
-        if digest is None and not certain:
+        if heard is None and not certain:
             self._missed = tuple(culprits[:_MOST_CULPRITS])
             return None
         self._missed = None
-        return _read(digest or _digest([word]))
+        return heard or _read(_digest({get_rank(): word}))
 
     def hear_of_dropped(
         self, dropped: bool, device: object
@@ -236,13 +252,15 @@ class StepConsensus:
         if get_world_size() == 1:
             return ()
         where = 'loss' if dropped else ''
-        digest = meet(
+        heard = meet(
             f'{self._topic}/{self._steps}/dropped',
             _describe(device, where),
             _CERTAIN,
+            _WORD,
             _digest,
+            _read,
         )
-        return () if digest is None else _read(digest).origins
+        return () if heard is None else heard.origins
 
     def _word(self, losses_are_finite: bool, device: object) -> dict[str, Any]:
         if self._missed is not None:
@@ -256,16 +274,19 @@ class StepConsensus:
         return dict(
             _describe(device, where),
             behind=self._missed is not None,
-            culprits=list(self._missed or ()),
+            culprits=_plain(self._missed or ()),
         )
 
 
 def _describe(device: object, where: str) -> dict[str, Any]:
     """What this rank has to say."""
     return dict(
-        origin=[get_rank(), platform.node(), str(device), where],
+        node=platform.node()[:_LONGEST_NAME],
+        device=str(device),
+        where=where,
         behind=False,
         culprits=[],
+        sharded=False,
     )
 
 
@@ -278,29 +299,77 @@ def _topic_for(model: Module) -> str:
     return f'{name}/{_WRAPPERS[name]}'
 
 
-def _digest(words: list[dict[str, Any]]) -> dict[str, Any]:
+def _plain(culprits: Sequence[Culprit]) -> list[list[str]]:
+    return [
+        [culprit.name[:_LONGEST_NAME], culprit.kind]
+        for culprit in culprits[:_MOST_CULPRITS]
+    ]
+
+
+def _digest(words: Mapping[int, dict[str, Any]]) -> dict[str, Any]:
     """What matters to all, however many ranks have something to say."""
-    named = [word['origin'] for word in words if word['origin'][3]]
-    holders = [word['origin'] for word in words if word['culprits']]
-    sharded = any(word.get('sharded') for word in words)
+    named = [
+        _place(rank, word, word['where'])
+        for rank, word in words.items()
+        if word['where']
+    ]
+    holders = [
+        _place(rank, word, 'reduced_gradient')
+        for rank, word in words.items()
+        if word['culprits']
+    ]
+    sharded = any(word['sharded'] for word in words.values())
     if not named and len(holders) < len(words) and not sharded:
         # Averaged gradients are the same everywhere, except for these.
-        named = [[*origin[:3], 'reduced_gradient'] for origin in holders]
+        named = holders
     culprits = {
-        tuple(culprit): None for word in words for culprit in word['culprits']
+        tuple(culprit): None
+        for word in words.values()
+        for culprit in word['culprits']
     }
     return dict(
-        loss_is_bad=any(origin[3] == 'loss' for origin in named),
+        loss_is_bad=any(where == 'loss' for *_, where in named),
         origins=named[:_MOST_ORIGINS],
-        culprits=list(culprits)[:_MOST_CULPRITS],
-        behind=[word['origin'][0] for word in words if word['behind']],
+        culprits=[list(one) for one in culprits][:_MOST_CULPRITS],
+        behind=[rank for rank, word in words.items() if word['behind']],
     )
 
 
-def _read(digest: dict[str, Any]) -> Hearing:
+def _place(rank: int, word: dict[str, Any], where: str) -> list[Any]:
+    return [rank, word['node'], word['device'], where]
+
+
+_NAME = text(_LONGEST_NAME)
+_CULPRITS = list_of(tuple_of(_NAME, one_of('NaN', 'Inf')), _MOST_CULPRITS)
+_WORD = record(
+    node=_NAME,
+    device=_NAME,
+    where=one_of('', *_WHERE),
+    behind=boolean,
+    culprits=_CULPRITS,
+    sharded=boolean,
+)
+
+
+def _read(digest: Any) -> Hearing:
+    """A digest that came out of the store."""
+    ranks = get_world_size()
+    rank = integer(0, ranks - 1)
+    origin = tuple_of(rank, _NAME, _NAME, one_of(*_WHERE))
+    known = record(
+        loss_is_bad=boolean,
+        origins=list_of(origin, _MOST_ORIGINS),
+        culprits=_CULPRITS,
+        behind=list_of(rank, ranks),
+    )(digest)
     return Hearing(
-        loss_is_bad=digest['loss_is_bad'],
-        origins=tuple(Origin(*origin) for origin in digest['origins']),
-        culprits=tuple(Culprit(*found) for found in digest['culprits']),
-        behind=frozenset(digest['behind']),
+        loss_is_bad=known['loss_is_bad'],
+        origins=tuple(
+            Origin(rank, printable(node), printable(device), where)
+            for rank, node, device, where in known['origins']
+        ),
+        culprits=tuple(
+            Culprit(printable(name), kind) for name, kind in known['culprits']
+        ),
+        behind=frozenset(known['behind']),
     )

@@ -3,18 +3,32 @@
 A collective waits until all ranks call it, and mixes up with another one if
 they do not. The store that the ranks were joined by does neither: a rank can
 speak while others are busy, blocked or gone.
+
+Every process that can reach its port can write there, too. So all values are
+JSON, and every field is checked when it is read. A value that no rank of this
+run can have written counts as one that is not there.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import time
 from typing import Any, Callable
 
 from mmengine.dist import get_rank, get_world_size
+from mmengine.logging import print_log
 from torch.distributed import PrefixStore, Store, distributed_c10d
 
+from mmstable.checked_json import Check, optional, parse_json
+from mmstable.messages import say
+
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.001, 0.05
+# Bytes of a value. Random states, the longest, have less than a tenth.
+_LONGEST_VALUE = 1 << 20
+# Keys whose values were reported, and how many of them at most.
+_REPORTED: set[str] = set()
+_MOST_REPORTS = 100
 
 
 def open_store(name: str) -> Store:
@@ -29,11 +43,68 @@ def open_store(name: str) -> Store:
     )
 
 
+def leave_value(store: Store, key: str, value: Any) -> None:
+    """Write a value, as JSON can hold it."""
+    store.set(key, json.dumps(value))
+
+
+def read_value(store: Store, key: str, check: Check) -> Any:
+    """What is under a key; None if nothing is, or nothing that is valid.
+
+    Args:
+        store (Store): The store.
+        key (str): The key.
+        check (Check): What the value must be.
+    """
+    if not store.check([key]):
+        return None
+    return _accept(key, store.get(key), check)
+
+
+def write_first(store: Store, key: str, value: Any, check: Check) -> Any:
+    """Write a value unless there is a valid one; the one that holds.
+
+    Args:
+        store (Store): The store.
+        key (str): The key.
+        value (Any): The value, as JSON can hold it.
+        check (Check): What values under this key must be.
+    """
+    content = json.dumps(value)
+    held = _accept(key, store.compare_set(key, '', content), check)
+    if held is not None:
+        return held
+    store.set(key, content)
+    return _accept(key, content.encode(), check)
+
+
+def _accept(key: str, content: bytes, check: Check) -> Any:
+    try:
+        return check(parse_json(content, _LONGEST_VALUE))
+    except ValueError as error:
+        _report(key, error)
+        return None
+
+
+def _report(key: str, error: ValueError) -> None:
+    if key in _REPORTED or len(_REPORTED) >= _MOST_REPORTS:
+        return
+    _REPORTED.add(key)
+    print_log(
+        say('rank.foreign_word', key=key, error=error),
+        logger='current',
+        # Ranks other than 0 log nothing less.
+        level=logging.ERROR,
+    )
+
+
 def meet(
     topic: str,
     word: Any,
     patience: float,
-    digest: Callable[[list[Any]], Any] = list,
+    check: Check,
+    digest: Callable[[dict[int, Any]], Any],
+    check_digest: Check,
 ) -> Any:
     """Hear a word of every rank, if all of them come to this meeting.
 
@@ -44,38 +115,52 @@ def meet(
         topic (str): What the meeting is about; used once.
         word (Any): What this rank has to say, as JSON can hold it.
         patience (float): Seconds to wait for the others.
-        digest (Callable): What to keep of all words, by rank: every rank is
-            told that. It must not be None. Defaults to list.
+        check (Check): What words must be.
+        digest (Callable): What to keep of all words, by rank, as JSON can
+            hold it: every rank is told that. It must not be None.
+        check_digest (Check): What a digest must be.
 
     Returns:
-        Any: The digest. None if somebody stayed away: then all who came, and
-        all who still come, are told so.
+        Any: The digest, checked. None if somebody stayed away or said what
+        no rank says: then all who came, and all who still come, are told so.
     """
     store = open_store('meeting')
-    store.set(f'{topic}/{get_rank()}', json.dumps(word))
-    if store.add(f'{topic}/arrived', 1) == get_world_size():
-        return _decide(store, topic, digest(_read_all(store, topic)))
-    return _await_decision(store, topic, patience)
-
-
-def _read_all(store: Store, topic: str) -> list[Any]:
+    leave_value(store, f'{topic}/{get_rank()}', word)
     keys = [f'{topic}/{rank}' for rank in range(get_world_size())]
-    return [json.loads(word) for word in store.multi_get(keys)]
+    # Whoever counts wrong, the last one to arrive finds all words.
+    if store.add(f'{topic}/arrived', 1) >= len(keys) and store.check(keys):
+        words = _read_words(store, keys, check)
+        return _decide(store, topic, words and digest(words), check_digest)
+    return _await_decision(store, topic, patience, check_digest)
 
 
-def _await_decision(store: Store, topic: str, patience: float) -> Any:
+def _read_words(
+    store: Store, keys: list[str], check: Check
+) -> dict[int, Any] | None:
+    words = [
+        _accept(key, content, check)
+        for key, content in zip(keys, store.multi_get(keys))
+    ]
+    return None if None in words else dict(enumerate(words))
+
+
+def _await_decision(
+    store: Store, topic: str, patience: float, check: Check
+) -> Any:
     deadline = time.monotonic() + patience
     pause = _SHORTEST_PAUSE
     # Not by `wait`, which would keep other threads from the store.
     while not store.check([f'{topic}/decision']):
         if time.monotonic() > deadline:
-            return _decide(store, topic, None)
+            break
         time.sleep(pause)
         pause = min(2 * pause, _LONGEST_PAUSE)
-    return _decide(store, topic, None)
+    return _decide(store, topic, None, check)
 
 
-def _decide(store: Store, topic: str, digest: Any) -> Any:
+def _decide(store: Store, topic: str, digest: Any, check: Check) -> Any:
     """Write a decision, unless there is one; the one that holds."""
-    held = store.compare_set(f'{topic}/decision', '', json.dumps(digest))
-    return json.loads(held)
+    key = f'{topic}/decision'
+    held = store.compare_set(key, '', json.dumps(digest))
+    # An invalid one is not overwritten: all ranks have to read the same.
+    return _accept(key, held, optional(check))

@@ -12,6 +12,7 @@ from mmengine.logging import print_log
 
 from mmstable.events.json_lines import encode
 from mmstable.events.records import Event, RunStart
+from mmstable.files import create
 from mmstable.messages import say
 
 
@@ -79,7 +80,7 @@ class EventLog:
             path = self._directory / f'{stem}{suffix}.jsonl'
             try:
                 # Unbuffered: one call of write is one write to the system.
-                return open(path, 'ab', buffering=0, opener=_open_new)
+                return open(path, 'ab', buffering=0, opener=create)
             except FileExistsError:
                 # Runs that start within one second share their directory.
                 number += 1
@@ -102,7 +103,3 @@ class EventLog:
             logger='current',
             level=logging.WARNING,
         )
-
-
-def _open_new(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_EXCL, 0o666)

@@ -15,11 +15,18 @@ from enum import Enum
 from functools import cache
 from typing import Any, Callable
 
+from mmstable import checked_json
 from mmstable.events import Culprit, Origin, records
 from mmstable.events.records import EVENTS, SCHEMA, Event, UnknownEvent
+from mmstable.messages.printable import short_repr
 
 _NONFINITE = ('NaN', 'Infinity', '-Infinity')
 _Reader = Callable[[Any], Any]
+# Room for 70,000 culprits; what JSON of that size becomes fits in memory.
+LONGEST_LINE = 1 << 22
+# Of settings, which may be anything.
+_DEEPEST = 64
+_read_int, _read_str = checked_json.integer(), checked_json.text()
 
 
 def encode(record: Event) -> bytes:
@@ -40,7 +47,7 @@ def decode(line: bytes, schema: int = SCHEMA) -> Event:
     Raises:
         ValueError: If the line is not a record.
     """
-    content = json.loads(line)
+    content = checked_json.parse_json(line, LONGEST_LINE)
     if not isinstance(content, dict) or 'event' not in content:
         raise ValueError('must be an object with an `event`')
     cls = EVENTS.get(_read_str(content['event']))
@@ -54,7 +61,8 @@ def decode(line: bytes, schema: int = SCHEMA) -> Event:
         raise
 
 
-def _unknown(content: Mapping[str, Any]) -> UnknownEvent:
+def _unknown(content: dict[str, Any]) -> UnknownEvent:
+    _read_any(content)
     return UnknownEvent(
         iteration=_read_int(content.get('iteration')),
         time=_read_float(content.get('time')),
@@ -67,8 +75,11 @@ def plain(value: Any) -> Any:
     """Only what JSON has; anything else as its text."""
     if isinstance(value, Enum):
         value = value.value
-    if value is None or isinstance(value, (bool, int)):
+    if value is None or isinstance(value, bool):
         return value
+    if isinstance(value, int):
+        # What other readers of JSON can hold as a number.
+        return int(value) if -(2**63) <= value < 2**64 else str(value)
     if isinstance(value, str):
         return str(value)
     if isinstance(value, float):
@@ -95,7 +106,7 @@ def _name(value: float) -> str:
 
 def _read_dataclass(cls: type, content: Any) -> Any:
     if not isinstance(content, dict):
-        raise ValueError(f'must be an object, got {content!r}')
+        raise ValueError(f'must be an object, got {short_repr(content)}')
     values = {}
     for name, read, required in _readers(cls):
         if name in content:
@@ -138,7 +149,7 @@ def _reader(kind: Any) -> _Reader:
 def _mapping_reader(read: _Reader) -> _Reader:
     def read_mapping(value: Any) -> dict[str, Any]:
         if not isinstance(value, dict):
-            raise ValueError(f'must be an object, got {value!r}')
+            raise ValueError(f'must be an object, got {short_repr(value)}')
         return {key: read(item) for key, item in value.items()}
 
     return read_mapping
@@ -147,51 +158,46 @@ def _mapping_reader(read: _Reader) -> _Reader:
 def _tuple_reader(read: _Reader) -> _Reader:
     def read_tuple(value: Any) -> tuple[Any, ...]:
         if not isinstance(value, list):
-            raise ValueError(f'must be an array, got {value!r}')
+            raise ValueError(f'must be an array, got {short_repr(value)}')
         return tuple(read(item) for item in value)
 
     return read_tuple
-
-
-def _read_int(value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise ValueError(f'must be an integer, got {value!r}')
-    return value
 
 
 def _read_float(value: Any) -> float:
     if value in _NONFINITE:
         return float(value)
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise ValueError(f'must be a number, got {value!r}')
+        raise ValueError(f'must be a number, got {short_repr(value)}')
     return float(value)
-
-
-def _read_str(value: Any) -> str:
-    if not isinstance(value, str):
-        raise ValueError(f'must be a string, got {value!r}')
-    return value
 
 
 def _read_culprit(value: Any) -> Culprit:
     if not isinstance(value, dict) or not {'name', 'kind'} <= value.keys():
-        raise ValueError(f'must have a `name` and a `kind`, got {value!r}')
-    return Culprit(value['name'], value['kind'])
+        raise ValueError(
+            f'must have a `name` and a `kind`, got {short_repr(value)}'
+        )
+    return Culprit(_read_str(value['name']), _read_str(value['kind']))
 
 
 def _read_origin(value: Any) -> Origin:
     if not isinstance(value, dict) or set(Origin._fields) - value.keys():
         raise ValueError(
-            f'must have {", ".join(Origin._fields)}, got {value!r}'
+            f'must have {", ".join(Origin._fields)}, got {short_repr(value)}'
         )
-    return Origin(*(value[name] for name in Origin._fields))
+    rank, *texts = (value[name] for name in Origin._fields)
+    return Origin(_read_int(rank), *map(_read_str, texts))
 
 
-def _read_any(value: Any) -> Any:
+def _read_any(value: Any, deepest: int = _DEEPEST) -> Any:
+    if deepest == 0:
+        raise ValueError('is nested too deeply')
     if isinstance(value, dict):
-        return {key: _read_any(item) for key, item in value.items()}
+        return {
+            key: _read_any(item, deepest - 1) for key, item in value.items()
+        }
     if isinstance(value, list):
-        return [_read_any(item) for item in value]
+        return [_read_any(item, deepest - 1) for item in value]
     return float(value) if value in _NONFINITE else value
 
 

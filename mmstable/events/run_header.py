@@ -15,9 +15,9 @@ from mmengine.dist import get_rank, get_world_size
 from mmengine.runner import Runner
 from torch.nn import Module
 
+from mmstable import run_view
 from mmstable.events.records import SCHEMA, RunStart, WrapperSetup
 from mmstable.events.samples import read_scale
-from mmstable.optim.new_steps import wrappers_of
 from mmstable.version import __version__
 
 
@@ -46,7 +46,7 @@ def describe_run(runner: Runner) -> RunStart:
         config_sha256=_digest(runner.cfg.pretty_text),
         wrappers={
             name: _describe_wrapper(wrapper)
-            for name, wrapper in wrappers_of(runner.optim_wrapper).items()
+            for name, wrapper in run_view.wrappers(runner).items()
         },
         custom_hooks=tuple(runner.cfg.get('custom_hooks') or ()),
     )
@@ -73,15 +73,13 @@ def _device_name(device: torch.device) -> str | None:
 
 def _describe_wrapper(wrapper: Any) -> WrapperSetup:
     dtype = getattr(wrapper, 'cast_dtype', None)
-    scaler = getattr(wrapper, 'loss_scaler', None)
     scale = read_scale(wrapper)
     clip = getattr(wrapper, 'clip', None)
-    policy = None if scale is None else getattr(scaler, 'policy', None)
+    policy = getattr(run_view.loss_scaler(wrapper), 'policy', None)
     return WrapperSetup(
         type=_class_name(wrapper),
         optimizer=_class_name(getattr(wrapper, 'optimizer', None)),
-        # mmengine has no public way to ask for it.
-        accumulative_counts=getattr(wrapper, '_accumulative_counts', 1),
+        accumulative_counts=run_view.accumulative_counts(wrapper),
         dtype=None if dtype is None else str(dtype).replace('torch.', ''),
         clip_grad=getattr(wrapper, 'clip_grad_kwargs', None),
         clip=None if clip is None else str(clip),

@@ -12,6 +12,8 @@ import torch
 from mmengine.optim import BaseOptimWrapper
 from torch import Tensor
 
+from mmstable import run_view
+
 
 def read_losses(outputs: Mapping[str, Any] | None) -> dict[str, float]:
     """The losses among the outputs of a training iteration.
@@ -42,10 +44,8 @@ def read_lr(wrapper: BaseOptimWrapper) -> float | None:
 
 def read_scale(wrapper: BaseOptimWrapper) -> float | None:
     """The loss scale; None if losses are not scaled."""
-    scaler = getattr(wrapper, 'loss_scaler', None)
-    if scaler is None or not scaler.is_enabled():
-        return None
-    return float(scaler.get_scale())
+    scaler = run_view.loss_scaler(wrapper)
+    return None if scaler is None else float(scaler.get_scale())
 
 
 def host_memory() -> int | None:

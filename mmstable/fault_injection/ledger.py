@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
+from mmstable.checkpoint.atomic_file import replace_text
+from mmstable.errors import ConfigError
+from mmstable.files import read_bounded
+from mmstable.messages.printable import printable
+
 _NAME = 'injected_faults.rank{}.txt'
+# Far more than the faults of one run need.
+_LONGEST = 1 << 20
 
 
 class Ledger:
@@ -21,10 +27,8 @@ class Ledger:
 
     def __init__(self, work_dir: Path, rank: int) -> None:
         self.path = work_dir / _NAME.format(rank)
-        self._lines: set[str] = set()
-        if self.path.exists():
-            text = self.path.read_text(encoding='utf-8')
-            self._lines = set(text.splitlines())
+        # In their order.
+        self._lines = dict.fromkeys(self._read().splitlines())
 
     def __contains__(self, entry: tuple[int, str]) -> bool:
         return self._line(entry) in self._lines
@@ -36,11 +40,21 @@ class Ledger:
             entry (tuple[int, str]): The iteration, and what happens.
         """
         line = self._line(entry)
-        self._lines.add(line)
-        with open(self.path, 'a', encoding='utf-8') as file:
-            file.write(line + '\n')
-            file.flush()
-            os.fsync(file.fileno())
+        self._lines[line] = None
+        text = ''.join(f'{one}\n' for one in self._lines)
+        replace_text(self.path, text, encoding='utf-8')
+
+    def _read(self) -> str:
+        try:
+            return read_bounded(self.path, _LONGEST).decode('ascii')
+        except FileNotFoundError:
+            return ''
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(
+                f"FaultInjectorHook: '{printable(self.path)}' is not the "
+                f'list of faults that it should be ({error}); remove it to '
+                'inject them all again.'
+            ) from error
 
     @staticmethod
     def _line(entry: tuple[int, str]) -> str:

@@ -9,6 +9,7 @@ from mmengine.dist import get_world_size, is_main_process
 from mmengine.hooks import Hook
 from mmengine.runner import Runner
 
+from mmstable import run_view
 from mmstable.checkpoint.resume_hint import resume_hint
 from mmstable.checkpoint.stop_signal import StopSignal
 from mmstable.distributed import collectives as dist
@@ -17,7 +18,6 @@ from mmstable.distributed.parallelism import Sharing, find_sharing
 from mmstable.errors import StoppedBySignal, TrainingDiverged
 from mmstable.hooks.safe_checkpoint_hook import SafeCheckpointHook
 from mmstable.messages import say
-from mmstable.optim.new_steps import window_is_open, wrappers_of
 from mmstable.registry import HOOKS, register_globally
 from mmstable.run_state.rng_keeper import RngKeeper
 from mmstable.settings import integer, names, one_of
@@ -82,7 +82,7 @@ class EmergencyCheckpointHook(Hook):
         if get_world_size() == 1:
             # An iteration that fails has drawn random numbers.
             self._keeper.after_train_iter(runner, batch_idx)
-        if window_is_open(runner.optim_wrapper):
+        if run_view.window_is_open(runner):
             return
         iteration, appointment = runner.iter + 1, self._appointment
         if appointment is None:
@@ -109,7 +109,7 @@ class EmergencyCheckpointHook(Hook):
         outputs: Any = None,
     ) -> None:
         """Stop if asked to; half of all signals arrive here."""
-        if not self._is_training or window_is_open(runner.optim_wrapper):
+        if not self._is_training or run_view.window_is_open(runner):
             return
         # Nobody would answer a rank that has more to validate than others.
         if batch_idx < self._common_val_iters:
@@ -155,8 +155,8 @@ class EmergencyCheckpointHook(Hook):
         sharing = find_sharing(runner.model)
         if sharing not in (Sharing.REDUCED, Sharing.SHARDED):
             return None
-        wrappers = wrappers_of(runner.optim_wrapper).values()
-        windows = [getattr(w, '_accumulative_counts', 1) for w in wrappers]
+        wrappers = run_view.wrappers(runner).values()
+        windows = [run_view.accumulative_counts(w) for w in wrappers]
         return CoordinatedStop(self._interval, max(windows))
 
     def _stop_if_asked(self, runner: Runner, count: int) -> None:

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import traceback
-from pathlib import Path
 
 from mmengine.hooks import Hook
 from mmengine.runner import Runner
 
+from mmstable import run_view
 from mmstable.errors import StoppedBySignal
 from mmstable.events import Culprit, Injection, Intervention
 from mmstable.events.event_log import EventLog
 from mmstable.events.run_header import describe_run, device_of
 from mmstable.events.run_recorder import RunRecorder
-from mmstable.optim.new_steps import record_losses, wrappers_of
+from mmstable.optim.new_steps import record_losses
 from mmstable.registry import HOOKS, register_globally
 from mmstable.settings import integer
 
@@ -44,8 +44,8 @@ class EventLogHook(Hook):
         """Start the event file of this run."""
         header = describe_run(runner)
         self._recorder = RunRecorder(
-            EventLog(Path(runner.log_dir, 'stability'), header),
-            wrappers_of(runner.optim_wrapper),
+            EventLog(run_view.stability_folder(runner), header),
+            run_view.wrappers(runner),
             header.rank,
         )
 
@@ -60,7 +60,7 @@ class EventLogHook(Hook):
         if self._recorder is None:
             return
         iteration = runner.iter + 1
-        record_losses(runner.optim_wrapper, outputs)
+        record_losses(runner, outputs)
         self._recorder.check_steps(iteration, outputs)
         if iteration % self._interval == 0:
             self._recorder.sample(iteration, outputs, device_of(runner.model))

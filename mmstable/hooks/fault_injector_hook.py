@@ -12,13 +12,13 @@ from mmengine.dist import get_rank, get_world_size
 from mmengine.hooks import Hook
 from mmengine.runner import Runner
 
+from mmstable import run_view
 from mmstable.errors import ConfigError
 from mmstable.events import Injection
 from mmstable.fault_injection.action import Scene, disarm
 from mmstable.fault_injection.kinds import PlannedFault, plan_fault
 from mmstable.fault_injection.ledger import Ledger
 from mmstable.messages import say
-from mmstable.optim.new_steps import wrappers_of
 from mmstable.optim.parameter_names import unwrap
 from mmstable.registry import HOOKS, register_globally
 from mmstable.settings import flag, integer, refuse
@@ -183,7 +183,7 @@ class FaultInjectorHook(Hook):
         fault.action.arm(
             Scene(
                 model=unwrap(runner.model),
-                wrappers=wrappers_of(runner.optim_wrapper),
+                wrappers=run_view.wrappers(runner),
                 handles=self._handles,
                 tell=tell,
                 note=note,

@@ -9,13 +9,13 @@ from typing import Any
 from mmengine.optim import OptimWrapper
 from mmengine.runner import Runner
 
+from mmstable import run_view
 from mmstable.errors import ConfigError
 from mmstable.events import StepReport
 from mmstable.hooks.step_hook import StepHook
 from mmstable.numerics.clip_settings import Clip, parse_clip
 from mmstable.numerics.clipping import NormClip
 from mmstable.optim.clip_plan import check_modules
-from mmstable.optim.new_steps import wrappers_of
 from mmstable.optim.parameter_names import ParameterNames
 from mmstable.optim.stock_steps import StockSteps
 from mmstable.registry import HOOKS, register_globally
@@ -66,7 +66,7 @@ class GradClipHook(StepHook):
         if not isinstance(runner.optim_wrapper, Mapping) and hasattr(
             runner.optim_wrapper, 'step'
         ):
-            wrappers = wrappers_of(runner.optim_wrapper)
+            wrappers = run_view.wrappers(runner)
             parameters: list[str] = []
             for wrapper in wrappers.values():
                 names = ParameterNames(wrapper.optimizer)

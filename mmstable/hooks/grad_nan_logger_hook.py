@@ -7,6 +7,7 @@ from typing import Any
 
 from mmengine.runner import Runner
 
+from mmstable import run_view
 from mmstable.events import Fault, StepReport
 from mmstable.events.step_text import describe_step
 from mmstable.hooks.step_hook import StepHook
@@ -14,7 +15,6 @@ from mmstable.messages import say
 from mmstable.messages.language import check_language
 from mmstable.messages.rate_limit import RateLimit
 from mmstable.numerics.step_statistics import StepStatistics
-from mmstable.optim.new_steps import wrappers_of
 from mmstable.optim.stock_steps import StockSteps
 from mmstable.registry import HOOKS, register_globally
 from mmstable.settings import integer, number, renamed
@@ -86,7 +86,7 @@ class GradNanLoggerHook(StepHook):
     def step_sources(self, runner: Runner) -> dict[str, Any]:
         """All wrappers; those of mmengine are watched from outside."""
         sources = {}
-        for name, wrapper in wrappers_of(runner.optim_wrapper).items():
+        for name, wrapper in run_view.wrappers(runner).items():
             if hasattr(wrapper, 'last_step'):
                 sources[name] = wrapper
             else:
@@ -195,6 +195,6 @@ class GradNanLoggerHook(StepHook):
 
 
 def _is_scaled(runner: Runner, name: str) -> bool:
-    wrapper = wrappers_of(runner.optim_wrapper)[name]
+    wrapper = run_view.wrappers(runner)[name]
     scaler = getattr(wrapper, 'loss_scaler', None)
     return scaler is not None and scaler.is_enabled()

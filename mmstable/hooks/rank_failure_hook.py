@@ -13,6 +13,8 @@ from mmengine.dist import get_rank, get_world_size
 from mmengine.hooks import Hook
 from mmengine.runner import Runner
 
+from mmstable import run_view
+from mmstable.checked_json import text
 from mmstable.checkpoint.resume_hint import resume_hint
 from mmstable.distributed.heartbeat import PeerFailure, PeerWatch
 from mmstable.distributed.parallelism import Sharing, find_sharing
@@ -21,7 +23,6 @@ from mmstable.hooks.event_log_hook import EventLogHook
 from mmstable.hooks.safe_checkpoint_hook import SafeCheckpointHook
 from mmstable.liveness.stacks import write_exception, write_stacks
 from mmstable.messages import say
-from mmstable.optim.new_steps import window_is_open, wrappers_of
 from mmstable.registry import HOOKS, register_globally
 from mmstable.run_state.rng_keeper import RngKeeper, unpack
 from mmstable.settings import number
@@ -143,7 +144,7 @@ class RankFailureHook(Hook):
             self._stop()
             raise _error(failure) from exception
         path = self._save(runner, exception)
-        self._watch.leave('result', path or '')
+        self._watch.leave('result', os.path.basename(path or ''))
         resume = _describe(runner, path)
         runner.logger.error(
             say('rank.all_stop', failure=failure, resume=resume)
@@ -166,8 +167,8 @@ class RankFailureHook(Hook):
         """The failure that counts: this one, or what it comes from."""
         assert self._watch is not None
         found = self._watch.failure()
-        text = str(exception).lower()
-        if found is None and any(word in text for word in _SECOND_HAND):
+        said = str(exception).lower()
+        if found is None and any(word in said for word in _SECOND_HAND):
             found = self._watch.await_failure(self._grace)
         if found is not None:
             return found
@@ -195,10 +196,10 @@ class RankFailureHook(Hook):
         deadline = time.monotonic() + self._grace
         while waiting and time.monotonic() < deadline:
             for rank in sorted(waiting):
-                word = self._watch.read('state', rank)
+                word = self._watch.read('state', rank, unpack)
                 if word is not None:
                     waiting.discard(rank)
-                    iteration, state = unpack(word)
+                    iteration, state = word
                     if iteration == done:
                         known[rank] = state
             time.sleep(0.05)
@@ -212,7 +213,7 @@ class RankFailureHook(Hook):
         write_stacks(_folder(runner), get_rank(), failure)
         try:
             watch.leave('state', self._keeper.pack())
-            path = self._await_result(watch, failure)
+            path = _in_folder(runner, self._await_result(watch, failure))
         except RuntimeError:
             # The store is gone, too.
             path = None
@@ -232,16 +233,17 @@ class RankFailureHook(Hook):
     def _await_result(
         self, watch: PeerWatch, failure: PeerFailure
     ) -> str | None:
+        """The name of the checkpoint that the failed rank has saved."""
         if failure.iteration < 0:
             # It is gone without a word.
             return None
         beat, seen_at = None, time.monotonic()
         # It may take its time to save, as long as it is alive.
         while time.monotonic() - seen_at < self._grace:
-            result = watch.read('result', failure.rank)
+            result = watch.read('result', failure.rank, _read_name)
             if result is not None or self._watch is not watch:
                 return result or None
-            now = watch.read('beat', failure.rank)
+            now = watch.last_beat(failure.rank)
             if now != beat:
                 beat, seen_at = now, time.monotonic()
             time.sleep(0.1)
@@ -261,20 +263,36 @@ def _why_not_to_save(runner: Runner, exception: BaseException) -> str | None:
     for frame, _ in traceback.walk_tb(exception.__traceback__):
         if frame.f_code.co_filename.startswith(_OPTIMIZERS):
             return say('rank.was_updating')
-    wrappers = wrappers_of(runner.optim_wrapper).values()
+    wrappers = run_view.wrappers(runner).values()
     if any(getattr(wrapper, 'is_behind', False) for wrapper in wrappers):
         return say('rank.is_behind')
-    if window_is_open(runner.optim_wrapper):
+    if run_view.window_is_open(runner):
         return say('rank.was_accumulating')
     return None
 
 
 def _name(exception: BaseException) -> str:
-    return f'{type(exception).__name__}: {exception}'[:1000]
+    return f'{type(exception).__name__}: {exception}'
+
+
+def _read_name(value: Any) -> str:
+    """A file name that came out of the store."""
+    name = text(255)(value)
+    if name != os.path.basename(name) or name in ('.', '..'):
+        raise ValueError('must be the name of a file, without a folder')
+    return name
+
+
+def _in_folder(runner: Runner, name: str | None) -> str | None:
+    """A checkpoint in the folder of this run."""
+    for hook in runner.hooks:
+        if isinstance(hook, SafeCheckpointHook) and hook.out_dir and name:
+            return os.path.join(hook.out_dir, name)
+    return None
 
 
 def _folder(runner: Runner) -> Path:
-    return Path(runner.log_dir, 'stability')
+    return run_view.stability_folder(runner)
 
 
 def _describe(runner: Runner, path: str | None) -> str:

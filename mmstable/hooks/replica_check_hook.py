@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
 
 import torch
 from mmengine.dist import all_gather, all_reduce, get_rank, get_world_size
 from mmengine.runner import Runner
 from torch import Tensor
-from torch.nn import Module
+from torch.nn import Parameter
 
+from mmstable import run_view
 from mmstable.distributed.parallelism import Sharing, find_sharing
 from mmstable.distributed.replica_copy import copy_tensors
 from mmstable.errors import ReplicasDivergedError
@@ -18,9 +18,10 @@ from mmstable.events import StepReport
 from mmstable.hooks.step_hook import StepHook
 from mmstable.messages import say
 from mmstable.numerics.fingerprint import fingerprints
-from mmstable.optim.new_steps import wrappers_of
-from mmstable.optim.parameter_names import clean_name, unwrap
+from mmstable.optim.parameter_names import clean_name
 from mmstable.registry import HOOKS, register_globally
+from mmstable.run_state.run_state import RunState
+from mmstable.run_state.weights import Averages
 from mmstable.settings import flag, integer, one_of
 
 _NAME = 'ReplicaCheckHook'
@@ -95,9 +96,7 @@ class ReplicaCheckHook(StepHook):
     ) -> None:
         """Let averages of weights follow a rank that was repaired."""
         if report.copied_from is not None:
-            copy_tensors(
-                [value for _, value in _averages(runner)], report.copied_from
-            )
+            copy_tensors(_averages(runner).values(), report.copied_from)
 
     def _check(self, runner: Runner) -> None:
         state = self._state(runner)
@@ -135,16 +134,20 @@ class ReplicaCheckHook(StepHook):
             runner.logger.warning(f'mmstable: {text}')
 
     def _state(self, runner: Runner) -> list[tuple[str, Tensor]]:
-        model = unwrap(runner.model)
-        state: list[tuple[str, Tensor]] = [
-            (clean_name(name), param)
-            for name, param in model.named_parameters()
+        sections = RunState(runner).tensors()
+        state = [
+            (clean_name(name), value)
+            for name, value in sections['state_dict'].items()
+            if self._buffers or isinstance(value, Parameter)
         ]
-        if self._buffers:
-            state += list(model.named_buffers())
-        if self._optimizer:
-            state += _optimizer_states(runner)
-        return state + _averages(runner)
+        # Of a sharded optimizer every rank holds a part of its own.
+        if self._optimizer and not run_view.has_sharded_optimizer(runner):
+            # Sorted: ranks may have got their state in another order.
+            state += [
+                (f'optimizer.{name}', value)
+                for name, value in sorted(sections['optimizer'].items())
+            ]
+        return state + list(_averages(runner).items())
 
 
 def _are_equal(marks: Tensor) -> bool:
@@ -170,31 +173,11 @@ def _compare(marks: Tensor) -> dict[int, list[int]]:
     return found
 
 
-def _optimizer_states(runner: Runner) -> list[tuple[str, Tensor]]:
-    names = {id(p): n for n, p in unwrap(runner.model).named_parameters()}
-    return [
-        (f'{label}.{key} of {names.get(id(param), "a parameter")}', value)
-        for label, wrapper in wrappers_of(runner.optim_wrapper).items()
-        for group in wrapper.optimizer.param_groups
-        for param in group['params']
-        for key, value in _sorted_state(wrapper.optimizer, param)
-        if isinstance(value, Tensor)
-    ]
-
-
-def _sorted_state(optimizer: Any, param: Tensor) -> list[tuple[str, Any]]:
-    # Not by `[]`, which would make an entry for a parameter without any.
-    return sorted(optimizer.state.get(param, {}).items())
-
-
-def _averages(runner: Runner) -> list[tuple[str, Tensor]]:
-    """Weights that hooks as EMAHook keep besides the model's own."""
-    averages: list[tuple[str, Tensor]] = []
-    for hook in runner.hooks:
-        model = getattr(hook, 'ema_model', None)
-        if isinstance(model, Module):
-            averages += [
-                (f'ema.{name}', param)
-                for name, param in model.named_parameters()
-            ]
-    return averages
+def _averages(runner: Runner) -> dict[str, Tensor]:
+    """The averages of the weights that ``EMAHook`` keeps."""
+    return {
+        f'{section}.{name}': value
+        for section, tensors in Averages().tensors(runner).items()
+        for name, value in tensors.items()
+        if isinstance(value, Parameter)
+    }

@@ -8,13 +8,14 @@ from typing import Any
 from mmengine.hooks import Hook
 from mmengine.runner import Runner
 
+from mmstable import run_view
 from mmstable.checkpoint.lr_schedule import ConfiguredSchedule
 from mmstable.events.samples import read_lr, read_scale
 from mmstable.hooks.safe_param_scheduler_hook import SafeParamSchedulerHook
 from mmstable.legacy.checkpoints import prepare_to_resume
 from mmstable.messages import say
 from mmstable.messages.language import choose_language
-from mmstable.optim.new_steps import wrappers_of
+from mmstable.messages.printable import printable
 from mmstable.registry import HOOKS, register_globally
 from mmstable.settings import flag, text
 
@@ -94,7 +95,10 @@ class ResumeReportHook(Hook):
             **_optimizer_state(missing),
             **_run_state(runner),
         }
-        lines = [f'  {_pad(name, 15)}{value}' for name, value in facts.items()]
+        lines = [
+            f'  {_pad(name, 15)}{printable(value)}'
+            for name, value in facts.items()
+        ]
         source = self._checkpoint or say('resume.a_checkpoint')
         runner.logger.info(
             '\n'.join([say('resume.from', checkpoint=source), *lines])
@@ -120,7 +124,7 @@ def _scales(runner: Runner) -> str:
 def _join(runner: Runner, read: Any, nothing: str) -> str:
     values = {
         name: read(wrapper)
-        for name, wrapper in wrappers_of(runner.optim_wrapper).items()
+        for name, wrapper in run_view.wrappers(runner).items()
     }
     if len(values) == 1:
         (value,) = values.values()

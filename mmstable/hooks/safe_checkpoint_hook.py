@@ -9,12 +9,13 @@ from typing import Any
 
 from mmengine.dist import broadcast_object_list, is_main_process
 from mmengine.hooks import CheckpointHook
-from mmengine.model import is_model_wrapper
 from mmengine.runner import Runner
 
+from mmstable import run_view
 from mmstable.checkpoint.atomic_file import replace_text
 from mmstable.checkpoint.audit import count_infinite
 from mmstable.checkpoint.best_checkpoint import RunnerStandIn, save_first
+from mmstable.checkpoint.references import keep_own_references
 from mmstable.checkpoint.saver import CheckpointSaver, Poisoned
 from mmstable.checkpoint.storage import EMERGENCY, CheckpointStorage
 from mmstable.checkpoint.trained_weights import TrainedWeights
@@ -22,10 +23,9 @@ from mmstable.errors import ConfigError
 from mmstable.legacy.checkpoints import prepare_to_resume
 from mmstable.messages import say
 from mmstable.messages.language import choose_language
-from mmstable.optim.new_steps import settle_steps, window_is_open
-from mmstable.optim.state_names import name_states
 from mmstable.registry import HOOKS, register_globally
-from mmstable.run_state.loop_state import RunStateResumer, collect_run_state
+from mmstable.run_state.optimizer_names import name_saved_states
+from mmstable.run_state.progress import ProgressResumer, capture_progress
 from mmstable.settings import integer
 
 _NAME = 'SafeCheckpointHook'
@@ -36,10 +36,10 @@ class SafeCheckpointHook(CheckpointHook):
     """A ``CheckpointHook`` whose newest good checkpoint cannot get lost.
 
     A state with NaN or Inf in it is not saved, but reported as poisoned, and
-    hooks hear of it by ``after_poisoned(runner, culprits)``. A checkpoint is
+    hooks are told by ``after_poisoned(runner, culprits)``. A checkpoint is
     written under a temporary name, checked, and gets its name when it is
     complete; only then older ones are removed. If that fails, as on a full
-    disk, training goes on with the older ones. A checkpoint that falls into
+    disk, training continues with the older ones. A checkpoint that falls into
     a window of gradient accumulation is saved at its end.
 
     Next to every checkpoint there is a small file with its SHA-256. Inside
@@ -64,7 +64,7 @@ class SafeCheckpointHook(CheckpointHook):
             _NAME, 'max_keep_ckpts', self.max_keep_ckpts, -1
         )
         self._saver = CheckpointSaver({})
-        self._resumer = RunStateResumer()
+        self._resumer = ProgressResumer()
         self._weights = TrainedWeights()
         self._place: CheckpointStorage
         self._is_ready = False
@@ -86,27 +86,30 @@ class SafeCheckpointHook(CheckpointHook):
                 f'got {type(runner).__name__}. Use CheckpointHook with it.'
             )
         choose_language(runner.hooks)
-        model = runner.model
-        if is_model_wrapper(model):
-            model = model.module
-        self._saver = CheckpointSaver(count_infinite(model))
-        self._resumer.hand_over(runner)
+        self._saver = CheckpointSaver(
+            count_infinite(run_view.saved_model(runner))
+        )
+        self._resumer.restore(runner)
 
     def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
         """Make the checkpoint fit, and give the loop its part of it."""
         for note in prepare_to_resume(checkpoint):
             runner.logger.info(say('legacy.checkpoint', note=note))
         ours = checkpoint.get('mmstable', {})
-        state = ours.get(type(self).__name__, {})
-        self._resumer.keep(checkpoint, state)
-        self._resumer.hand_over(runner)
+        self._resumer.load(checkpoint, ours.get(type(self).__name__, {}))
+        self._resumer.restore(runner)
 
     def before_train(self, runner: Runner) -> None:
         """Find out where to save."""
+        info = runner.message_hub.runtime_info
+        # mmengine would remove files here, and folders of these names.
+        kept = list(info.pop('keep_ckpt_ids', ()))
         super().before_train(runner)
-        # Without a limit: an old one goes when a new one is there.
-        self.keep_ckpt_ids = deque(getattr(self, 'keep_ckpt_ids', ()))
         self._place = CheckpointStorage(self)
+        if self._place.is_local:
+            self._keep_own_best(info)
+        # Without a limit: an old one goes when a new one is there.
+        self.keep_ckpt_ids = deque(kept)
         if is_main_process():
             self._place.clear_up()
         if not self._place.is_local:
@@ -114,6 +117,17 @@ class SafeCheckpointHook(CheckpointHook):
                 say('checkpoint.not_local', folder=self.out_dir)
             )
         self._is_ready = True
+
+    def _keep_own_best(self, info: dict[str, Any]) -> None:
+        """Never remove the best checkpoint of another run."""
+        keep_own_references(info, self.out_dir)
+        if not self.save_best:
+            return
+        if len(self.key_indicators) == 1:
+            self.best_ckpt_path = info.get('best_ckpt')
+            return
+        for key in self.best_ckpt_path_dict:
+            self.best_ckpt_path_dict[key] = info.get(f'best_ckpt_{key}')
 
     def before_train_iter(
         self,
@@ -138,7 +152,7 @@ class SafeCheckpointHook(CheckpointHook):
         )
         if due:
             self._waiting = runner.iter + 1
-        if self._waiting is None or window_is_open(runner.optim_wrapper):
+        if self._waiting is None or run_view.window_is_open(runner):
             return
         step = self._waiting if self.by_epoch else runner.iter + 1
         self._waiting = None
@@ -209,7 +223,7 @@ class SafeCheckpointHook(CheckpointHook):
 
         Args:
             runner (Runner): The runner.
-            rng (Mapping): The random state of each rank to go on with, as
+            rng (Mapping): The random state to resume each rank with, as
                 far as it is known.
 
         Returns:
@@ -221,7 +235,7 @@ class SafeCheckpointHook(CheckpointHook):
         if meta['iter'] == self._last_iteration:
             return self.last_ckpt
         name = EMERGENCY.format(meta['iter'])
-        state = collect_run_state(runner, all_ranks=False)
+        state = capture_progress(runner, all_ranks=False)
         state['rng'].update(rng)
         with self._weights.in_place(runner):
             failure = self._try_to_save(
@@ -269,7 +283,7 @@ class SafeCheckpointHook(CheckpointHook):
         saved = self._save(
             runner,
             name,
-            state=collect_run_state(runner),
+            state=capture_progress(runner),
             **self._save_settings(meta),
         )
         if saved:
@@ -282,11 +296,11 @@ class SafeCheckpointHook(CheckpointHook):
             super()._save_best_checkpoint(stand_in, metrics)
 
     def _has_to_wait(self, runner: Runner) -> bool:
-        # A loop that starts epochs anew cannot go on inside the next one.
+        # A loop that starts epochs anew cannot resume inside the next one.
         can_wait = not self.by_epoch or hasattr(
             runner.train_loop, 'state_dict'
         )
-        return can_wait and window_is_open(runner.optim_wrapper)
+        return can_wait and run_view.window_is_open(runner)
 
     def _announce(
         self, runner: Runner, path: str | None, kept: list[int]
@@ -307,7 +321,7 @@ class SafeCheckpointHook(CheckpointHook):
         """Save on the main process; all ranks learn whether it worked."""
         # Reading a verdict may take an agreement of all ranks; the main
         # process alone would wait for it in vain.
-        settle_steps(runner.optim_wrapper)
+        run_view.resolve_steps(runner)
         failure: list[Any] = [None]
         if is_main_process():
             failure = [self._try_to_save(runner, name, state or {}, kwargs)]
@@ -328,9 +342,7 @@ class SafeCheckpointHook(CheckpointHook):
         try:
             self._place.save(self._saver, runner, name, extra, **kwargs)
         except Poisoned as error:
-            return Poisoned(
-                name_states(error.culprits, runner.optim_wrapper, runner.model)
-            )
+            return Poisoned(name_saved_states(error.culprits, runner))
         except Exception as error:
             return error
         return None

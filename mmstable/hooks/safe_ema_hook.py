@@ -39,7 +39,7 @@ class SafeEMAHook(EMAHook):
     def before_train(self, runner: Runner) -> None:
         """Find out whose steps to follow."""
         super().before_train(runner)
-        sources = reporting_wrappers(runner.optim_wrapper)
+        sources = reporting_wrappers(runner)
         self._is_told = bool(sources)
         if not self._is_told:
             runner.logger.warning(say('ema.every_iteration'))

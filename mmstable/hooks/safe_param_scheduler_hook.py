@@ -9,11 +9,11 @@ from mmengine.hooks import ParamSchedulerHook
 from mmengine.optim import _ParamScheduler
 from mmengine.runner import Runner
 
+from mmstable import run_view
 from mmstable.errors import ConfigError
 from mmstable.hooks.step_hook import StepHook
 from mmstable.messages import say
 from mmstable.numerics.schedule_debt import ScheduleDebt
-from mmstable.optim.new_steps import wrappers_of
 from mmstable.registry import HOOKS, register_globally
 from mmstable.settings import flag, integer, no_match
 
@@ -115,9 +115,9 @@ class SafeParamSchedulerHook(StepHook, ParamSchedulerHook):
         """How many iterations each step skipped just now stands for."""
         if not self._hold_on_skip:
             return {}
-        wrappers = wrappers_of(runner.optim_wrapper)
+        wrappers = run_view.wrappers(runner)
         return {
-            name: getattr(wrappers[name], '_accumulative_counts', 1)
+            name: run_view.accumulative_counts(wrappers[name])
             for name, report in self._steps
             if report.skipped
         }
@@ -136,13 +136,9 @@ class SafeParamSchedulerHook(StepHook, ParamSchedulerHook):
 
 def _schedules_by_iter(runner: Runner) -> dict[str, list[_ParamScheduler]]:
     """The schedules that move every iteration, by the wrapper's name."""
-    found = runner.param_schedulers or {}
-    if isinstance(found, list):
-        (name, *_) = wrappers_of(runner.optim_wrapper)
-        found = {name: found}
     by_iter = {
         name: [one for one in several if not one.by_epoch]
-        for name, several in found.items()
+        for name, several in run_view.schedulers(runner).items()
     }
     return {name: several for name, several in by_iter.items() if several}
 
@@ -162,7 +158,7 @@ def _refuse_a_second_hook(runner: Runner) -> None:
 
 
 def _step(schedule: list[_ParamScheduler]) -> None:
-    if all(one._global_step for one in schedule):
+    if all(map(run_view.schedule_position, schedule)):
         for one in schedule:
             one.step()
         return

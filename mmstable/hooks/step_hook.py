@@ -8,13 +8,13 @@ from typing import Any
 from mmengine.hooks import Hook
 from mmengine.runner import Runner
 
+from mmstable import run_view
 from mmstable.events import StepReport
 from mmstable.messages.language import choose_language
 from mmstable.optim.new_steps import (
     NewSteps,
     record_losses,
     reporting_wrappers,
-    wrappers_of,
 )
 
 
@@ -38,7 +38,7 @@ class StepHook(Hook):
 
     def before_train(self, runner: Runner) -> None:
         """Find out whose steps to follow."""
-        for wrapper in wrappers_of(runner.optim_wrapper).values():
+        for wrapper in run_view.wrappers(runner).values():
             if hasattr(wrapper, 'bind_model'):
                 wrapper.bind_model(runner.model)
         self._steps = NewSteps(self.step_sources(runner))
@@ -52,7 +52,7 @@ class StepHook(Hook):
     ) -> None:
         """Pass on what is new."""
         # The loops of mmstable have done so, mmengine's own do not.
-        record_losses(runner.optim_wrapper, outputs)
+        record_losses(runner, outputs)
         for name, report in self._steps:
             # Wrappers in a dict do not know of iterations before a resume.
             counted = replace(report, iteration=runner.iter + 1)
@@ -68,7 +68,7 @@ class StepHook(Hook):
     def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
         """Load the state of this hook, if the run goes on from there."""
         # As mmengine's EMAHook does: weights alone start a new run.
-        if not runner._resume:
+        if not run_view.is_resuming(runner):
             return
         state = checkpoint.get('mmstable', {}).get(type(self).__name__)
         if state is not None:
@@ -76,7 +76,7 @@ class StepHook(Hook):
 
     def step_sources(self, runner: Runner) -> dict[str, Any]:
         """The wrappers that report their steps, by name."""
-        return reporting_wrappers(runner.optim_wrapper)
+        return reporting_wrappers(runner)
 
     def after_step(
         self, runner: Runner, name: str, report: StepReport

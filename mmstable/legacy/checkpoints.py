@@ -9,7 +9,7 @@ from mmstable.messages import say
 
 
 def prepare_to_resume(checkpoint: dict[str, Any]) -> list[str]:
-    """Take out what would be run, and add what mmcv 1.x did not save.
+    """Add what mmcv 1.x did not save.
 
     Meant for the stage ``after_load_checkpoint``, which comes before
     mmengine looks at anything but the weights.
@@ -22,9 +22,6 @@ def prepare_to_resume(checkpoint: dict[str, Any]) -> list[str]:
     """
     notes = []
     meta = checkpoint.get('meta')
-    # mmengine runs this text as a program to read `gpu_ids` from it.
-    if isinstance(meta, dict) and meta.pop('config', None) is not None:
-        notes.append(say('legacy.config_text'))
     if meta and 'message_hub' not in checkpoint and 'optimizer' in checkpoint:
         checkpoint['message_hub'] = dict(
             log_scalars={}, runtime_info={}, resumed_keys={}

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import faulthandler
 import traceback
+from contextlib import suppress
 from pathlib import Path
 from typing import IO
+
+from mmstable.files import append
 
 
 def write_exception(folder: Path, rank: int, error: BaseException) -> None:
@@ -16,7 +19,8 @@ def write_exception(folder: Path, rank: int, error: BaseException) -> None:
         rank (int): The rank that it happened on.
         error (BaseException): The exception.
     """
-    with _open(folder, rank) as file:
+    # Why the run ends matters more than a disk that is full.
+    with suppress(OSError), _open(folder, rank) as file:
         file.writelines(
             traceback.format_exception(type(error), error, error.__traceback__)
         )
@@ -30,7 +34,8 @@ def write_stacks(folder: Path, rank: int, reason: object) -> None:
         rank (int): The rank of this process.
         reason (object): Why it is written.
     """
-    with _open(folder, rank) as file:
+    # Why the run ends matters more than a disk that is full.
+    with suppress(OSError), _open(folder, rank) as file:
         file.write(f'{reason}\n\n')
         # It writes by itself, around the buffer.
         file.flush()
@@ -39,4 +44,5 @@ def write_stacks(folder: Path, rank: int, reason: object) -> None:
 
 def _open(folder: Path, rank: int) -> IO[str]:
     folder.mkdir(parents=True, exist_ok=True)
-    return open(folder / f'stacks.rank{rank}.txt', 'a', encoding='utf-8')
+    path = folder / f'stacks.rank{rank}.txt'
+    return open(path, 'a', encoding='utf-8', opener=append)

@@ -8,9 +8,9 @@ from mmengine.optim import OptimWrapperDict
 from mmengine.runner import Runner
 from torch.utils.data import DataLoader
 
+from mmstable import run_view
 from mmstable.errors import ConfigError
 from mmstable.messages import say
-from mmstable.optim.new_steps import wrappers_of
 from mmstable.run_state.data_position import (
     DataSignature,
     is_endless,
@@ -94,8 +94,8 @@ def check_counts(setting: str, counts: Any, iterations: int) -> None:
 def check_steps(runner: Runner) -> None:
     """Refuse a run without a full step; say how steps are put together."""
     several = isinstance(runner.optim_wrapper, OptimWrapperDict)
-    for name, wrapper in wrappers_of(runner.optim_wrapper).items():
-        counts = getattr(wrapper, '_accumulative_counts', 1)
+    for name, wrapper in run_view.wrappers(runner).items():
+        counts = run_view.accumulative_counts(wrapper)
         setting = f'optim_wrapper.{name}' if several else 'optim_wrapper'
         check_counts(setting, counts, runner.max_iters)
         if counts > 1:

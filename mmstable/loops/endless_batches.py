@@ -19,21 +19,21 @@ class EndlessBatches:
         dataloader (DataLoader): The loader.
         open_pass (Callable): Gives the batches of a pass, without as many of
             the first ones as its argument says.
-        place (DataPosition): Where to start.
+        position (DataPosition): Where to start.
     """
 
     def __init__(
         self,
         dataloader: DataLoader,
         open_pass: Callable[[int], Iterator[Any]],
-        place: DataPosition,
+        position: DataPosition,
     ) -> None:
         self._dataloader, self._open_pass = dataloader, open_pass
-        self.place = place
+        self.position = position
         # The first pass is left as DistSamplerSeedHook has set it.
-        if place.epoch > 0:
-            set_epoch(dataloader, place.epoch)
-        self._batches = open_pass(place.index)
+        if position.epoch > 0:
+            set_epoch(dataloader, position.epoch)
+        self._batches = open_pass(position.index)
 
     def __iter__(self) -> Iterator[Any]:
         return self
@@ -44,12 +44,14 @@ class EndlessBatches:
         except StopIteration:
             self._start_next_pass()
             batch = next(self._batches)
-        self.place = DataPosition(self.place.epoch, self.place.index + 1)
+        self.position = DataPosition(
+            self.position.epoch, self.position.index + 1
+        )
         return batch
 
     def _start_next_pass(self) -> None:
-        if self.place.epoch == 0:
+        if self.position.epoch == 0:
             print_log(say('data.starts_again'), logger='current')
-        self.place = DataPosition(self.place.epoch + 1)
-        set_epoch(self._dataloader, self.place.epoch)
+        self.position = DataPosition(self.position.epoch + 1)
+        set_epoch(self._dataloader, self.position.epoch)
         self._batches = self._open_pass(0)

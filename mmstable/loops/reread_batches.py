@@ -13,8 +13,8 @@ from mmstable.messages import say
 _SECONDS_BETWEEN_LINES = 5.0
 
 
-def replay(batches: Iterator[Any], count: int) -> None:
-    """Draw batches and forget them, with a line of progress now and then.
+def reread(batches: Iterator[Any], count: int) -> None:
+    """Draw batches and drop them, with a line of progress now and then.
 
     Args:
         batches (Iterator): Where to draw from. It may end early.

@@ -1,4 +1,4 @@
-"""Epoch-based training that goes on where it was, inside an epoch too."""
+"""Epoch-based training that resumes where it was, inside an epoch too."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from mmstable.run_state.data_position import DataPosition
 class SafeEpochBasedTrainLoop(SafeLoop, EpochBasedTrainLoop):
     """``EpochBasedTrainLoop`` that resumes exactly, inside an epoch too.
 
-    A checkpoint saved in the middle of an epoch goes on with the batch after
+    A checkpoint saved in the middle of an epoch resumes with the batch after
     it. Validation leaves the random numbers of training alone. Before an
-    exception leaves, hooks hear of it by ``on_exception``.
+    exception leaves, hooks are called by ``on_exception``.
 
     Args:
         runner (Runner): The runner.
@@ -46,8 +46,8 @@ class SafeEpochBasedTrainLoop(SafeLoop, EpochBasedTrainLoop):
     def resume_meta(self) -> dict[str, int]:
         """What ``meta`` of a checkpoint saved now has to say."""
         return {
-            'epoch': self._place.epoch,
-            'iter': self._iter + self._stepped,
+            'epoch': self._position.epoch,
+            'iter': self._iterations_done(),
         }
 
     def run_epoch(self) -> None:
@@ -57,29 +57,27 @@ class SafeEpochBasedTrainLoop(SafeLoop, EpochBasedTrainLoop):
         skip, self._skip_batches = self._skip_batches, 0
         for idx, data_batch in enumerate(self._open_pass(skip), skip):
             self.run_iter(idx, data_batch)
-        self._place = DataPosition(self._epoch + 1)
+        self._position = DataPosition(self._epoch + 1)
         self.runner.call_hook('after_train_epoch')
         self._epoch += 1
 
     def run_iter(self, idx: int, data_batch: Any) -> None:
         """Train on one batch."""
-        place = {'batch_idx': idx, 'data_batch': data_batch}
-        self.runner.call_hook('before_train_iter', **place)
-        outputs = self._train_step(data_batch)
-        self._place = DataPosition(self._epoch, idx + 1)
-        self._stepped = True
-        self.runner.call_hook('after_train_iter', **place, outputs=outputs)
+        stage = {'batch_idx': idx, 'data_batch': data_batch}
+        self.runner.call_hook('before_train_iter', **stage)
+        outputs = self.train_step.run(data_batch, self._iter + 1)
+        self._position = DataPosition(self._epoch, idx + 1)
+        self.runner.call_hook('after_train_iter', **stage, outputs=outputs)
         self._iter += 1
-        self._stepped = False
 
     def _run(self) -> nn.Module:
         self.runner.call_hook('before_train')
         saved = self._claim_saved()
         if self._iter > 0:
-            self._move_to(self._find_place(saved))
+            self._move_to(self._find_position(saved))
         if (
             saved is not None
-            and self._place.index == 0
+            and self._position.index == 0
             and self._mark.validated != self._epoch
         ):
             self._validate_if_due()
@@ -94,17 +92,17 @@ class SafeEpochBasedTrainLoop(SafeLoop, EpochBasedTrainLoop):
         if self._epoch > 0:
             self._validate(self._epoch, self._max_epochs)
 
-    def _find_place(self, saved: dict[str, Any] | None) -> DataPosition:
+    def _find_position(self, saved: dict[str, Any] | None) -> DataPosition:
         length = len(self.dataloader)
         if saved is not None:
-            return self._place_of(saved, length)
+            return self._position_of(saved, length)
         index = self._iter - self._epoch * length
         return DataPosition(self._epoch, index if 0 <= index <= length else 0)
 
-    def _move_to(self, place: DataPosition) -> None:
-        self._place = place
-        self._epoch, self._skip_batches = place.epoch, place.index
-        iteration = place.epoch * len(self.dataloader) + place.index
+    def _move_to(self, position: DataPosition) -> None:
+        self._position = position
+        self._epoch, self._skip_batches = position.epoch, position.index
+        iteration = position.epoch * len(self.dataloader) + position.index
         if iteration == self._iter:
             return
         self.runner.logger.warning(

@@ -1,4 +1,4 @@
-"""Iteration-based training that goes on where it was."""
+"""Iteration-based training that resumes where it was."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from torch.utils.data import DataLoader
 from mmstable.loops.batch_checks import check_batch_size, check_data
 from mmstable.loops.endless_batches import EndlessBatches
 from mmstable.loops.pass_rng import restore_pass_rng
-from mmstable.loops.reread_batches import replay
+from mmstable.loops.reread_batches import reread
 from mmstable.loops.safe_loop import SafeLoop
-from mmstable.loops.skip_batches import can_move
+from mmstable.loops.skip_batches import can_skip
 from mmstable.registry import LOOPS, register_globally
 from mmstable.run_state.data_position import (
     DataPosition,
     pass_length,
-    place_of_iteration,
+    position_of_iteration,
 )
 from mmstable.run_state.rng import capture_rng, restore_rng
 
@@ -41,7 +41,7 @@ class SafeIterBasedTrainLoop(SafeLoop, IterBasedTrainLoop):
     The sampler is moved to where the checkpoint was saved, instead of reading
     all past data again. Reading starts when training does, not before.
     Validation leaves the random numbers of training alone. Before an
-    exception leaves, hooks hear of it by ``on_exception``.
+    exception leaves, hooks are called by ``on_exception``.
 
     Args:
         runner (Runner): The runner.
@@ -72,31 +72,29 @@ class SafeIterBasedTrainLoop(SafeLoop, IterBasedTrainLoop):
 
     def resume_meta(self) -> dict[str, int]:
         """What ``meta`` of a checkpoint saved now has to say."""
-        return {'epoch': self._epoch, 'iter': self._iter + self._stepped}
+        return {'epoch': self._epoch, 'iter': self._iterations_done()}
 
     def run_iter(self, data_batch: Any) -> None:
         """Train on one batch."""
-        place = {'batch_idx': self._iter, 'data_batch': data_batch}
-        self.runner.call_hook('before_train_iter', **place)
-        outputs = self._train_step(data_batch)
+        stage = {'batch_idx': self._iter, 'data_batch': data_batch}
+        self.runner.call_hook('before_train_iter', **stage)
+        outputs = self.train_step.run(data_batch, self._iter + 1)
         if self.dataloader_iterator is not None:
-            self._place = self.dataloader_iterator.place
-        self._stepped = True
-        self.runner.call_hook('after_train_iter', **place, outputs=outputs)
+            self._position = self.dataloader_iterator.position
+        self.runner.call_hook('after_train_iter', **stage, outputs=outputs)
         self._iter += 1
-        self._stepped = False
 
     def _run(self) -> nn.Module:
         self.runner.call_hook('before_train')
         saved = self._claim_saved()
-        place = self._find_place(saved)
-        self._place = place or self._place
+        position = self._find_position(saved)
+        self._position = position or self._position
         self.runner.call_hook('before_train_epoch')
         if saved is not None and self._mark.validated != self._iter:
             self._validate_if_due()
         batches: EndlessBatches | None = None
         while self._iter < self._max_iters and not self.stop_training:
-            batches = batches or self._open(place)
+            batches = batches or self._open(position)
             self.runner.model.train()
             self.run_iter(next(batches))
             self._validate_if_due()
@@ -111,32 +109,38 @@ class SafeIterBasedTrainLoop(SafeLoop, IterBasedTrainLoop):
         if self._iter > 0:
             self._validate(self._iter, self._max_iters)
 
-    def _find_place(self, saved: dict[str, Any] | None) -> DataPosition | None:
+    def _find_position(
+        self, saved: dict[str, Any] | None
+    ) -> DataPosition | None:
         if saved is None:
-            return place_of_iteration(self.dataloader, self._iter)
-        return self._place_of(saved, pass_length(self.dataloader))
+            return position_of_iteration(self.dataloader, self._iter)
+        return self._position_of(saved, pass_length(self.dataloader))
 
-    def _open(self, place: DataPosition | None) -> EndlessBatches:
-        if place == DataPosition() or (place and can_move(self.dataloader)):
-            batches = EndlessBatches(self.dataloader, self._open_pass, place)
+    def _open(self, position: DataPosition | None) -> EndlessBatches:
+        if position == DataPosition() or (
+            position and can_skip(self.dataloader)
+        ):
+            batches = EndlessBatches(
+                self.dataloader, self._open_pass, position
+            )
         else:
-            batches = self._replay_all(place)
-        self._place = batches.place
+            batches = self._reread_all(position)
+        self._position = batches.position
         self.dataloader_iterator = batches
         return batches
 
-    def _replay_all(self, place: DataPosition | None) -> EndlessBatches:
+    def _reread_all(self, position: DataPosition | None) -> EndlessBatches:
         """Read everything again: nobody knows what the order depends on."""
         rng, self._saved_rng = self._saved_rng, None
         after = rng or capture_rng()
         count = self._iter
-        if place is not None and place.epoch == 0:
-            count = place.index
+        if position is not None and position.epoch == 0:
+            count = position.index
             if rng is not None and 'pass_start' in rng:
                 restore_pass_rng(self.dataloader, rng['pass_start'])
         batches = EndlessBatches(
             self.dataloader, self._open_pass, DataPosition()
         )
-        replay(batches, count)
+        reread(batches, count)
         restore_rng(after)
         return batches

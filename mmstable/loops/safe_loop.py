@@ -1,4 +1,4 @@
-"""What both train loops have in common: going on exactly, and failing."""
+"""What both train loops have in common: exact resume, and exceptions."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any, Callable
 from mmengine.dataset import InfiniteSampler
 from mmengine.runner import BaseLoop
 
+from mmstable import run_view
 from mmstable.errors import CheckpointError, MMStableError
 from mmstable.loops.batch_checks import check_steps
 from mmstable.loops.pass_rng import (
@@ -17,12 +18,16 @@ from mmstable.loops.pass_rng import (
     own_states,
     restore_pass_rng,
 )
-from mmstable.loops.reread_batches import replay
-from mmstable.loops.skip_batches import can_move, iterate_from
+from mmstable.loops.reread_batches import reread
+from mmstable.loops.skip_batches import (
+    can_skip,
+    infinite_indices,
+    iterate_from,
+)
+from mmstable.loops.train_step import TrainStep
 from mmstable.loops.validation_mark import ValidationMark
 from mmstable.messages import say
 from mmstable.messages.language import choose_language
-from mmstable.optim.new_steps import record_losses, settle_steps
 from mmstable.run_state.data_position import (
     DataPosition,
     DataSignature,
@@ -42,11 +47,11 @@ _KEYS = (*_FACTS, 'epoch', 'index', 'iteration', 'validated')
 
 
 class SafeLoop(BaseLoop):
-    """A train loop that can go on where a checkpoint was saved.
+    """A train loop that resumes where a checkpoint was saved.
 
     A resumed run needs :meth:`load_state_dict` and :meth:`resume_rng`, in any
-    order, in the stage ``before_train`` at the latest. Without them it goes
-    on as well as the iteration number allows.
+    order, in the stage ``before_train`` at the latest. Without them it
+    resumes as well as the iteration number allows.
 
     Args:
         replay (bool): Read the past batches of a started epoch again instead
@@ -67,9 +72,8 @@ class SafeLoop(BaseLoop):
         flag(type(self).__name__, 'replay', replay)
         super().__init__(*args, **kwargs)
         self._replay = replay
-        self._place = DataPosition()
-        # Whether the optimizer is done with an iteration that is still on.
-        self._stepped = False
+        self.train_step = TrainStep(self.runner)
+        self._position = DataPosition()
         self._mark = ValidationMark()
         self._saved: dict[str, Any] | None = None
         self._saved_rng: dict[str, Any] | None = None
@@ -80,6 +84,7 @@ class SafeLoop(BaseLoop):
         """Train; tell all hooks of an exception before it leaves."""
         choose_language(self.runner.hooks)
         check_steps(self.runner)
+        self.train_step.last = None
         try:
             return self._run()
         except (Exception, KeyboardInterrupt) as error:
@@ -96,15 +101,15 @@ class SafeLoop(BaseLoop):
         """
         return {
             **asdict(DataSignature.of(self.dataloader)),
-            **asdict(self._place),
-            'iteration': self._iter + self._stepped,
+            **asdict(self._position),
+            'iteration': self._iterations_done(),
             'validated': self._mark.validated,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where ``state`` says, after the stage ``before_train``.
+        """Resume where ``state`` says, after the stage ``before_train``.
 
-        It is left aside if the run is not at that iteration then, as when a
+        It is ignored if the run is not at that iteration then, as when a
         checkpoint only gives the weights to start from.
         """
         missing = [key for key in _KEYS if key not in state]
@@ -116,7 +121,7 @@ class SafeLoop(BaseLoop):
         self._saved = dict(state)
 
     def rng_state(self) -> dict[str, Any]:
-        """The random state to go on with, of this rank.
+        """The random state to resume with, of this rank.
 
         It is that of training, also while a validation runs. It is exact
         between two iterations only.
@@ -143,7 +148,7 @@ class SafeLoop(BaseLoop):
     def _with_start(self, now: dict[str, Any]) -> dict[str, Any]:
         """Add what the pass over the data started from."""
         start = self._pass_rng
-        if self._place.index == 0 or start is None:
+        if self._position.index == 0 or start is None:
             start = {**now, **own_states(self.dataloader)}
         return {**now, 'pass_start': start}
 
@@ -164,12 +169,11 @@ class SafeLoop(BaseLoop):
     def _run(self) -> Any:
         """Train."""
 
-    def _train_step(self, data_batch: Any) -> Any:
-        outputs = self.runner.model.train_step(
-            data_batch, optim_wrapper=self.runner.optim_wrapper
-        )
-        record_losses(self.runner.optim_wrapper, outputs)
-        return outputs
+    def _iterations_done(self) -> int:
+        """Iterations whose training step is done, as in any stage."""
+        last = self.train_step.last
+        is_ahead = last and last.is_done and last.iteration > self._iter
+        return self._iter + bool(is_ahead)
 
     def _tell(self, error: BaseException) -> MMStableError | None:
         """Tell all hooks; one may know a better name for what happened."""
@@ -209,28 +213,30 @@ class SafeLoop(BaseLoop):
                 )
                 sampler.seed = seed
         if self._iter > 0 and isinstance(sampler, InfiniteSampler):
-            # Goes on where it was left, if the loader was used before.
-            sampler.indices = sampler._indices_of_rank()
+            # If the loader was used before, it would continue from there.
+            sampler.indices = infinite_indices(sampler, 0)
 
-    def _place_of(
+    def _position_of(
         self, saved: dict[str, Any], length: int | None
     ) -> DataPosition:
         before = DataSignature(**{name: saved[name] for name in _FACTS})
-        place = DataPosition(saved['epoch'], saved['index'])
+        position = DataPosition(saved['epoch'], saved['index'])
         now = DataSignature.of(self.dataloader)
         changes = before.changes(now)
         if not changes:
-            return place
-        place = carry_over(place, saved['iteration'], before, now, length)
+            return position
+        position = carry_over(
+            position, saved['iteration'], before, now, length
+        )
         self.runner.logger.warning(
             say(
                 'data.changed',
                 changes=changes,
-                batch=place.index,
-                epoch=place.epoch,
+                batch=position.index,
+                epoch=position.epoch,
             )
         )
-        return place
+        return position
 
     def _open_pass(self, skip: int) -> Iterator[Any]:
         """Start a pass over the data after its first batches."""
@@ -249,11 +255,11 @@ class SafeLoop(BaseLoop):
         return batches
 
     def _skip(self, skip: int) -> Iterator[Any]:
-        if can_move(self.dataloader) and not self._replay:
+        if can_skip(self.dataloader) and not self._replay:
             self.runner.logger.info(say('data.skipping', batch=skip))
             return iterate_from(self.dataloader, skip)
         batches = iter(self.dataloader)
-        replay(batches, skip)
+        reread(batches, skip)
         return batches
 
     def _validate(self, count: int, total: int) -> None:
@@ -264,8 +270,8 @@ class SafeLoop(BaseLoop):
             and (count % self.val_interval == 0 or count == total)
         ):
             return
-        # Running statistics of a bad step are put back when it is settled.
-        settle_steps(self.runner.optim_wrapper)
+        # Running statistics of a bad step are restored with its verdict.
+        run_view.resolve_steps(self.runner)
         # A resumed run has no validation in this place, or has it twice.
         self._rng_outside = capture_rng()
         self._mark.watch(self.runner, count)

@@ -10,11 +10,11 @@ import torch
 from mmengine.dataset import InfiniteSampler
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 
-from mmstable.loops.reread_batches import replay
+from mmstable.loops.reread_batches import reread
 from mmstable.run_state.data_position import sampler_of
 
 
-def can_move(dataloader: Any) -> bool:
+def can_skip(dataloader: Any) -> bool:
     """Whether indices decide what the loader reads."""
     return isinstance(dataloader, DataLoader) and not isinstance(
         dataloader.dataset, IterableDataset
@@ -26,7 +26,7 @@ def iterate_from(dataloader: DataLoader, skip: int) -> Iterator[Any]:
 
     Args:
         dataloader (DataLoader): The loader.
-        skip (int): How many batches to leave out.
+        skip (int): How many batches to skip.
     """
     sampler, batches = sampler_of(dataloader), dataloader.batch_sampler
     if type(sampler) is InfiniteSampler and type(batches) is BatchSampler:
@@ -80,7 +80,7 @@ class _LateSampler:
 
 
 class _Late:
-    """An iterator that leaves out its first items."""
+    """An iterator that skips its first items."""
 
     def __init__(self, items: Iterator[Any], skip: int) -> None:
         self._items, self._skip = items, skip
@@ -112,9 +112,9 @@ def _iterate_late(dataloader: DataLoader, skip: int) -> Iterator[Any]:
     # workers that persist ask the stand-in for all passes to come.
     stand_in.skip = 0
     if stand_in.late is None:
-        # A loader with ideas of its own, or with workers that persist and
-        # go on with the sampler they began with.
-        replay(batches, skip)
+        # A loader that does not ask its sampler, or one whose persistent
+        # workers keep the sampler they began with.
+        reread(batches, skip)
     else:
         # Before any state of random generators is restored: samplers draw
         # their order when they are first asked.

@@ -10,7 +10,7 @@ class ValidationMark(Hook):
     """Remembers the last validation that came to a result.
 
     A checkpoint saved because of that result must not ask for the same
-    validation again, so this is the first to hear of it.
+    validation again, so this runs before all other hooks.
     """
 
     priority = 'HIGHEST'

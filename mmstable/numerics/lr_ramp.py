@@ -24,7 +24,7 @@ class LearningRateRamp:
         least: float = 1e-3,
     ) -> None:
         self._start, self._start_length = start, start_length
-        self._length, self._least = length, least
+        self.length, self._least = length, least
         self._cut, self._since = 1.0, 0
 
     def factor(self, iteration: int) -> float:
@@ -47,7 +47,7 @@ class LearningRateRamp:
         return self.factor(iteration)
 
     def _cut_at(self, iteration: int) -> float:
-        return _rise(self._cut, iteration - self._since, self._length)
+        return _rise(self._cut, iteration - self._since, self.length)
 
     def state_dict(self) -> dict[str, Any]:
         """What a resumed run has to know."""

@@ -1,4 +1,4 @@
-"""How often may a run go back?"""
+"""How often may a run roll back?"""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class RollbackBudget:
         self._good_steps = 0
 
     def note_good_step(self) -> None:
-        """Hear of a step that was applied."""
+        """Count a step that was applied."""
         self._good_steps += 1
         if self._good_steps >= self._renewed_after:
             self.spent = 0

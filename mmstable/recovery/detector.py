@@ -1,4 +1,4 @@
-"""Is this run in trouble?  Everything that is judged from its steps."""
+"""Does this run diverge?  Everything that is judged from its steps."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mmstable.recovery.incident import Incident
 
 
 class DivergenceDetector:
-    """Hears of losses and steps, and says when something has to be done.
+    """Judges losses and steps, and reports an incident to act on.
 
     Args:
         limits (Mapping): For :class:`StepStatistics`.
@@ -43,18 +43,20 @@ class DivergenceDetector:
                 self._norms[name] = SpikeDetector(**self._spike)
 
     def since(self, iteration: int) -> int:
-        """When the trouble of this iteration began."""
+        """The first bad iteration of those that led to this one."""
         return min(self._since.values(), default=iteration)
 
-    def hear_loss(self, iteration: int, loss: float | None) -> Incident | None:
-        """Hear of the loss of an iteration."""
+    def judge_loss(
+        self, iteration: int, loss: float | None
+    ) -> Incident | None:
+        """Judge the loss of an iteration."""
         level = self._loss.level
         if loss is None or not self._loss.observe(loss):
             return None
         return _spike('loss', loss, level, iteration)
 
-    def hear_step(self, name: str, report: StepReport) -> Incident | None:
-        """Hear of a step, with the iteration of the run in its report."""
+    def judge_step(self, name: str, report: StepReport) -> Incident | None:
+        """Judge a step, with the iteration of the run in its report."""
         stats = self._stats[name]
         alarming = stats.add(report)
         if report.fault is None:
@@ -63,14 +65,14 @@ class DivergenceDetector:
             self._since.setdefault(name, report.iteration)
         if alarming and stats.alarming.is_too_high:
             return self._too_many(name, stats, report.iteration)
-        return self._hear_norm(name, report)
+        return self._judge_norm(name, report)
 
     def is_spike(self, name: str, loss: float, norm: float) -> bool:
         """Whether a step that waits for its verdict is one."""
         return self._loss.is_spike(loss) or self._norms[name].is_spike(norm)
 
     def start_over(self) -> None:
-        """Judge from now on: the run is not what it was."""
+        """Forget recent steps: the state of the run was changed."""
         self._since.clear()
         for stats in self._stats.values():
             stats.start_over()
@@ -94,11 +96,11 @@ class DivergenceDetector:
         )
         fault = stats.commonest_fault()
         if fault is Fault.SPIKE:
-            # One of these may be left at that, but not a series.
+            # A single one may be ignored, but not a series.
             fault = Fault.NAN_GRAD
         return Incident(fault, reason, self.since(iteration), name)
 
-    def _hear_norm(self, name: str, report: StepReport) -> Incident | None:
+    def _judge_norm(self, name: str, report: StepReport) -> Incident | None:
         norm = report.grad_norm
         detector = self._norms[name]
         level = detector.level

@@ -1,20 +1,19 @@
-"""What is left to say when a run is given up."""
+"""What does the owner of a run have to know when it is stopped?"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from mmengine.runner import Runner
 
+from mmstable import run_view
 from mmstable.checkpoint.resume_hint import resume_command_for
 from mmstable.events import Intervention
 from mmstable.events.samples import read_lr, read_scale
-from mmstable.optim.new_steps import wrappers_of
 from mmstable.recovery.diagnosis import FILE_NAME, Diagnosis
-from mmstable.recovery.from_checkpoint import last_good_checkpoint
 from mmstable.recovery.guard_text import describe_stop, give_advice
+from mmstable.recovery.rollback import last_good_checkpoint
 
 
 def diagnose(
@@ -30,7 +29,7 @@ def diagnose(
         runner (Runner): The runner.
         stop (Intervention): The last one.
         rollbacks (Sequence[Intervention]): What this process tried before.
-        rollback_count (int): How often the run has gone back in all.
+        rollback_count (int): Rollbacks of the whole run.
         counts (Mapping): Steps applied and skipped, by wrapper.
     """
     good = last_good_checkpoint(runner, stop.since)
@@ -38,7 +37,7 @@ def diagnose(
     resume = None if path is None else resume_command_for(runner, path)
     wrappers = {
         name: {**counts.get(name, {}), **_rates_of(wrapper)}
-        for name, wrapper in wrappers_of(runner.optim_wrapper).items()
+        for name, wrapper in run_view.wrappers(runner).items()
     }
     first = next(iter(wrappers.values()))
     advice = give_advice(stop.fault, first['lr'])
@@ -54,14 +53,9 @@ def diagnose(
             rollback_count,
             advice,
             resume,
-            str(diagnosis_folder(runner) / FILE_NAME),
+            str(run_view.stability_folder(runner) / FILE_NAME),
         ),
     )
-
-
-def diagnosis_folder(runner: Runner) -> Path:
-    """Where the diagnosis goes: next to the event file."""
-    return Path(runner.log_dir, 'stability')
 
 
 def _rates_of(wrapper: Any) -> dict[str, float | None]:

@@ -1,4 +1,4 @@
-"""Why was a run given up?  One file for programs and one text for people."""
+"""Why was a run stopped?  One file for programs and one text for people."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from mmstable.checkpoint.atomic_file import replace_text
 from mmstable.events import Intervention
 from mmstable.events.json_lines import plain
 
@@ -20,12 +21,12 @@ class Diagnosis:
 
     Args:
         stop (Intervention): The last one: what was wrong, and since when.
-        rollbacks (tuple[Intervention]): The ones before that had gone back.
+        rollbacks (tuple[Intervention]): The rollbacks before it.
         wrappers (dict): Steps applied and skipped, learning rate and loss
             scale, by optimizer wrapper.
         checkpoint (str, optional): The newest good checkpoint from before
-            the trouble.
-        resume (str, optional): The command to go on with it.
+            the incident.
+        resume (str, optional): The command to resume from it.
         advice (tuple[str]): What to change in the config.
         text (str): All of it for a person.
     """
@@ -44,5 +45,5 @@ class Diagnosis:
         path = folder / FILE_NAME
         content = {'schema': SCHEMA, **plain(self)}
         text = json.dumps(content, indent=2, ensure_ascii=False)
-        path.write_text(text + '\n', encoding='utf-8')
+        replace_text(path, text + '\n', encoding='utf-8')
         return path

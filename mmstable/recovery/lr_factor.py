@@ -6,8 +6,8 @@ from typing import Any
 
 from mmengine.runner import Runner
 
+from mmstable import run_view
 from mmstable.numerics.lr_ramp import LearningRateRamp
-from mmstable.run_state.run_tensors import optimizers_of
 
 
 class LearningRateFactor:
@@ -19,10 +19,12 @@ class LearningRateFactor:
 
     Args:
         ramp (LearningRateRamp): The factor of each iteration.
+        cut_by (float): What an incident multiplies that factor by.
     """
 
-    def __init__(self, ramp: LearningRateRamp) -> None:
+    def __init__(self, ramp: LearningRateRamp, cut_by: float) -> None:
         self.ramp = ramp
+        self._cut_by = cut_by
         self._scheduled: list[tuple[dict[str, Any], Any]] = []
 
     def put_on(self, runner: Runner) -> None:
@@ -31,10 +33,14 @@ class LearningRateFactor:
         if factor == 1.0 or self._scheduled:
             return
         runner.message_hub.update_scalar('train/stable/lr_factor', factor)
-        for optimizer in optimizers_of(runner):
+        for optimizer in run_view.optimizers(runner).values():
             for group in optimizer.param_groups:
                 self._scheduled.append((group, group['lr']))
                 group['lr'] = group['lr'] * factor
+
+    def cut(self, iteration: int) -> None:
+        """Lower the factor from an iteration on."""
+        self.ramp.cut(iteration, self._cut_by)
 
     def take_off(self) -> None:
         """Give all groups the rates of the schedule."""

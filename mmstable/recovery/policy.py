@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from mmstable.events import Action, Fault
+from mmstable.recovery.incident import Incident
 from mmstable.settings import known_settings, mapping, one_of
 
-# What each fault can be met with, the default first. A bad step is always
+# The actions that a fault allows, the default first. A bad step is always
 # skipped; these come on top when there are too many of them.
 _TOO_MANY = ('rollback', 'warn', 'lower_lr', 'stop')
 _CHOICES: Mapping[Fault, tuple[str, ...]] = {
@@ -17,6 +18,38 @@ _CHOICES: Mapping[Fault, tuple[str, ...]] = {
     Fault.POISONED: ('rollback', 'warn', 'stop'),
     Fault.SPIKE: ('warn', 'skip', 'lower_lr', 'rollback', 'stop'),
 }
+
+
+class Policy:
+    """The action for each fault.
+
+    Args:
+        actions (Mapping[Fault, Action]): From :func:`parse_actions`.
+    """
+
+    def __init__(self, actions: Mapping[Fault, Action]) -> None:
+        self._actions = dict(actions)
+
+    def __getitem__(self, fault: Fault) -> Action:
+        return self._actions[fault]
+
+    @property
+    def can_roll_back(self) -> bool:
+        """Whether any fault leads to a rollback."""
+        return Action.ROLLBACK in self._actions.values()
+
+    @property
+    def spikes_change_the_run(self) -> bool:
+        """Whether a spike leads to something that all ranks must do."""
+        return self[Fault.SPIKE] not in (Action.WARN, Action.SKIP)
+
+    def gravest(self, incidents: Iterable[Incident]) -> Incident | None:
+        """The one to act on: of equally grave ones, the first."""
+        return max(incidents, key=self._gravity, default=None)
+
+    def _gravity(self, incident: Incident) -> tuple[int, bool]:
+        order = list(Action).index(self[incident.fault])
+        return order, incident.fault is Fault.POISONED
 
 
 def parse_actions(

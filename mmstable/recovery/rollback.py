@@ -1,20 +1,21 @@
-"""Where a run can go back to, and how it gets there."""
+"""What can a run roll back to, and how does it get there?"""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
+from mmengine.dist import broadcast_object_list, is_main_process
 from mmengine.runner import Runner
 
-from mmstable.recovery.from_checkpoint import (
-    last_good_checkpoint,
-    restore_checkpoint,
-)
+from mmstable.checkpoint.finder import GoodCheckpoint, find_checkpoint
+from mmstable.checkpoint.loading import load_checkpoint
+from mmstable.run_state.run_state import RunState
 from mmstable.run_state.schedules import catch_up, schedule_positions
-from mmstable.run_state.snapshots import Snapshots
+from mmstable.run_state.snapshot import Snapshots
 
 
-class GoneBack(NamedTuple):
+class RolledBack(NamedTuple):
     """A rollback that has happened.
 
     Args:
@@ -27,34 +28,49 @@ class GoneBack(NamedTuple):
 
 
 class Rollback:
-    """Snapshots in memory, or the run's own checkpoints.
+    """Restores the newest snapshot in memory, or the newest good checkpoint.
 
     Args:
         interval (int): Iterations between two snapshots.
+        max_memory (float): GiB that snapshots may take.
     """
 
-    def __init__(self, interval: int) -> None:
-        self._interval = interval
+    def __init__(self, interval: int, max_memory: float) -> None:
+        self.interval = interval
+        self.max_memory = max_memory
         self._last = 0
         # None: a state is too large to be kept in memory.
-        self.snapshots: Snapshots | None = Snapshots()
+        self._snapshots: Snapshots | None = Snapshots()
+
+    @property
+    def uses_memory(self) -> bool:
+        """Whether snapshots are taken."""
+        return self._snapshots is not None
+
+    def prepare(self, runner: Runner) -> int:
+        """Decide whether to take snapshots; the bytes that they take."""
+        size = Snapshots.COUNT * RunState(runner).size()
+        if size > self.max_memory * 2**30:
+            self._snapshots = None
+        return size
 
     def is_due(self, iteration: int) -> bool:
         """Whether it is time for a snapshot."""
-        # A state that the run has just come back to has to prove itself.
-        waited = iteration - self._last
-        return self.snapshots is not None and waited >= self._interval
+        # A state that was just restored has to prove itself.
+        return self.uses_memory and iteration - self._last >= self.interval
 
-    def take(self, runner: Runner, iteration: int) -> None:
+    def take_snapshot(self, runner: Runner, iteration: int) -> None:
         """Take a snapshot, if these are on."""
-        if self.snapshots is not None:
+        if self._snapshots is not None:
             self._last = iteration
-            self.snapshots.take(runner, iteration)
+            memory = self._snapshots.oldest()
+            snapshot = RunState(runner).capture(memory)
+            self._snapshots.add(iteration, snapshot)
 
-    def go(
+    def run(
         self, runner: Runner, iteration: int, before: int
-    ) -> GoneBack | None:
-        """Go back; None if there is nothing to go back to.
+    ) -> RolledBack | None:
+        """Roll back; None if there is nothing to restore.
 
         Args:
             runner (Runner): The runner.
@@ -63,21 +79,39 @@ class Rollback:
         """
         self._last = iteration
         positions = schedule_positions(runner)
-        gone = self._restore(runner, before)
+        done = self._restore(runner, before)
         catch_up(runner, positions)
-        for hook in runner.hooks:
-            if hasattr(hook, 'forget_window'):
-                # What it keeps to undo an open window is outdated.
-                hook.forget_window()
-        return gone
+        return done
 
-    def _restore(self, runner: Runner, before: int) -> GoneBack | None:
-        chosen = None if self.snapshots is None else self.snapshots.choose()
+    def _restore(self, runner: Runner, before: int) -> RolledBack | None:
+        chosen = self._snapshots.choose() if self._snapshots else None
         if chosen is not None:
-            chosen.restore(runner)
-            return GoneBack(chosen.iteration, 'memory')
+            iteration, snapshot = chosen
+            RunState(runner).restore(snapshot)
+            return RolledBack(iteration, 'memory')
         checkpoint = last_good_checkpoint(runner, before)
         if checkpoint is None:
             return None
-        restore_checkpoint(runner, checkpoint.path)
-        return GoneBack(checkpoint.iteration, str(checkpoint.path))
+        RunState(runner).restore(
+            load_checkpoint(checkpoint.path, sha256=checkpoint.sha256)
+        )
+        return RolledBack(checkpoint.iteration, str(checkpoint.path))
+
+
+def last_good_checkpoint(
+    runner: Runner, before: int | None = None
+) -> GoodCheckpoint | None:
+    """The newest checkpoint of a run that can be relied on.
+
+    A collective call: the main process looks, and all learn the answer.
+
+    Args:
+        runner (Runner): The runner.
+        before (int, optional): Only those with fewer iterations done.
+            Defaults to None.
+    """
+    found: list[Any] = [None]
+    if is_main_process():
+        found = [find_checkpoint(Path(runner.work_dir), before).found]
+    broadcast_object_list(found)
+    return found[0]

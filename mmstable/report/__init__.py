@@ -1,6 +1,6 @@
 """What happened?  The event file, and how it is read back."""
 
-from mmstable.events.reader import EventFileError, read_events
+from mmstable.events.reader import EventFileError, EventReader, read_events
 from mmstable.events.records import (
     Event,
     GuardIntervention,
@@ -21,6 +21,7 @@ from mmstable.events.records import (
 __all__ = [
     'Event',
     'EventFileError',
+    'EventReader',
     'GuardIntervention',
     'Heartbeat',
     'ReplicasDiverged',

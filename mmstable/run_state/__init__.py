@@ -1,1 +1,1 @@
-"""What is the state of a run?"""
+"""What is the state of a run?  Captured, restored and resumed by one list."""

@@ -1,4 +1,4 @@
-"""Where in the data is a run, and what is that place made of?"""
+"""Where in the data is a run, and what does that depend on?"""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _FINITE = (
 
 @dataclass(frozen=True)
 class DataPosition:
-    """A place between two batches.
+    """A position between two batches.
 
     Args:
         epoch (int): Finished passes over the data. Defaults to 0.
@@ -88,25 +88,25 @@ class DataSignature:
 
 
 def carry_over(
-    place: DataPosition,
+    position: DataPosition,
     iteration: int,
     before: DataSignature,
     now: DataSignature,
     length: int | None,
 ) -> DataPosition:
-    """The place after the same number of samples, with other settings.
+    """The position after the same number of samples, with other settings.
 
     Args:
-        place (DataPosition): The place with the settings of then.
+        position (DataPosition): The position with the settings of then.
         iteration (int): Batches taken in all until then.
         before (DataSignature): The settings of then.
         now (DataSignature): The settings of now.
         length (int, optional): Batches in a pass now; None if it never ends.
     """
     if before.sampler == now.sampler:
-        index = before.batches_now(place.index, now)
+        index = before.batches_now(position.index, now)
         return DataPosition(
-            place.epoch, index if length is None else min(index, length)
+            position.epoch, index if length is None else min(index, length)
         )
     batches = before.batches_now(iteration, now)
     return (
@@ -116,7 +116,7 @@ def carry_over(
     )
 
 
-def place_of_iteration(
+def position_of_iteration(
     dataloader: DataLoader, iteration: int
 ) -> DataPosition | None:
     """Where a run is that took so many batches; None if nobody knows."""

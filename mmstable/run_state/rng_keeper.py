@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import base64
-import io
 from typing import Any, Callable
 
-import torch
 from mmengine.dist import get_rank
 from mmengine.hooks import Hook
 from mmengine.runner import Runner
 
+from mmstable.checked_json import integer, optional, record
+from mmstable.run_state.rng_text import pack_rng, unpack_rng
+
 
 class RngKeeper(Hook):
-    """Keeps the random state that this rank goes on with.
+    """Keeps the random state to resume this rank with.
 
-    It comes after all other hooks of an iteration.
+    It runs after all other hooks of an iteration.
     """
 
     def __init__(self) -> None:
@@ -47,15 +47,19 @@ class RngKeeper(Hook):
             return {}
         return {get_rank(): self.rng}
 
-    def pack(self) -> str:
-        """The state as text."""
-        stream = io.BytesIO()
-        torch.save((self.iteration, self.rng), stream)
-        return base64.b64encode(stream.getvalue()).decode()
+    def pack(self) -> dict[str, Any]:
+        """The state, and its iteration, as JSON can hold them."""
+        rng = self.rng
+        packed = None if rng is None else pack_rng(rng)
+        return dict(iteration=self.iteration, rng=packed)
 
 
-def unpack(word: str) -> tuple[int, Any]:
-    """Iteration and state that :meth:`RngKeeper.pack` gave."""
-    stream = io.BytesIO(base64.b64decode(word))
-    iteration, state = torch.load(stream, weights_only=True)
-    return iteration, state
+def unpack(packed: Any) -> tuple[int, Any]:
+    """Iteration and state that :meth:`RngKeeper.pack` gave, checked.
+
+    Raises:
+        ValueError: If it cannot have given that.
+    """
+    check = record(iteration=integer(-1), rng=optional(unpack_rng))
+    known = check(packed)
+    return known['iteration'], known['rng']

@@ -1,54 +1,77 @@
-"""Schedules that were set back have to catch up."""
+"""Schedules of learning rate and momentum, and how they catch up."""
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Mapping
 from typing import Any
 
 from mmengine.runner import Runner
 
-from mmstable.optim.new_steps import wrappers_of
+from mmstable import run_view
+from mmstable.run_state.host_copy import HostMemory
+from mmstable.run_state.part import Part
 
 
-def schedulers_of(runner: Runner) -> list[Any]:
-    """All parameter schedulers of a run."""
-    return [one for group in _by_wrapper(runner).values() for one in group]
+class Schedules(Part):
+    """The parameter schedulers of all wrappers."""
+
+    def capture(
+        self, runner: Runner, memory: HostMemory
+    ) -> list[dict[str, Any]]:
+        """The state of each."""
+        schedulers = run_view.all_schedulers(runner)
+        return [copy.deepcopy(one.state_dict()) for one in schedulers]
+
+    def restore(self, runner: Runner, state: list[dict[str, Any]]) -> None:
+        """Set them back."""
+        for one, saved in zip(run_view.all_schedulers(runner), state):
+            one.load_state_dict(copy.deepcopy(saved))
+
+    def load(self, runner: Runner, checkpoint: Mapping[str, Any]) -> None:
+        """Set them back, if the optimizers were."""
+        if not has_schedules(checkpoint):
+            return
+        saved = checkpoint['param_schedulers']
+        if isinstance(saved, Mapping):
+            saved = [state for group in saved.values() for state in group]
+        self.restore(runner, saved)
+
+
+def has_schedules(checkpoint: Mapping[str, Any]) -> bool:
+    """Whether schedules can be restored from a checkpoint."""
+    # A schedule computes a rate from the one before: both or none.
+    return {'optimizer', 'param_schedulers'} <= checkpoint.keys()
 
 
 def schedule_positions(runner: Runner) -> list[int]:
     """How many steps each schedule has made."""
-    return [one._global_step for one in schedulers_of(runner)]
+    schedulers = run_view.all_schedulers(runner)
+    return [run_view.schedule_position(one) for one in schedulers]
 
 
 def catch_up(runner: Runner, before: list[int]) -> None:
     """See that schedules which were set back end with the run.
 
-    Those by epoch go on with the epoch at once. Those by iteration catch up
-    slowly, by the hook that moves them; mmengine's own cannot do that, with
-    it they end that much later.
+    Those by epoch move to the present epoch at once. Those by iteration catch
+    up slowly, by :class:`SafeParamSchedulerHook`; with mmengine's own hook
+    they end that much later.
 
     Args:
         runner (Runner): The runner.
         before (list[int]): Where they were.
     """
-    owed: dict[str, int] = {}
+    backlog: dict[str, int] = {}
     positions = iter(before)
-    for name, group in _by_wrapper(runner).items():
+    for name, group in run_view.schedulers(runner).items():
         for one in group:
-            behind = max(next(positions) - one._global_step, 0)
+            behind = next(positions) - run_view.schedule_position(one)
             if not one.by_epoch:
-                owed[name] = behind
+                backlog[name] = max(behind, 0)
                 continue
             for _ in range(behind):
                 one.step()
     for hook in runner.hooks:
         if hasattr(hook, 'owe'):
-            for name, behind in owed.items():
+            for name, behind in backlog.items():
                 hook.owe(behind, name)
-
-
-def _by_wrapper(runner: Runner) -> dict[str, list[Any]]:
-    schedulers = runner.param_schedulers or {}
-    if isinstance(schedulers, dict):
-        return schedulers
-    (name, *_) = wrappers_of(runner.optim_wrapper)
-    return {name: schedulers}

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from mmstable.report import InjectedFault, RunEnd, StepFault, read_events
+from tests.some_files import some_files
 
 _POISON = ('weight', 'buffer', 'state')
 
@@ -37,8 +38,10 @@ class Findings:
 def judge_run(folder: Path) -> Findings:
     """Go through all event files below a folder."""
     findings = Findings()
-    for path in sorted(folder.rglob('events*.jsonl')):
-        _judge_file(list(read_events(path)), findings)
+    for path in some_files(folder, '**/events*.jsonl'):
+        events = read_events(path)
+        _judge_file(list(events), findings)
+        assert events.skipped == 0, events.reasons
     return findings
 
 

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.dist
 ROOT = Path(__file__).resolve().parents[2]
 
 MODULE = """
-import os, random, signal
+import base64, io, os, random, signal
 import torch
 from mmengine.hooks import Hook
 from mmengine.model import BaseModel
@@ -37,6 +37,22 @@ class RanksData(torch.utils.data.Dataset):
         return dict(inputs=torch.full((8,), index / 37) + noise)
 
 
+class Marker:
+    def __reduce__(self):
+        return os.mkdir, ('marker',)
+
+
+def plant():
+    # What any process can do that reaches the port of the store.
+    store = torch.distributed.distributed_c10d._get_default_store()
+    stream = io.BytesIO()
+    torch.save((8, Marker()), stream)
+    word = base64.b64encode(stream.getvalue())
+    for key in ('watch/0/state/0', 'watch/0/result/1', 'watch/0/failure',
+                'appointment/0/at'):
+        store.set('mmstable/' + key, word)
+
+
 @MODELS.register_module()
 class RanksModel(BaseModel):
     def __init__(self):
@@ -50,6 +66,8 @@ class RanksModel(BaseModel):
     def forward(self, inputs, mode='tensor'):
         kind, rank, call = self.fault
         self.calls += 1
+        if self.calls == 2 and 'PLANT' in os.environ:
+            plant()
         if rank == os.environ['RANK'] and call == str(self.calls):
             if kind == 'kill':
                 os.kill(os.getpid(), signal.SIGKILL)
@@ -101,13 +119,19 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
-def train(folder: Path, work_dir: str, *options: str, fault: str = '::'):
+def train(
+    folder: Path,
+    work_dir: str,
+    *options: str,
+    fault: str = '::',
+    **variables: str,
+):
     """Two ranks by torchrun; the exit code and what was printed."""
     script = [str(ROOT / 'tools/dist_train.sh'), 'config.py', '2']
     done = subprocess.run(
         [*script, '--work-dir', work_dir, *options],
         cwd=folder,
-        env=environment(folder, PORT=free_port(), FAULT=fault),
+        env=environment(folder, PORT=free_port(), FAULT=fault, **variables),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -152,8 +176,14 @@ def test_a_kill_and_an_exception_under_torchrun(folder):
     assert not list(folder.glob('lost/emergency*'))
 
     resume = ('--resume', 'auto')
-    code, output = train(folder, 'lost', *resume, fault='raise:1:4')
+    code, output = train(
+        folder, 'lost', *resume, fault='raise:1:4', PLANT='yes'
+    )
     assert code != 0
+    # Words in the store that no rank has left are not there, for anybody.
+    assert "under 'state/0' was not written by a rank of this run" in output
+    assert "under 'result/1' was not written by a rank of this run" in output
+    assert not (folder / 'marker').exists()
     # Looked for, and said, by one rank only.
     assert output.count(f"resuming from '{folder}/lost/iter_5.pth'") == 1
     assert 'failed after iteration 8: ValueError: a broken sample' in output

@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import hashlib
+
 import torch
 
-import mmstable  # noqa: F401  (fills the allow-list)
+import mmstable  # noqa: F401  (guards mmengine's loader)
 from mmstable.checkpoint.finder import find_checkpoint
-from mmstable.checkpoint.manifest import Manifest, digest, side_path
+from mmstable.checkpoint.manifest import Manifest, manifest_path
+from tests.some_files import some_files
 from tests.toys import INF, NAN
 
 _TIME = 1e9
@@ -24,7 +27,7 @@ def save(
     if side:
         Manifest(
             path.stat().st_size,
-            digest(path),
+            hashlib.sha256(path.read_bytes()).hexdigest(),
             iteration,
             0,
             finite,
@@ -43,7 +46,7 @@ def test_newest_is_by_iteration_not_by_name(tmp_path):
     assert search.skipped == ()
     assert search.found.path == newest.resolve()
     assert (search.found.iteration, search.found.epoch) == (1150, 0)
-    for path in tmp_path.glob('emergency*'):
+    for path in some_files(tmp_path, 'emergency*'):
         path.unlink()
     assert find_checkpoint(tmp_path).found.iteration == 1100
 
@@ -129,7 +132,7 @@ def test_pointer_is_followed(tmp_path):
 def test_damaged_side_file_is_as_none(tmp_path):
     path = save(tmp_path, 'iter_1.pth', 1)
     for text in ('', '{}', '[]', '{"size": 1', 'null'):
-        side_path(path).write_text(text)
+        manifest_path(path).write_text(text)
         assert Manifest.read(path) is None
         assert find_checkpoint(tmp_path).found.path == path.resolve()
 

@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from mmengine.config import Config
 
-from mmstable.cli.train import main
+from mmstable.cli.commands.train import add_arguments
+from mmstable.cli.main import main
+from mmstable.cli.parser import Parser
+from mmstable.cli.resume import Start, choose_start
+from tests.checkpoint.leftovers import leave_half_a_file
+from tests.cli.runs import ROOT, iterations, log_of
+from tests.some_files import some_files
+from tests.toys import read_saved
 
-ROOT = Path(__file__).resolve().parents[2]
 TOY = """
 import torch
 from mmengine.model import BaseModel
@@ -90,7 +98,7 @@ def run(project: Path, *args: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, str(ROOT / 'tools/train.py'), 'config.py', *args],
         cwd=project,
-        env={**os.environ, 'PYTHONPATH': f'{project}:{ROOT}'},
+        env={**os.environ, 'PYTHONPATH': str(ROOT)},
         capture_output=True,
         text=True,
         check=False,
@@ -105,7 +113,7 @@ def whole(project: Path) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(project))
         patch.chdir(project)
-        assert main(['config.py', '--work-dir', str(work)]) == 0
+        assert main(['train', 'config.py', '--work-dir', str(work)]) == 0
     return work
 
 
@@ -126,21 +134,12 @@ def work(
 
 
 def same_end(one: Path, other: Path) -> None:
-    ours, theirs = (torch.load(w / 'iter_8.pth') for w in (one, other))
+    ours, theirs = (read_saved(w / 'iter_8.pth') for w in (one, other))
     for key, value in theirs['state_dict'].items():
         assert torch.equal(ours['state_dict'][key], value)
     for key in ('loss_scaler', 'safe_step'):
         assert ours['optimizer'][key] == theirs['optimizer'][key]
     assert ours['param_schedulers'] == theirs['param_schedulers']
-
-
-def log_of(folder: Path) -> str:
-    return ''.join(p.read_text() for p in sorted(folder.rglob('*.log')))
-
-
-def iterations(folder: Path) -> list[int]:
-    found = re.findall(r'Iter\(train\)\s+\[\s*(\d+)/', log_of(folder))
-    return [int(number) for number in found]
 
 
 def truncate(path: Path) -> None:
@@ -156,7 +155,7 @@ def test_killed_run_is_resumed_by_the_same_command(
     assert died.returncode == 9
     assert 'starting from the beginning' in died.stderr
     # What a crash in the middle of saving leaves behind.
-    (work / '.iter_6.pth.mmstable-tmp').write_bytes(b'half of it')
+    leave_half_a_file(work)
     truncated = work / 'iter_6.pth'
     shutil.copy(work / 'iter_4.pth', truncated)
     truncate(truncated)
@@ -197,7 +196,7 @@ def test_bad_file_fails_and_names_a_good_one(
 
 
 def resume(work: Path, *args: str) -> int:
-    return main(['config.py', '--work-dir', str(work), *args])
+    return main(['train', 'config.py', '--work-dir', str(work), *args])
 
 
 @pytest.mark.parametrize(
@@ -209,6 +208,80 @@ def test_ways_to_say_auto(work: Path, options: list[str]) -> None:
         truncate(work / 'iter_8.pth')
     assert resume(work, *options) == 0
     assert iterations(work) == [7, 8]
+
+
+@pytest.mark.parametrize(
+    ('options', 'settings', 'expected'),
+    [
+        ([], dict(), (None, False, 'the config')),
+        ([], dict(load_from='iter_2'), ('iter_2', False, 'the config')),
+        (
+            [],
+            dict(load_from='iter_2', resume=True),
+            ('iter_2', True, 'the config'),
+        ),
+        ([], dict(resume=True), ('iter_8', True, 'the config')),
+        (
+            ['--load-from', 'iter_4'],
+            dict(load_from='iter_2', resume=True),
+            ('iter_4', False, '--load-from'),
+        ),
+        (
+            ['--resume'],
+            dict(load_from='iter_2', resume=False),
+            ('iter_8', True, '--resume'),
+        ),
+        (['--resume', 'iter_4'], dict(), ('iter_4', True, '--resume')),
+        (
+            ['--resume-from', 'auto', '--before-iter', '8'],
+            dict(load_from='iter_2'),
+            ('iter_6', True, '--resume-from'),
+        ),
+        (
+            ['--before-iter', '4'],
+            dict(load_from='iter_8'),
+            ('iter_2', True, '--before-iter'),
+        ),
+    ],
+)
+def test_the_command_line_goes_before_the_config(
+    work: Path,
+    options: list[str],
+    settings: dict[str, Any],
+    expected: tuple[str | None, bool, str],
+) -> None:
+    def full(value: Any) -> Any:
+        named = isinstance(value, str) and value.startswith('iter_')
+        return str(work / f'{value}.pth') if named else value
+
+    parser = Parser()
+    add_arguments(parser)
+    args = parser.parse_args(['config.py', *map(full, options)])
+    cfg = Config({key: full(value) for key, value in settings.items()})
+    cfg.work_dir = str(work)
+    lines: list[str] = []
+    start = choose_start(cfg, args, lines.append)
+    assert replace(start, sha256=None) == Start(*map(full, expected))
+    verified = start.checkpoint is not None and start.resume
+    assert (start.sha256 is not None) == verified
+    assert lines[-1:] == ([str(start)] if start.checkpoint else [])
+
+
+def test_the_first_start_by_that_command_takes_the_weights_of_the_config(
+    work: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other, weights = tmp_path / 'other', work / 'iter_2.pth'
+    options = ['--resume', 'auto', '--cfg-options', f'load_from={weights}']
+    assert resume(other, *options) == 0
+    assert f"starting with weights of '{weights}' (the config)" in (
+        capsys.readouterr().err
+    )
+    assert f'Load checkpoint from {weights}' in log_of(other)
+    assert resume(other, *options, 'train_cfg.max_iters=9') == 0
+    assert f"resuming from '{other}/iter_8.pth' (--resume)" in (
+        capsys.readouterr().err
+    )
+    assert iterations(other) == [*range(1, 9), 9]
 
 
 def test_folder_stands_for_its_newest(work: Path, tmp_path: Path) -> None:
@@ -244,7 +317,7 @@ def test_flipped_bit_is_skipped(
 def test_nothing_good_is_no_fresh_start(
     work: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for path in work.glob('*.pth'):
+    for path in some_files(work, '*.pth'):
         path.write_bytes(b'')
     assert resume(work, '--resume') == 3
     errors = capsys.readouterr().err
@@ -283,10 +356,10 @@ def hide_payload(path: Path, marker: Path) -> None:
         def __reduce__(self) -> tuple:
             return os.mkdir, (str(marker),)
 
-    checkpoint = torch.load(path)
+    checkpoint = read_saved(path)
     checkpoint['meta']['note'] = Payload()
     torch.save(checkpoint, path)
-    for side in path.parent.glob('*.json'):
+    for side in some_files(path.parent, '*.json'):
         side.unlink()
 
 
@@ -318,7 +391,7 @@ def test_program_in_an_old_checkpoint_is_not_run(
     work: Path, tmp_path: Path
 ) -> None:
     marker, path = tmp_path / 'marker', work / 'old.pth'
-    checkpoint = torch.load(work / 'iter_6.pth')
+    checkpoint = read_saved(work / 'iter_6.pth')
     text = f'__import__("os").mkdir({str(marker)!r})'
     checkpoint['meta']['config'] = text
     torch.save(checkpoint, path)
@@ -335,7 +408,11 @@ def test_program_in_an_old_checkpoint_is_not_run(
         (['--resume', '--trust-checkpoint'], 'is for one local file'),
         (['--override-lr-schedule'], 'goes with --resume'),
         (['--before-iter', '0'], "a number from 1 on, got '0'"),
-        (['--before-iter', '3', '--resume-from', 'FILE'], 'is named'),
+        (
+            ['--before-iter', '3', '--resume-from', 'FILE'],
+            'is named by --resume-from',
+        ),
+        (['--trust-checkpoint', '--resume-from', '.'], 'one local file'),
         (['--before-iter', '3', '--load-from', 'FILE'], 'is named'),
     ],
 )
@@ -355,7 +432,7 @@ def test_weights_alone_cannot_be_resumed(
     work: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = work / 'weights.pth'
-    torch.save(torch.load(work / 'iter_2.pth')['state_dict'], path)
+    torch.save(read_saved(work / 'iter_2.pth')['state_dict'], path)
     assert resume(work, '--resume-from', str(path)) == 3
     assert 'is foreign: a dict with a state_dict' in capsys.readouterr().err
     assert resume(tmp_path / 'new', '--load-from', str(path)) == 0

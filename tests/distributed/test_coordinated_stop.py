@@ -1,25 +1,20 @@
 """When do all ranks stop?"""
 
+from __future__ import annotations
+
 import pytest
+from torch.distributed import HashStore
 
 from mmstable.distributed import coordinated_stop
 from mmstable.distributed.coordinated_stop import CoordinatedStop
 
 
-class Store:
+@pytest.fixture
+def common(monkeypatch):
     """What all ranks see."""
-
-    def __init__(self):
-        self.values = {}
-
-    def check(self, keys):
-        return all(key in self.values for key in keys)
-
-    def get(self, key):
-        return self.values[key]
-
-    def compare_set(self, key, expected, value):
-        return self.values.setdefault(key, value)
+    common = HashStore()
+    monkeypatch.setattr(coordinated_stop, 'open_store', lambda name: common)
+    return common
 
 
 @pytest.mark.parametrize(
@@ -28,10 +23,8 @@ class Store:
     + [(10, 4, 8, 20), (5, 4, 16, 20)],
 )
 def test_nobody_is_asked_to_stop_in_the_past(
-    monkeypatch, interval, window, asked, stop
+    common, interval, window, asked, stop
 ):
-    store = Store()
-    monkeypatch.setattr(coordinated_stop, 'open_store', lambda name: store)
     asking, other = (
         CoordinatedStop(interval, window),
         CoordinatedStop(interval, window),
@@ -45,4 +38,19 @@ def test_nobody_is_asked_to_stop_in_the_past(
         assert looks[0] == stop
     # A later wish changes nothing.
     other.make(asked + 1)
-    assert int(store.values['at']) == stop
+    assert int(common.get('at')) == stop
+
+
+@pytest.mark.parametrize(
+    'garbage', [b'\xff', b'-5', b'1e3', b'true', b'null', b'9' * 5000, b'"4"']
+)
+def test_what_is_no_iteration_stops_nobody(common, said, garbage):
+    common.set('at', garbage)
+    asking, other = CoordinatedStop(1, 1), CoordinatedStop(1, 1)
+    assert not any(other.is_now(i) for i in range(1, 60))
+    assert len(said) == 1
+    assert "under 'at' was not written by a rank of this run" in said[0]
+    assert said[0].isprintable()
+    # A real wish takes its place.
+    asking.make(5)
+    assert [i for i in range(1, 9) if other.is_now(i)] == [6, 7, 8]

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import os
-import subprocess
-from pathlib import Path
 
 import pytest
 from mmengine.config import Config
 
-from mmstable.cli.resume_command import launch_command
 from mmstable.distributed import join_ranks
 from mmstable.distributed.join_ranks import _join_cpus, _wrap_for_cpu
 from mmstable.distributed.launchers import rank_of, set_rank_variables
 from mmstable.errors import UsageError
 
-ROOT = Path(__file__).resolve().parents[2]
 SLURM = dict(
     SLURM_PROCID='3',
     SLURM_NTASKS='4',
@@ -134,68 +130,3 @@ def test_the_model_is_wrapped_for_cpus():
     cfg = Config(dict(runner_type='FlexibleRunner'))
     _wrap_for_cpu(cfg)
     assert 'model_wrapper_cfg' not in cfg
-
-
-@pytest.mark.parametrize(
-    ('launcher', 'env', 'program', 'expected'),
-    [
-        ('none', {}, ['python', 't.py'], 'python t.py'),
-        (
-            'pytorch',
-            dict(LOCAL_WORLD_SIZE='8', MASTER_PORT='29501'),
-            ['python', 't.py'],
-            'torchrun --nproc_per_node=8 --master_port=29501 t.py',
-        ),
-        (
-            'pytorch',
-            dict(
-                LOCAL_WORLD_SIZE='8',
-                GROUP_WORLD_SIZE='2',
-                GROUP_RANK='1',
-                MASTER_ADDR='node1',
-            ),
-            ['mmstable', 'train'],
-            'torchrun --nnodes=2 --node_rank=1 --master_addr=node1 '
-            '--nproc_per_node=8 --master_port=29500 --no-python mmstable '
-            'train',
-        ),
-        (
-            'slurm',
-            dict(SLURM_NTASKS='16', SLURM_NNODES='2'),
-            ['python', 't.py'],
-            'srun --ntasks=16 --nodes=2 --kill-on-bad-exit=1 python t.py',
-        ),
-        (
-            'mpi',
-            dict(OMPI_COMM_WORLD_SIZE='4'),
-            ['python', 't.py'],
-            'mpirun -np 4 python t.py',
-        ),
-    ],
-)
-def test_the_command_starts_all_ranks_again(launcher, env, program, expected):
-    assert ' '.join(launch_command(launcher, env, program)) == expected
-
-
-@pytest.mark.parametrize(
-    ('device', 'gres'), [('gpu', ['--gres=gpu:2']), ('cpu', [])]
-)
-def test_slurm_is_asked_for_gpus_where_they_are_wanted(tmp_path, device, gres):
-    fake = tmp_path / 'srun'
-    fake.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
-    fake.chmod(0o755)
-    done = subprocess.run(
-        [ROOT / 'tools/slurm_train.sh', 'part', 'job', 'c.py', '--amp'],
-        env={
-            'PATH': f'{tmp_path}:{os.environ["PATH"]}',
-            'GPUS': '2',
-            'DEVICE': device,
-        },
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    words = done.stdout.split()
-    assert [word for word in words if 'gres' in word] == gres
-    assert words[-4:] == ['c.py', '--launcher', 'slurm', '--amp']
-    assert '--ntasks=2' in words

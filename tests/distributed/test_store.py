@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 
 import pytest
 from torch.distributed import HashStore, PrefixStore
 
+from mmstable.checked_json import boolean, integer
 from mmstable.distributed import heartbeat, store
-from mmstable.distributed.heartbeat import PeerWatch
+from mmstable.distributed.heartbeat import PeerFailure, PeerWatch
+
+
+class Here(threading.local):
+    common = None
 
 
 @pytest.fixture
 def ranks(monkeypatch):
     """Three ranks that share a store; each thread says which it is."""
-    common, here = HashStore(), threading.local()
+    common, here = HashStore(), Here()
 
     def open_store(name):
         # Every rank counts its own meetings and watches.
         return PrefixStore(name.split('/')[0], common)
+
+    monkeypatch.setattr(Here, 'common', common)
 
     for module in (store, heartbeat):
         monkeypatch.setattr(module, 'open_store', open_store)
@@ -43,25 +51,86 @@ def in_threads(here, count, work):
     return answers
 
 
-def test_all_who_meet_hear_the_same(ranks):
-    answers = in_threads(
-        ranks, 3, lambda rank: store.meet('a', {'rank': rank}, 20.0)
+def meet(topic, word, patience):
+    number = integer(0, 100)
+    return store.meet(
+        topic, word, patience, number, lambda said: sum(said.values()), number
     )
-    words = [{'rank': 0}, {'rank': 1}, {'rank': 2}]
-    assert answers == {0: words, 1: words, 2: words}
+
+
+def test_all_who_meet_hear_the_same(ranks):
+    answers = in_threads(ranks, 3, lambda rank: meet('a', rank + 1, 20.0))
+    assert answers == {0: 6, 1: 6, 2: 6}
 
 
 def test_who_stays_away_is_missed_by_all(ranks):
-    answers = in_threads(ranks, 2, lambda rank: store.meet('b', rank, 0.2))
+    answers = in_threads(ranks, 2, lambda rank: meet('b', rank, 0.2))
     assert answers == {0: None, 1: None}
     # Too late: what the others were told holds.
     ranks.rank = 2
-    assert store.meet('b', 2, 20.0) is None
+    assert meet('b', 2, 20.0) is None
 
 
-def test_only_the_digest_is_told(ranks):
-    answers = in_threads(ranks, 3, lambda rank: store.meet('c', rank, 20, max))
-    assert answers == {0: 2, 1: 2, 2: 2}
+GARBAGE = [
+    b'',
+    b'\xff\x80',
+    b'{',
+    b'[' * 10**5,
+    b'9' * 5000,
+    b'NaN',
+    b'-1',
+    b'101',
+    b'"1"',
+    b'true',
+    b'x' * (2 << 20),
+    # A pickle that would make a folder.
+    b'cos\nmkdir\n(Vmarker\ntR.',
+]
+
+
+@pytest.mark.parametrize('garbage', GARBAGE, ids=lambda g: repr(g[:9]))
+def test_a_word_that_no_rank_says_is_no_word(ranks, said, garbage):
+    def act(rank):
+        if rank == 1:
+            ranks.common.add('meeting/d/arrived', 1)
+            ranks.common.set('meeting/d/1', garbage)
+            return None
+        if rank == 2:
+            # The last one, who reads all words.
+            while not ranks.common.check(['meeting/d/0', 'meeting/d/1']):
+                time.sleep(0.01)
+        return meet('d', rank, 20.0)
+
+    answers = in_threads(ranks, 3, act)
+    assert (answers[0], answers[2]) == (None, None)
+    assert len(said) == 1
+    assert "under 'd/1' was not written by a rank of this run" in said[0]
+    assert said[0].isprintable()
+    assert len(said[0]) < 1000
+
+
+@pytest.mark.parametrize('garbage', GARBAGE[1:], ids=lambda g: repr(g[:9]))
+def test_a_decision_that_no_rank_makes_is_none(ranks, said, garbage):
+    ranks.common.set('meeting/e/decision', garbage)
+    answers = in_threads(ranks, 3, lambda rank: meet('e', rank, 20.0))
+    assert answers == {0: None, 1: None, 2: None}
+    assert all("under 'e/decision' was not" in line for line in said)
+    assert said
+
+
+def test_a_wrong_count_ends_no_meeting(ranks):
+    ranks.common.set('meeting/f/arrived', '7')
+    answers = in_threads(ranks, 3, lambda rank: meet('f', rank + 1, 20.0))
+    assert answers == {0: 6, 1: 6, 2: 6}
+
+
+def test_reports_are_few(ranks, said):
+    for index in range(1000):
+        ranks.common.set(f'key/{index}', b'garbage')
+        for _ in range(2):
+            found = store.read_value(ranks.common, f'key/{index}', boolean)
+            assert found is None
+    assert len(said) == 100
 
 
 class Watched:
@@ -151,4 +220,71 @@ def test_the_store_goes_with_the_first_rank(ranks):
     assert 'rank 0 failed: the store' in heard[1]
     assert 'Connection reset' in heard[2]
     assert group.watches[1].await_failure(1.0).rank == 0
+    group.stop()
+
+
+def forged(**changes):
+    fields = dict(rank=1, node='n', iteration=3, error='e', decided=False)
+    fields.update(changes)
+    return json.dumps(fields).encode()
+
+
+FORGED = [
+    *GARBAGE[1:],
+    forged(rank=3),
+    forged(rank=-1),
+    forged(rank='1'),
+    forged(rank=True),
+    forged(node='n' * 10**4),
+    forged(iteration=-2),
+    forged(iteration=1.5),
+    forged(error='e' * 10**4),
+    forged(error=None),
+    forged(decided=1),
+    forged(more=1),
+    b'{"rank": 1}',
+]
+
+
+@pytest.mark.parametrize('content', FORGED, ids=lambda g: repr(g[:60]))
+def test_a_failure_that_no_rank_reports_ends_nobody(ranks, said, content):
+    ranks.common.set('watch/failure', content)
+    group = Watched(ranks)
+    time.sleep(0.1)
+    assert group.heard == {}
+    assert group.watches[0].failure() is None
+    assert len(said) == 1
+    assert "under 'failure' was not written by a rank" in said[0]
+    assert said[0].isprintable()
+    # A real one takes its place.
+    told = group.watches[1].report(7, 'ValueError: no')
+    assert sorted(group.wait(2)) == [0, 2]
+    assert group.watches[0].failure() == told
+    group.stop()
+
+
+def test_texts_of_other_ranks_are_escaped_and_short(ranks):
+    group = Watched(ranks)
+    error = 'ValueError: \x1b[2J\nrank 0 failed' + 'e' * 9999
+    group.watches[1].report(7, error)
+    heard = group.wait(2)
+    assert r'ValueError: \x1b[2J\nrank 0 failed' in heard[0]
+    assert all(line.isprintable() for line in heard.values())
+    assert all(len(line) < 1500 for line in heard.values())
+    group.stop()
+    failure = PeerFailure(1, '\x1b[31mnode\u202e', 3, 'error')
+    assert str(failure).startswith(r'rank 1 (\x1b[31mnode\u202e) failed')
+
+
+def test_words_are_read_through_a_check(ranks, said):
+    group = Watched(ranks)
+    group.watches[1].leave('topic', [1])
+    assert group.watches[0].read('topic', 1, boolean) is None
+    group.watches[1].leave('topic', True)
+    assert group.watches[0].read('topic', 1, boolean) is True
+    assert group.watches[0].read('topic', 2, boolean) is None
+    assert len(said) == 1
+    ranks.common.set('watch/beat/1', b'\xff' * 100)
+    assert group.watches[0].last_beat(1) is not None
+    assert group.watches[0].last_beat(5) is None
     group.stop()

@@ -1,14 +1,37 @@
 """Reading event files, good and bad."""
 
+import os
+import re
 import tracemalloc
+from dataclasses import replace
 
 import pytest
 import torch
 
-from mmstable.events.json_lines import encode
-from mmstable.report import EventFileError, ScaleChange, read_events
+from mmstable.events import Culprit, Origin
+from mmstable.events.json_lines import LONGEST_LINE, encode
+from mmstable.report import (
+    EventFileError,
+    ScaleChange,
+    StepFault,
+    read_events,
+)
 
 CHANGE = ScaleChange(3, 2.0, 'optim_wrapper', 1024.0, 512.0)
+FAULT = StepFault(
+    iteration=3,
+    time=1.5,
+    wrapper='gen',
+    rank=0,
+    outcome='skipped',
+    fault='overflow',
+    loss_scale=2.0,
+    next_loss_scale=1.0,
+    culprits=(Culprit('a.weight', 'NaN'),),
+    dropped_micro_batches=0,
+    losses={'loss': 0.5},
+    origins=(Origin(1, 'node', 'cpu', 'loss'),),
+)
 
 
 @pytest.fixture
@@ -40,12 +63,129 @@ def test_zeros_that_a_power_cut_leaves(path, header):
     assert list(read_events(path)) == [header, CHANGE, CHANGE]
 
 
-def test_damage_in_the_middle_is_an_error_once_reached(path, header):
-    path.write_bytes(encode(header) + b'{"event":\n' + encode(CHANGE))
+def test_a_cut_off_line_is_not_counted(path):
     events = read_events(path)
-    assert next(events) == header
-    with pytest.raises(EventFileError, match=r'events\.jsonl, line 2: '):
-        next(events)
+    assert len(list(events)) == 3
+    assert (events.skipped, events.is_cut_off) == (0, False)
+    path.write_bytes(path.read_bytes()[:-5])
+    events = read_events(path)
+    assert len(list(events)) == 2
+    assert (events.skipped, events.is_cut_off) == (0, True)
+
+
+def changed(old, new):
+    assert old in encode(CHANGE)
+    return encode(CHANGE).replace(old, new)
+
+
+DAMAGED = {
+    'no JSON': (b'{"event":\n', 'Expecting value'),
+    'empty': (b'\n', 'Expecting value'),
+    'no UTF-8': (changed(b'optim', b'\xff'), "can't decode byte 0xff"),
+    'UTF-16': (encode(CHANGE).decode().encode('utf-16-be'), 'Expecting'),
+    'zeros': (b'\0' * 100 + b'\n', 'Expecting value'),
+    'deep': (b'[' * 10**5 + b'\n', 'is nested too deeply'),
+    'deep object': (b'{"a":' * 10**5 + b'\n', 'is nested too deeply'),
+    'deep unknown event': (
+        b'{"event":"new","iteration":1,"time":1,"a":%s}\n'
+        % (b'[' * 200 + b']' * 200),
+        'is nested too deeply',
+    ),
+    'deep value': (
+        changed(b'1024.0', b'[' * 900 + b']' * 900),
+        r'`loss_scale`: must be a number, got \[\[',
+    ),
+    'long integer': (
+        changed(b'1024.0', b'9' * 10**6),
+        'has a number of 1000000 digits',
+    ),
+    'large integer': (
+        changed(b'"iteration":3', b'"iteration":99999999999999999999'),
+        'must be -9223372036854775808 to 18446744073709551615, got 9',
+    ),
+    'infinite iteration': (
+        changed(b'"iteration":3', b'"iteration":1e999'),
+        'must be an integer, got inf',
+    ),
+    'other type': (
+        changed(b'"optim_wrapper"', b'["\\u001b[31m"]'),
+        r"`wrapper`: must be a string, got \['\\x1b",
+    ),
+    'long string in the wrong place': (
+        changed(b'1024.0', b'"%s"' % (b'x' * 10**6)),
+        r"must be a number, got 'x+\.\.\.x+'$",
+    ),
+    'culprit without a name': (
+        b'{"event":"poisoned","iteration":1,"time":1,'
+        b'"culprits":[{"name":1,"kind":"NaN"}]}\n',
+        '`culprits`: must be a string, got 1',
+    ),
+    'origin without a rank': (
+        encode(FAULT).replace(b'"rank":1', b'"rank":"1"'),
+        "`origins`: must be an integer, got '1'",
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ('line', 'reason'), DAMAGED.values(), ids=DAMAGED.keys()
+)
+def test_a_damaged_line_is_skipped_and_counted(path, header, line, reason):
+    path.write_bytes(encode(header) + line + encode(CHANGE) + line)
+    events = read_events(path)
+    assert list(events) == [header, CHANGE]
+    assert (events.skipped, events.is_cut_off) == (2, False)
+    assert re.match(f'line 2: .*{reason}', events.reasons[0])
+    assert all(len(text) < 600 for text in events.reasons)
+    assert all(text.isprintable() for text in events.reasons)
+
+
+def test_reasons_are_few_and_the_count_is_complete(path, header):
+    path.write_bytes(encode(header) + b'{}\n' * 1000 + encode(CHANGE))
+    events = read_events(path)
+    assert list(events) == [header, CHANGE]
+    assert events.skipped == 1000
+    assert len(events.reasons) == 10
+
+
+def test_a_line_without_bounds_is_not_held(path, header):
+    with open(path, 'ab') as file:
+        for _ in range(64):
+            file.write(b'x' * (1 << 20))
+        file.write(b'\n' + encode(CHANGE))
+    tracemalloc.start()
+    try:
+        events = read_events(path)
+        found = list(events)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert found == [header, CHANGE, CHANGE, CHANGE]
+    assert events.skipped == 1
+    assert events.reasons == ['line 4: has more than 4194304 bytes']
+    assert peak < 16 << 20
+
+
+def test_the_longest_line_that_is_read(path, header):
+    padding = b' ' * (LONGEST_LINE - len(encode(CHANGE)))
+    for extra, count in ((b'', 2), (b' ', 1)):
+        line = encode(CHANGE)[:-1] + padding + extra + b'\n'
+        path.write_bytes(encode(header) + line)
+        assert len(list(read_events(path))) == count
+
+
+def test_numbers_that_others_cannot_hold_are_written_as_text(path, header):
+    odd = replace(header, custom_hooks=({'a': 10**400, 'b': 2**63},))
+    path.write_bytes(encode(odd))
+    (head,) = read_events(path)
+    assert head.custom_hooks == ({'a': str(10**400), 'b': 2**63},)
+
+
+def test_closing_early(path):
+    events = read_events(path)
+    next(events)
+    events.close()
+    assert list(events) == []
 
 
 def test_a_newer_file_is_read_as_far_as_possible(path, header):
@@ -67,6 +207,10 @@ def test_a_newer_file_is_read_as_far_as_possible(path, header):
         (b'{"event":"run_start"}\n', 'but `iteration` is missing'),
         (encode(CHANGE), 'got ScaleChange'),
         (b'x' * (1 << 21), 'is not an event file of mmstable'),
+        (b'x' * (1 << 23), 'but has more than 4194304 bytes'),
+        (b'[' * (1 << 20), 'but is nested too deeply'),
+        (b'\xff\xfe\n', "but 'utf-8' codec can't decode"),
+        (b'9' * 5000 + b'\n', 'but has a number of 5000 digits'),
     ],
 )
 def test_a_file_that_is_no_event_file(path, content, message):
@@ -85,6 +229,15 @@ def test_a_header_cut_off(path):
     path.write_bytes(path.read_bytes()[:100])
     with pytest.raises(EventFileError, match='is not an event file'):
         next(read_events(path))
+
+
+def test_a_pipe_or_a_folder_is_no_event_file(tmp_path):
+    os.mkfifo(tmp_path / 'pipe')
+    (tmp_path / 'folder\x1b').mkdir()
+    with pytest.raises(EventFileError, match='pipe: not a regular file'):
+        next(read_events(tmp_path / 'pipe'))
+    with pytest.raises(EventFileError, match=r'folder\\x1b: not a regular'):
+        next(read_events(tmp_path / 'folder\x1b'))
 
 
 def test_a_missing_file(tmp_path):

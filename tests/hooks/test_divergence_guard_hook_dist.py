@@ -6,8 +6,8 @@ import pytest
 import torch
 from mmengine.model import MMDistributedDataParallel
 
-from tests.hooks.test_divergence_guard_hook import Diary, Jump, Poison
 from tests.ranks import run_ranks
+from tests.recovery.runs import Diary, Jump, Poison
 from tests.toys import ToyModel, assert_same, toy_runner, weights
 
 pytestmark = pytest.mark.dist

@@ -15,7 +15,6 @@ import torch
 from mmengine.hooks import EMAHook, Hook
 
 from mmstable.checkpoint.stop_signal import StopSignal
-from mmstable.cli.resume_command import resume_command
 from mmstable.errors import StoppedBySignal
 from mmstable.hooks import EmergencyCheckpointHook
 from tests.loops.runs import (
@@ -271,21 +270,6 @@ def test_without_what_it_needs_it_says_so(tmp_path, capsys):
 def test_bad_settings(settings, message):
     with pytest.raises((TypeError, ValueError), match=message):
         EmergencyCheckpointHook(**settings)
-
-
-@pytest.mark.parametrize(
-    ('argv', 'expected'),
-    [
-        (['c.py'], 'python t.py c.py --work-dir w'),
-        (['c.py', '--resume'], 'python t.py c.py --work-dir w'),
-        (['c.py', '--resume', 'auto', '--amp'], 'python t.py c.py --amp'),
-        (['--resume-from=x', 'c.py'], 'python t.py c.py'),
-        (['c.py', '--load-from', 'x', '--seed', '1'], 'c.py --seed 1'),
-        (['c.py', '--work-dir', 'a b'], "python t.py c.py --work-dir 'a b'"),
-    ],
-)
-def test_the_command_to_go_on(argv, expected):
-    assert expected in resume_command(['python', 't.py'], argv, 'w')
 
 
 SLOW = """

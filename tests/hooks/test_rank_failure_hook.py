@@ -11,8 +11,11 @@ import pytest
 import torch
 
 from mmstable.distributed.parallelism import Sharing
-from mmstable.hooks import RankFailureHook, rank_failure_hook
-from mmstable.run_state.rng_keeper import RngKeeper, unpack
+from mmstable.hooks import (
+    RankFailureHook,
+    SafeCheckpointHook,
+    rank_failure_hook,
+)
 from tests.toys import toy_net
 
 
@@ -62,12 +65,20 @@ def test_what_is_saved_is_the_state_of_all(monkeypatch):
     assert 'being updated' in why_not(whole, inside)
 
 
-def test_random_states_travel_as_text():
-    keeper = RngKeeper()
-    rng = {'torch': torch.get_rng_state(), 'python': [3, 'a', None]}
-    loop = SimpleNamespace(keep_rng=lambda: lambda: rng)
-    keeper.after_train_iter(SimpleNamespace(iter=6, train_loop=loop), 6)
-    iteration, state = unpack(keeper.pack())
-    assert iteration == 7
-    assert torch.equal(state['torch'], rng['torch'])
-    assert state['python'] == rng['python']
+def test_only_a_file_name_is_taken_from_the_store():
+    read = rank_failure_hook._read_name
+    assert read('emergency_iter_8.pth') == 'emergency_iter_8.pth'
+    assert read('') == ''
+    for bad in ('/tmp/x.pth', '../x.pth', '..', 'a/b', 'x' * 300, 3, None):
+        with pytest.raises(ValueError, match='must'):
+            read(bad)
+
+
+def test_the_file_is_in_the_folder_of_this_run(tmp_path):
+    hook = SafeCheckpointHook(interval=2)
+    hook.out_dir = str(tmp_path)
+    runner = SimpleNamespace(hooks=[object(), hook])
+    found = rank_failure_hook._in_folder(runner, 'iter_2.pth')
+    assert found == str(tmp_path / 'iter_2.pth')
+    assert rank_failure_hook._in_folder(runner, None) is None
+    assert rank_failure_hook._in_folder(SimpleNamespace(hooks=[]), 'a') is None

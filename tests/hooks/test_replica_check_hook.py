@@ -112,14 +112,18 @@ def two_ranks(rank, folder):
         assert_same(*all_gather_object(weights(warned.model)))
 
     check = ReplicaCheckHook(interval=3, action='repair')
-    for place in ('weight', 'momentum'):
+    names = {
+        'weight': 'net.head.weight',
+        'momentum': 'optimizer.net.head.weight.momentum_buffer',
+    }
+    for place, name in names.items():
         repaired = train(folder / place, check, Disturb(0, place))
         assert_alike(repaired)
         if rank == 0:
             (event,) = events(repaired)
             # Of two, the first one counts.
             assert (event.ranks, event.action) == ((1,), 'repair')
-            assert event.name.endswith('net.head.weight')
+            assert event.name == name
 
     check = ReplicaCheckHook(interval=3, action='stop')
     with pytest.raises(ReplicasDivergedError, match="'net.head.weight'.*k 1"):

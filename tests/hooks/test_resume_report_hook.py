@@ -8,7 +8,7 @@ import torch
 from mmengine.config import Config
 
 from mmstable.hooks import ResumeReportHook
-from tests.toys import ToyModel, toy_runner
+from tests.toys import ToyModel, read_saved, toy_runner
 
 AMP = dict(
     type='mmstable.SafeAmpOptimWrapper',
@@ -87,7 +87,7 @@ def test_everything_restored_is_said(tmp_path, whole):
 
 def test_what_is_not_restored_is_said_too(tmp_path, whole):
     path = tmp_path / 'bare.pth'
-    checkpoint = torch.load(Path(whole.work_dir, 'iter_4.pth'))
+    checkpoint = read_saved(Path(whole.work_dir, 'iter_4.pth'))
     del checkpoint['mmstable'], checkpoint['optimizer']
     torch.save(checkpoint, path)
     report = report_of(
@@ -218,5 +218,4 @@ def test_checkpoint_of_mmcv_goes_on(tmp_path, whole):
     state = runner.optim_wrapper.state_dict()
     assert state['loss_scaler']['_growth_tracker'] == 9
     log = Path(runner.logger.log_file).read_text()
-    assert 'the config text inside the checkpoint is not run' in log
     assert 'written by mmcv 1.x' in log

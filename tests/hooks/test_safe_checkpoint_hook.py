@@ -19,12 +19,15 @@ from mmstable.checkpoint.finder import find_checkpoint, verify_checkpoint
 from mmstable.checkpoint.manifest import Manifest
 from mmstable.errors import ConfigError
 from mmstable.hooks import SafeCheckpointHook
+from tests.checkpoint.leftovers import leave_half_a_file
+from tests.some_files import some_files
 from tests.toys import (
     INF,
     NAN,
     ToyData,
     ToyModel,
     assert_same,
+    read_saved,
     toy_runner,
     weights,
 )
@@ -105,7 +108,7 @@ def test_checkpoint_is_complete_and_described(tmp_path):
     runner = train(tmp_path, optim_wrapper=AMP)
     assert checkpoints(tmp_path) == ['iter_2.pth', 'iter_4.pth', 'iter_6.pth']
     path = tmp_path / 'iter_6.pth'
-    checkpoint = torch.load(path)
+    checkpoint = read_saved(path)
     assert_same(checkpoint['state_dict'], weights(runner.model))
     state = runner.optim_wrapper.state_dict()
     assert_same(checkpoint['optimizer'], state)
@@ -129,7 +132,7 @@ def test_saves_what_mmengine_saves(tmp_path):
         checkpoint=dict(type='CheckpointHook'),
     )
     ours, stock = (
-        torch.load(tmp_path / name / 'iter_4.pth')
+        read_saved(tmp_path / name / 'iter_4.pth')
         for name in ('ours', 'stock')
     )
     assert ours.keys() - stock.keys() == {'mmstable'}
@@ -284,7 +287,7 @@ def test_mask_of_the_model_is_no_poison(tmp_path):
     found = find_checkpoint(tmp_path)
     assert found.found.iteration == 6
     # The file itself says so, should the side file get lost.
-    for path in tmp_path.glob('*.json'):
+    for path in some_files(tmp_path, '*.json'):
         path.unlink()
     assert find_checkpoint(tmp_path) == found
 
@@ -358,7 +361,7 @@ def test_pointer_that_cannot_be_written_removes_nothing(tmp_path, monkeypatch):
 
 
 def test_leftovers_are_cleared_away(tmp_path):
-    (tmp_path / '.iter_99.pth.mmstable-tmp').write_bytes(b'half')
+    leave_half_a_file(tmp_path)
     train(tmp_path)
     assert not [n for n in files(tmp_path) if n.startswith('.')]
 
@@ -458,7 +461,7 @@ def test_best_is_saved_before_the_old_one_is_removed(tmp_path, monkeypatch):
     assert best in removed[0][1]
     assert Manifest.read(tmp_path / best).finite
     assert not (tmp_path / 'best_acc_iter_2.pth.json').exists()
-    saved = torch.load(tmp_path / 'iter_4.pth')['message_hub']['runtime_info']
+    saved = read_saved(tmp_path / 'iter_4.pth')['message_hub']['runtime_info']
     assert saved['best_ckpt'] == str(tmp_path / best)
     assert saved['best_score'] == 2.0
 
@@ -483,7 +486,10 @@ def test_best_that_is_poisoned_leaves_the_old_one(tmp_path):
 def test_published_model_is_as_mmengine_makes_it(tmp_path):
     train(tmp_path, checkpoint=dict(published_keys=['meta', 'state_dict']))
     (published,) = tmp_path.glob('iter_6-*.pth')
-    assert torch.load(published).keys() == {'meta', 'state_dict'}
+    assert read_saved(published).keys() == {
+        'meta',
+        'state_dict',
+    }
 
 
 def accumulating(counts):
@@ -502,7 +508,7 @@ def test_checkpoint_waits_for_the_end_of_a_window(tmp_path):
         'iter_6.pth',
         'iter_8.pth',
     ]
-    assert torch.load(tmp_path / 'iter_3.pth')['meta']['iter'] == 3
+    assert read_saved(tmp_path / 'iter_3.pth')['meta']['iter'] == 3
 
 
 def test_best_score_waits_for_the_end_of_a_window(tmp_path):
@@ -514,7 +520,7 @@ def test_best_score_waits_for_the_end_of_a_window(tmp_path):
     ).train()
     best = 'best_acc_iter_{}.pth'.format
     assert checkpoints(tmp_path) == [best(6), 'iter_3.pth', 'iter_6.pth']
-    saved = torch.load(tmp_path / 'iter_6.pth')['message_hub']['runtime_info']
+    saved = read_saved(tmp_path / 'iter_6.pth')['message_hub']['runtime_info']
     assert saved['best_ckpt'] == str(tmp_path / best(6))
 
 
@@ -533,7 +539,7 @@ def test_epoch_waits_for_the_end_of_a_window(tmp_path):
     whole = make(tmp_path / 'whole', train_cfg=loop(4), **common)
     whole.train()
     found = {
-        name: torch.load(tmp_path / 'whole' / name)['meta']
+        name: read_saved(tmp_path / 'whole' / name)['meta']
         for name in checkpoints(tmp_path / 'whole')
     }
     assert [
@@ -647,7 +653,7 @@ class LateHook(Hook):
 
 def test_hooks_of_all_priorities_add_their_part(tmp_path):
     train(tmp_path, LateHook())
-    assert torch.load(tmp_path / 'iter_6.pth')['late'] == 6
+    assert read_saved(tmp_path / 'iter_6.pth')['late'] == 6
 
 
 class Odd:

@@ -8,7 +8,14 @@ from mmengine.hooks import Hook
 from mmengine.model import MMDistributedDataParallel
 
 from tests.ranks import run_ranks
-from tests.toys import NAN, ToyModel, assert_same, toy_runner, weights
+from tests.toys import (
+    NAN,
+    ToyModel,
+    assert_same,
+    read_saved,
+    toy_runner,
+    weights,
+)
 
 pytestmark = pytest.mark.dist
 
@@ -63,7 +70,7 @@ def resume_and_poison(rank, folder):
     assert_same(weights(rest.model), weights(whole.model))
     assert torch.equal(torch.get_rng_state(), end)
 
-    saved = torch.load(start)['mmstable']['SafeCheckpointHook']['rng']
+    saved = read_saved(start)['mmstable']['SafeCheckpointHook']['rng']
     assert sorted(saved) == [0, 1]
     assert not torch.equal(saved[0]['torch'], saved[1]['torch'])
 

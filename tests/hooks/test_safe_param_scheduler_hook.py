@@ -16,7 +16,15 @@ from mmstable.errors import ConfigError
 from mmstable.hooks import ResumeReportHook, SafeParamSchedulerHook
 from tests.hooks.test_safe_ema_hook import TwoParts
 from tests.loops.runs import DropoutModel, Numbered, loader, validation
-from tests.toys import NAN, Sabotage, ToyData, assert_same, toy_runner, weights
+from tests.toys import (
+    NAN,
+    Sabotage,
+    ToyData,
+    assert_same,
+    read_saved,
+    toy_runner,
+    weights,
+)
 
 GRAD = 'net.head.weight'
 OURS = dict(type='mmstable.SafeParamSchedulerHook')
@@ -144,7 +152,7 @@ def test_a_healthy_run_is_that_of_mmengine(tmp_path, accumulate, cfg):
     assert ours.rates.seen == stock.rates.seen
     assert_same(weights(ours.model), weights(stock.model))
     saved = [
-        torch.load(Path(one.work_dir, 'iter_5.pth')) for one in (ours, stock)
+        read_saved(Path(one.work_dir, 'iter_5.pth')) for one in (ours, stock)
     ]
     assert_same(saved[0]['param_schedulers'], saved[1]['param_schedulers'])
     assert 'mmstable' not in saved[0]
@@ -169,7 +177,7 @@ def test_a_resume_half_way_ends_as_an_unbroken_run(tmp_path, accumulate):
         load_from=str(tmp_path / 'whole' / 'iter_4.pth'),
         resume=True,
     )
-    saved = torch.load(tmp_path / 'whole' / 'iter_4.pth')['mmstable']
+    saved = read_saved(tmp_path / 'whole' / 'iter_4.pth')['mmstable']
     assert (
         saved['SafeParamSchedulerHook']['optim_wrapper']['owed']
         == 1 + accumulate

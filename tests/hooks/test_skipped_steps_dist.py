@@ -10,7 +10,7 @@ from mmstable.hooks import SafeEMAHook
 from tests.hooks.test_safe_ema_hook import average
 from tests.hooks.test_safe_param_scheduler_hook import OURS, SCHEDULE, Rates
 from tests.ranks import run_ranks
-from tests.toys import Sabotage, ToyModel, assert_same, toy_runner
+from tests.toys import Sabotage, ToyModel, assert_same, read_saved, toy_runner
 
 pytestmark = pytest.mark.dist
 
@@ -37,7 +37,7 @@ def train(rank, folder):
 def test_both_ranks_obey(tmp_path):
     run_ranks(train, tmp_path)
     (rates, first), (same_rates, second) = (
-        torch.load(tmp_path / f'{rank}.pth') for rank in range(2)
+        read_saved(tmp_path / f'{rank}.pth') for rank in range(2)
     )
     assert rates == same_rates
     assert rates[2] == rates[1] != rates[3]

@@ -51,13 +51,6 @@ def test_each_of_several_optimizers_gets_it():
         assert state['loss_scaler'] == dict(scale=8.0)
 
 
-def test_program_in_the_checkpoint_is_taken_out():
-    checkpoint = dict(meta=dict(config='raise SystemExit'), state_dict={})
-    notes = prepare_to_resume(checkpoint)
-    assert notes == ['the config text inside the checkpoint is not run']
-    assert checkpoint == dict(meta={}, state_dict={})
-
-
 @pytest.mark.parametrize('checkpoint', [{}, dict(meta=None), dict(weight=1)])
 def test_weights_alone_are_left_alone(checkpoint):
     before = dict(checkpoint)

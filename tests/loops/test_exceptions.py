@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-import torch
 from mmengine.dataset import InfiniteSampler
 from mmengine.hooks import Hook
 
+from mmstable.checkpoint.loading import load_checkpoint
 from tests.loops.runs import (
     Numbered,
     build,
@@ -147,7 +147,7 @@ def test_the_batch_that_failed_comes_again(tmp_path, loop, make):
     with pytest.raises(RuntimeError, match='boom'):
         runner.train()
     emergency = tmp_path / 'part' / 'emergency.pth'
-    saved = torch.load(emergency, weights_only=True)
+    saved = load_checkpoint(emergency)
     assert saved['mmstable']['loop']['iteration'] == 5
     rest = resume(tmp_path / 'rest', emergency, make(), loop)
     assert diary(rest).numbers == diary(whole).numbers[5:]

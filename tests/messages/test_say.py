@@ -36,6 +36,20 @@ def test_fields(message, template, value, text):
     assert say('test', n=value) == text
 
 
+@pytest.mark.parametrize(
+    ('value', 'text'),
+    [
+        ('a\x1b[31m\nb', r'a\x1b[31m\nb'),
+        (['a\nb', 'c'], r'a\nb, c'),
+        (ValueError('a\rb'), r'a\rb'),
+        ('x' * 5000, 'x' * 4000 + '... (1000 more characters)'),
+    ],
+)
+def test_what_others_wrote_cannot_act(message, value, text):
+    message('{n}')
+    assert say('test', n=value) == text
+
+
 def test_lists_are_joined_as_the_language_does(message):
     message('{names}', '{names}')
     use_language('zh_cn')

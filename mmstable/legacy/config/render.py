@@ -11,8 +11,10 @@ from typing import Any
 from mmstable.errors import UsageError
 from mmstable.legacy.config.draft import Weight
 from mmstable.legacy.config.translation import Translation
+from mmstable.messages.printable import printable
 
 _WIDTH = 79
+_LONGEST_COMMENT = 4000
 _PLAIN = (str, bytes, bool, int, float, complex, range, type(None))
 
 
@@ -103,7 +105,7 @@ def _items(value: Any, path: str) -> list[tuple[str, Any, str]]:
         return [('', one, f'{path}[{n}]') for n, one in enumerate(value)]
     named = _all_names(value)
     return [
-        (f'{key}=' if named else f'{key!r}: ', one, f'{path}.{key}')
+        (f'{key}=' if named else f'{_literal(key)}: ', one, f'{path}.{key}')
         for key, one in value.items()
     ]
 
@@ -114,10 +116,15 @@ def _leaf(value: Any, path: str) -> str:
     if isinstance(value, float) and not math.isfinite(value):
         return f"float('{value}')"
     if isinstance(value, (*_PLAIN, list, tuple)):
-        return repr(value)
+        return _literal(value)
     raise UsageError(
         f'{path}: {value!r} cannot be written into a config file.'
     )
+
+
+def _literal(value: Any) -> str:
+    # mmengine would replace `{{ ... }}` in the text of the new file.
+    return repr(value).replace('{{', '{\\x7b')
 
 
 def _all_names(value: Mapping[Any, Any]) -> bool:
@@ -134,7 +141,7 @@ def _is_name(key: Any) -> bool:
 
 def _comment(text: str) -> str:
     return textwrap.fill(
-        text,
+        printable(text, _LONGEST_COMMENT).replace('{{', '{ {'),
         _WIDTH,
         initial_indent='# ',
         subsequent_indent='# ',

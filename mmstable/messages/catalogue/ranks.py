@@ -60,6 +60,14 @@ MESSAGES = {
         'give it what it missed.',
         zh_cn='本 rank 错过了一次更新，而其他 rank 没有来补给它。',
     ),
+    'rank.foreign_word': Message(
+        en="mmstable: what the store holds under '{key}' was not written by a "
+        'rank of this run, and is ignored: {error}. Who can reach the '
+        "store's port? See docs/en/distributed.md.",
+        zh_cn="mmstable: store 中 '{key}' 的内容不是由本次训练的 rank 写入的，"
+        '已忽略：{error}。谁能访问 store 的端口？见 '
+        'docs/zh_cn/distributed.md。',
+    ),
     'replicas.sharded': Message(
         en='ReplicaCheckHook: the model is sharded, so there are no replicas '
         'to compare.',

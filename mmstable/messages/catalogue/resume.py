@@ -68,10 +68,6 @@ MESSAGES = {
         en='mmstable: checkpoint: {note}.',
         zh_cn='mmstable: checkpoint：{note}。',
     ),
-    'legacy.config_text': Message(
-        en='the config text inside the checkpoint is not run',
-        zh_cn='其中的配置文本不会被执行',
-    ),
     'legacy.no_history': Message(
         en='written by mmcv 1.x: it has no log history',
         zh_cn='由 mmcv 1.x 写入：没有日志历史',

@@ -1,0 +1,169 @@
+"""What is done about an incident, and how it is told."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any, NoReturn
+
+from mmengine.dist import is_main_process
+from mmengine.runner import Runner
+
+from mmstable import run_view
+from mmstable.errors import TrainingDiverged
+from mmstable.events import Action, Intervention
+from mmstable.messages import say
+from mmstable.messages.rate_limit import RateLimit
+from mmstable.recovery.budget import RollbackBudget
+from mmstable.recovery.diagnose import diagnose
+from mmstable.recovery.diagnosis import FILE_NAME
+from mmstable.recovery.guard_text import describe_intervention
+from mmstable.recovery.incident import Incident
+from mmstable.recovery.lr_factor import LearningRateFactor
+from mmstable.recovery.rollback import Rollback
+
+NAME = 'DivergenceGuardHook'
+
+
+class Interventions:
+    """Warns, lowers the learning rate, rolls back, or stops the run.
+
+    Args:
+        rates (LearningRateFactor): Lowers the learning rate.
+        budget (RollbackBudget): How many rollbacks there are.
+        rollback (Rollback): Restores an earlier state.
+    """
+
+    def __init__(
+        self,
+        rates: LearningRateFactor,
+        budget: RollbackBudget,
+        rollback: Rollback,
+    ) -> None:
+        self.rates = rates
+        self.budget = budget
+        self.rollback = rollback
+        self._lines = RateLimit(10, per=100)
+        self._done: list[Intervention] = []
+        # Over all processes of the run.
+        self._rollback_count = 0
+
+    def prepare(self, runner: Runner) -> None:
+        """Say where rollbacks restore the state from."""
+        rollback, size = self.rollback, self.rollback.prepare(runner)
+        if rollback.uses_memory:
+            line = say(
+                'guard.snapshots',
+                interval=rollback.interval,
+                mebibytes=size / 2**20,
+            )
+        else:
+            line = say(
+                'guard.no_snapshots',
+                gibibytes=size / 2**30,
+                limit=rollback.max_memory,
+            )
+        runner.logger.info(f'{NAME}: {line}')
+
+    def warn(
+        self, runner: Runner, iteration: int, incident: Incident, did: Action
+    ) -> None:
+        """Lower the learning rate if that is the action, and warn."""
+        if did is Action.LOWER_LR:
+            self.rates.cut(iteration)
+        done = self._announce(runner, iteration, incident, did)
+        if self._lines.allows(iteration):
+            self._log(runner, done)
+
+    def roll_back(
+        self, runner: Runner, iteration: int, incident: Incident
+    ) -> bool:
+        """Roll back; False if there is nothing left to restore."""
+        back = None
+        if not self.budget.is_spent:
+            back = self.rollback.run(runner, iteration, incident.since)
+        if back is None:
+            return False
+        self.budget.spend()
+        self.rates.cut(iteration)
+        self._rollback_count += 1
+        runner.message_hub.update_scalar(
+            'train/stable/rollbacks', self._rollback_count
+        )
+        done = self._announce(
+            runner,
+            iteration,
+            incident,
+            Action.ROLLBACK,
+            restored=back.iteration,
+            source=back.source,
+        )
+        self._done.append(done)
+        self._log(runner, done)
+        return True
+
+    def stop(
+        self,
+        runner: Runner,
+        iteration: int,
+        incident: Incident,
+        counts: Mapping[str, Mapping[str, int]],
+    ) -> NoReturn:
+        """End the run with a diagnosis. A collective call.
+
+        Args:
+            runner (Runner): The runner.
+            iteration (int): Iterations done.
+            incident (Incident): What was wrong.
+            counts (Mapping): Steps applied and skipped, by wrapper.
+        """
+        diagnosis = diagnose(
+            runner,
+            self._announce(runner, iteration, incident, Action.STOP),
+            self._done,
+            self._rollback_count,
+            counts,
+        )
+        folder = run_view.stability_folder(runner)
+        if is_main_process():
+            diagnosis.write(folder)
+            runner.logger.error(f'{NAME}: {diagnosis.text}')
+        raise TrainingDiverged(diagnosis.text, str(folder / FILE_NAME))
+
+    def _announce(
+        self,
+        runner: Runner,
+        iteration: int,
+        incident: Incident,
+        did: Action,
+        **facts: Any,
+    ) -> Intervention:
+        done = Intervention(
+            iteration=iteration,
+            action=did,
+            lr_factor=self.rates.ramp.factor(iteration),
+            **asdict(incident),
+            **facts,
+        )
+        runner.call_hook('after_intervention', intervention=done)
+        return done
+
+    def _log(self, runner: Runner, done: Intervention) -> None:
+        line = describe_intervention(
+            done, self.budget.spent, self.budget.most, self.rates.ramp.length
+        )
+        runner.logger.warning(f'{NAME}: {line}')
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a resumed run has to know."""
+        return {
+            'ramp': self.rates.ramp.state_dict(),
+            'budget': self.budget.state_dict(),
+            'rollbacks': self._rollback_count,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take over what :meth:`state_dict` gave."""
+        self.rates.ramp.load_state_dict(state['ramp'])
+        self.budget.load_state_dict(state['budget'])
+        self._rollback_count = state['rollbacks']

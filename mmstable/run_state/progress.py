@@ -1,0 +1,109 @@
+"""Where a run is: its random generators and its position in the data.
+
+mmengine saves neither. A rollback leaves both alone; a resume needs them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from mmengine.dist import all_gather_object, get_rank
+from mmengine.runner import BaseLoop, Runner
+
+from mmstable import run_view
+from mmstable.messages import say
+from mmstable.run_state.rng import capture_rng, restore_rng
+
+
+def capture_progress(runner: Runner, all_ranks: bool = True) -> dict[str, Any]:
+    """Where this run is, for its checkpoint.
+
+    Args:
+        runner (Runner): The runner.
+        all_ranks (bool): Whether to ask all ranks for their generators,
+            which makes this a collective call. Defaults to True.
+    """
+    loop = runner.train_loop
+    rng = loop.rng_state() if hasattr(loop, 'rng_state') else capture_rng()
+    ranks = all_gather_object(rng) if all_ranks else [rng]
+    first = 0 if all_ranks else get_rank()
+    state: dict[str, Any] = {'rng': dict(enumerate(ranks, first))}
+    if hasattr(loop, 'state_dict'):
+        state['train_loop'] = loop.state_dict()
+    return state
+
+
+class ProgressResumer:
+    """Bring a resumed run to where its checkpoint was saved.
+
+    ``restored`` says for 'RNG' and 'data position' what became of them.
+    """
+
+    def __init__(self) -> None:
+        self.restored: dict[str, str] = {}
+        self._state: Mapping[str, Any] | None = None
+        self._position: tuple[Any, Any] | None = None
+        self._rng: Any = None
+
+    def load(
+        self, checkpoint: Mapping[str, Any], state: Mapping[str, Any]
+    ) -> None:
+        """Keep the state in a checkpoint for :meth:`restore`.
+
+        Args:
+            checkpoint (Mapping): The checkpoint.
+            state (Mapping): From :func:`capture_progress`; empty if the
+                checkpoint has none.
+        """
+        meta = checkpoint.get('meta', {})
+        self._position = meta.get('epoch'), meta.get('iter')
+        self._state = state
+        self._rng = None
+        self.restored = {}
+
+    def restore(self, runner: Runner) -> None:
+        """Give the loop its state, as soon as there is a loop.
+
+        A loop ignores it when the run does not resume from there.
+        """
+        loop = run_view.built_train_loop(runner)
+        if self._state is None or loop is None:
+            return
+        state, self._state = self._state, None
+        self._restore_position(loop, state)
+        self._restore_rng(loop, state.get('rng', {}))
+
+    def before_train_iter(self, runner: Runner) -> None:
+        """Set the generators for a loop that cannot do it in better time."""
+        rng, self._rng = self._rng, None
+        # A new run that only starts from these weights is at iteration 0.
+        if rng is not None and self._position == (runner.epoch, runner.iter):
+            restore_rng(rng)
+
+    def _restore_position(
+        self, loop: BaseLoop, state: Mapping[str, Any]
+    ) -> None:
+        if not hasattr(loop, 'load_state_dict'):
+            found = say('resume.data_by_loop', loop=type(loop).__name__)
+        elif 'train_loop' in state:
+            loop.load_state_dict(state['train_loop'])
+            found = say('resume.restored')
+        else:
+            found = say('resume.data_by_iteration')
+        self.restored['data position'] = found
+
+    def _restore_rng(self, loop: BaseLoop, ranks: Mapping[int, Any]) -> None:
+        mine = ranks.get(get_rank())
+        if mine is None:
+            self.restored['RNG'] = (
+                say('resume.rng_of_others', ranks=len(ranks))
+                if ranks
+                else say('resume.starts_anew')
+            )
+            return
+        if hasattr(loop, 'resume_rng'):
+            loop.resume_rng(mine)
+        else:
+            self._rng = mine
+        self.restored['RNG'] = say('resume.restored')

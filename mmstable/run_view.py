@@ -1,0 +1,153 @@
+"""What does this runner hold?  The one reader of mmengine's private parts.
+
+Everything here is a plain question about a runner, a wrapper, a scheduler or
+a hook. Where mmengine has no public way to ask, its private attribute is read
+here and nowhere else, so that a new release of mmengine breaks one file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from mmengine.hooks import EMAHook
+from mmengine.model import is_model_wrapper
+from mmengine.optim import OptimWrapperDict
+from mmengine.runner import BaseLoop, Runner
+from torch.nn import Module
+from torch.optim import Optimizer
+
+
+def saved_model(runner: Runner) -> Module:
+    """The module whose ``state_dict()`` is in a checkpoint."""
+    model = runner.model
+    return model.module if is_model_wrapper(model) else model
+
+
+def wrappers(runner: Runner) -> dict[str, Any]:
+    """All optimizer wrappers by name; a single one is 'optim_wrapper'."""
+    if has_many_wrappers(runner):
+        return dict(runner.optim_wrapper.items())
+    return {'optim_wrapper': runner.optim_wrapper}
+
+
+def has_many_wrappers(runner: Runner) -> bool:
+    """Whether the config names its wrappers, as for a GAN."""
+    return isinstance(runner.optim_wrapper, OptimWrapperDict)
+
+
+def accumulative_counts(wrapper: Any) -> int:
+    """Iterations that make one step of a wrapper."""
+    return getattr(wrapper, '_accumulative_counts', 1)
+
+
+def window_is_open(runner: Runner) -> bool:
+    """Whether gradients of an unfinished accumulation window are kept."""
+    return not all(one.should_update() for one in wrappers(runner).values())
+
+
+def resolve_steps(runner: Runner) -> None:
+    """Wait for the verdict on the newest step of every wrapper."""
+    for wrapper in wrappers(runner).values():
+        getattr(wrapper, 'last_step', None)
+
+
+def optimizers(runner: Runner) -> dict[str, Optimizer]:
+    """The optimizers that hold the state, by the name of their wrapper."""
+    return {
+        name: _holder_of_state(wrapper.optimizer)
+        for name, wrapper in wrappers(runner).items()
+    }
+
+
+def has_sharded_optimizer(runner: Runner) -> bool:
+    """Whether ranks share the state of an optimizer among them."""
+    held = optimizers(runner)
+    return any(
+        wrapper.optimizer is not held[name]
+        for name, wrapper in wrappers(runner).items()
+    )
+
+
+def param_groups(runner: Runner) -> list[dict[str, Any]]:
+    """All groups that schedules change, mmengine's base setting included."""
+    return [
+        group
+        for wrapper in wrappers(runner).values()
+        for group in wrapper.param_groups
+    ]
+
+
+def loss_scaler(wrapper: Any) -> Any | None:
+    """The loss scaler of a wrapper; None if losses are not scaled."""
+    scaler = getattr(wrapper, 'loss_scaler', None)
+    return scaler if scaler is not None and scaler.is_enabled() else None
+
+
+def schedulers(runner: Runner) -> dict[str, list[Any]]:
+    """The parameter schedulers, by the name of their wrapper."""
+    found = runner.param_schedulers or {}
+    if isinstance(found, Mapping):
+        return dict(found)
+    (name, *_) = wrappers(runner)
+    return {name: list(found)}
+
+
+def all_schedulers(runner: Runner) -> list[Any]:
+    """The parameter schedulers of all wrappers."""
+    return [one for group in schedulers(runner).values() for one in group]
+
+
+def schedule_position(scheduler: Any) -> int:
+    """How many steps a scheduler has made."""
+    return scheduler._global_step
+
+
+def average_hooks(runner: Runner) -> list[EMAHook]:
+    """The hooks that keep an average of the weights in ``ema_model``."""
+    return [
+        hook
+        for hook in runner.hooks
+        if isinstance(hook, EMAHook) and hasattr(hook, 'ema_model')
+    ]
+
+
+def swap_average(hook: EMAHook) -> None:
+    """Exchange the weights of the model and their average."""
+    hook._swap_ema_parameters()
+
+
+def built_train_loop(runner: Runner) -> BaseLoop | None:
+    """The train loop, if it is built."""
+    # `runner.train_loop` would build it, and the training data with it,
+    # although a checkpoint may be loaded for a test.
+    loop = runner._train_loop
+    return loop if isinstance(loop, BaseLoop) else None
+
+
+def is_resuming(runner: Runner) -> bool:
+    """Whether a checkpoint is loaded to resume, not for its weights only."""
+    return bool(runner._resume)
+
+
+@contextmanager
+def as_resuming(runner: Runner) -> Iterator[None]:
+    """Let hooks load a checkpoint as they do when a run is resumed."""
+    before, runner._resume = runner._resume, True
+    try:
+        yield
+    finally:
+        runner._resume = before
+
+
+def stability_folder(runner: Runner) -> Path:
+    """Where mmstable writes: next to the log of this process."""
+    return Path(runner.log_dir, 'stability')
+
+
+def _holder_of_state(optimizer: Optimizer) -> Optimizer:
+    # ZeroRedundancyOptimizer has another one inside, which has the state.
+    inner = getattr(optimizer, 'optim', None)
+    return inner if isinstance(inner, Optimizer) else optimizer

@@ -1,0 +1,74 @@
+"""Start ``mmstable`` in its own process, and see what it did."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+# As pip writes it.
+SCRIPT = """
+import re
+import sys
+from mmstable.cli.main import main
+if __name__ == '__main__':
+    sys.argv[0] = re.sub(r'(-script\\.pyw|\\.exe)?$', '', sys.argv[0])
+    sys.exit(main())
+"""
+
+
+def console_script(folder: Path) -> list[str]:
+    """The command ``mmstable``, as an installation has it."""
+    path = folder / 'bin' / 'mmstable'
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(SCRIPT)
+    return [sys.executable, str(path)]
+
+
+def path_without_torch(folder: Path) -> str:
+    """A path on which the heavy packages cannot be imported."""
+    blocked = folder / 'blocked'
+    blocked.mkdir(exist_ok=True)
+    for name in ('mmengine', 'numpy', 'torch'):
+        text = "raise SystemExit('tried to import it')\n"
+        (blocked / f'{name}.py').write_text(text)
+    return f'{blocked}:{ROOT}'
+
+
+def start(
+    command: list[str], folder: Path, path: str = str(ROOT), **env: str
+) -> subprocess.Popen[str]:
+    """Start a command in a folder; only mmstable itself is on the path."""
+    return subprocess.Popen(
+        command,
+        cwd=folder,
+        env={**os.environ, 'PYTHONPATH': path, **env},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def run(command: list[str], folder: Path, **more: Any) -> tuple[int, str, str]:
+    """Its exit code, and what it wrote to stdout and stderr."""
+    process = start(command, folder, **more)
+    try:
+        out, err = process.communicate(timeout=100)
+    finally:
+        process.kill()
+    return process.returncode, out, err
+
+
+def log_of(folder: Path) -> str:
+    """All logs of a run and its continuations."""
+    return ''.join(p.read_text() for p in sorted(folder.rglob('*.log')))
+
+
+def iterations(folder: Path) -> list[int]:
+    """The iterations that its log shows, in order."""
+    found = re.findall(r'Iter\(train\)\s+\[\s*(\d+)/', log_of(folder))
+    return [int(number) for number in found]

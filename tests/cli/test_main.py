@@ -1,0 +1,131 @@
+"""The command ``mmstable``, whatever its sub-command is."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from mmstable.cli.command import find_commands
+from mmstable.cli.main import main
+from mmstable.version import __version__
+from tests.cli.runs import ROOT, console_script, path_without_torch, run
+
+COMMANDS = find_commands()
+TOOLS = {'train': 'tools/train.py', 'upgrade': 'tools/upgrade_config.py'}
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(['--version']) == 0
+    assert capsys.readouterr().out == f'{__version__}\n'
+
+
+@pytest.mark.parametrize('words', [['--help'], ['-h'], []])
+def test_help_names_every_command(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words) == 0
+    out = capsys.readouterr().out
+    assert out.startswith('usage: mmstable ')
+    for command in COMMANDS.values():
+        assert f'    {command.name} ' in out
+        assert command.help in ' '.join(out.split())
+
+
+@pytest.mark.parametrize('name', COMMANDS)
+def test_help_of_a_command(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([name, '--help']) == 0
+    assert capsys.readouterr().out.startswith(f'usage: mmstable {name} ')
+
+
+@pytest.mark.parametrize(
+    ('words', 'message'),
+    [
+        (
+            ['trian', 'config.py'],
+            "mmstable: error: no command 'trian', there is train, upgrade. "
+            'Did you mean train?',
+        ),
+        (['--trian'], 'mmstable: error: unrecognized arguments: --trian'),
+        (
+            ['train', 'config.py', '--seeed', '1'],
+            'mmstable train: error: unrecognized arguments: --seeed 1',
+        ),
+        (
+            ['train', 'nothing.py'],
+            "mmstable train: error: no config file 'nothing.py'.",
+        ),
+    ],
+)
+def test_a_mistake_is_one_line(
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ''
+    assert captured.err.startswith(message)
+    assert captured.err.count('\n') == 1
+
+
+@pytest.mark.parametrize('name', ['', *COMMANDS])
+def test_help_imports_neither_torch_nor_mmengine(
+    name: str, tmp_path: Path
+) -> None:
+    path = path_without_torch(tmp_path)
+    doors = [console_script(tmp_path) + [name] * bool(name)]
+    if sys.version_info >= (3, 10):
+        module = [sys.executable, '-m', 'mmstable']
+        doors.append(module + [name] * bool(name))
+    if name in TOOLS:
+        doors.append([sys.executable, str(ROOT / TOOLS[name])])
+    for door in doors:
+        code, out, err = run([*door, '--help'], tmp_path, path=path)
+        assert (code, err) == (0, ''), door
+        assert out.startswith(f'usage: mmstable {name}')
+
+
+def test_help_is_quick(tmp_path: Path) -> None:
+    times = []
+    for _ in range(3):
+        # Of the processor, since the machine may have other things to do.
+        before = os.times()
+        run([*console_script(tmp_path), '--help'], tmp_path)
+        after = os.times()
+        times.append(sum(after[2:4]) - sum(before[2:4]))
+    assert 0 < min(times) < 0.3
+
+
+@pytest.mark.parametrize('door', ['script', 'module', 'tool'])
+def test_ctrl_c_during_import_is_one_line(door: str, tmp_path: Path) -> None:
+    if door == 'module' and sys.version_info < (3, 10):
+        pytest.skip('this Python does not tell which module is run')
+    (tmp_path / 'slow').mkdir()
+    (tmp_path / 'slow/torch.py').write_text(
+        'import os, signal, time\n'
+        'os.kill(os.getpid(), signal.SIGINT)\n'
+        'time.sleep(60)\n'
+    )
+    command = {
+        'script': [*console_script(tmp_path), 'train'],
+        'module': [sys.executable, '-m', 'mmstable', 'train'],
+        'tool': [sys.executable, str(ROOT / TOOLS['train'])],
+    }[door]
+    path = f'{tmp_path}/slow:{ROOT}'
+    code, _, err = run([*command, 'config.py'], tmp_path, path=path)
+    assert code == 130
+    assert err == 'mmstable train: interrupted\n'
+
+
+def test_python_may_be_told_to_keep_the_folder_out(
+    project: Path, tmp_path: Path
+) -> None:
+    if sys.version_info < (3, 11):
+        pytest.skip('this Python has no PYTHONSAFEPATH')
+    command = [*console_script(tmp_path), 'train', 'config.py']
+    code, _, err = run(command, project, PYTHONSAFEPATH='1')
+    assert code == 2
+    assert 'Failed to import' in err

@@ -1,0 +1,64 @@
+"""After an incident, a run trains with a lower learning rate."""
+
+from __future__ import annotations
+
+import pytest
+
+from mmstable.checkpoint.loading import load_checkpoint
+from tests.recovery.runs import SCHEDULE, run
+from tests.toys import Sabotage
+
+
+def test_the_lower_rate_survives_the_schedule_and_recovers(tmp_path):
+    clean = run(
+        tmp_path / 'clean', param_scheduler=SCHEDULE, iters=16
+    ).diary.lr
+    runner = run(
+        tmp_path / 'bad',
+        dict(lr_factor=0.5, lr_recovery=4),
+        [Sabotage(loss=[6, 7])],
+        param_scheduler=SCHEDULE,
+        iters=16,
+    )
+    lr = runner.diary.lr
+    assert lr[:7] == clean[:7]
+    # mmengine's own hook lets the schedule lag: it is at 4 again, and steps.
+    factors = [a / b for a, b in zip(lr[7:], clean[5:])]
+    assert factors[:5] == pytest.approx([0.5, 0.625, 0.75, 0.875, 1.0])
+    assert factors[5:] == pytest.approx([1.0] * 4)
+    scheduled = runner.optim_wrapper.param_groups[0]['lr']
+    assert scheduled == pytest.approx(clean[14])
+
+
+def test_a_rate_that_does_not_recover_stays(tmp_path):
+    runner = run(
+        tmp_path,
+        dict(lr_factor=0.5, lr_recovery=0),
+        [Sabotage(loss=[6, 7])],
+        iters=12,
+    )
+    assert runner.diary.lr == [0.1] * 7 + [0.05] * 5
+
+
+def test_checkpoints_have_the_rate_of_the_schedule(tmp_path):
+    runner = run(
+        tmp_path,
+        dict(actions=dict(nan_loss='lower_lr'), lr_recovery=0),
+        [Sabotage(loss=[2, 3])],
+        default_hooks=dict(
+            checkpoint=dict(type='CheckpointHook', interval=6, by_epoch=False)
+        ),
+    )
+    assert runner.diary.lr[-1] == 0.05
+    saved = load_checkpoint(tmp_path / 'iter_6.pth')
+    assert saved['optimizer']['param_groups'][0]['lr'] == 0.1
+
+
+def test_a_warm_up_on_top_of_the_schedule(tmp_path):
+    runner = run(
+        tmp_path, dict(warmup=dict(iters=5, start_factor=0.5)), iters=8
+    )
+    expected = [0.05, 0.06, 0.07, 0.08, 0.09, 0.1, 0.1, 0.1]
+    assert runner.diary.lr == pytest.approx(expected)
+    shown = runner.message_hub.get_scalar('train/stable/lr_factor').data[0]
+    assert shown == pytest.approx([0.5, 0.6, 0.7, 0.8, 0.9])

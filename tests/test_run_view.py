@@ -1,0 +1,134 @@
+"""Nobody but ``run_view`` reads what mmengine keeps to itself."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from mmengine.optim import OptimWrapper, OptimWrapperDict
+
+import mmstable
+from mmstable import run_view
+from tests.toys import toy_net, toy_runner
+
+ROOT = Path(mmstable.__file__).parent
+FILES = sorted(
+    str(path.relative_to(ROOT))
+    for path in ROOT.rglob('*.py')
+    if path.name != 'run_view.py'
+)
+# Private, but of Python and torch, which no runner holds.
+FOREIGN = {
+    '_asdict',
+    '_buffers',
+    '_cfg_dict',
+    '_comm_hooks',
+    '_exit',
+    '_fields',
+    '_foreach_clamp_max_',
+    '_foreach_clamp_min_',
+    '_foreach_copy_',
+    '_foreach_mul_',
+    '_foreach_norm',
+    '_get_default_store',
+    '_handle',
+    '_non_persistent_buffers_set',
+    '_orig_mod',
+    '_params',
+    '_step_supports_amp_scaling',
+    '_values',
+}
+
+
+def private_reads(tree):
+    """Private attributes of other objects than ``self``."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute):
+            owner, name = node.value, node.attr
+            if isinstance(owner, ast.Name) and owner.id in ('self', 'cls'):
+                continue
+            if isinstance(owner, ast.Call) and _is(owner, 'super'):
+                continue
+        elif isinstance(node, ast.Call) and (
+            _is(node, 'getattr') or _is(node, 'hasattr')
+        ):
+            # A name that is computed is not looked at.
+            constant = node.args[1]
+            if not isinstance(constant, ast.Constant):
+                continue
+            name = constant.value
+        else:
+            continue
+        if name.startswith('_') and not name.startswith('__'):
+            yield name
+
+
+def _is(call, name):
+    return isinstance(call.func, ast.Name) and call.func.id == name
+
+
+@pytest.mark.parametrize('file', FILES)
+def test_private_parts_are_read_in_one_place(file):
+    text = (ROOT / file).read_text(encoding='utf-8')
+    assert set(private_reads(ast.parse(text))) <= FOREIGN
+
+
+@pytest.mark.parametrize(
+    'code',
+    ['runner._resume', "getattr(wrapper, '_accumulative_counts', 1)"],
+)
+def test_a_private_read_is_found(code):
+    assert list(private_reads(ast.parse(code)))
+
+
+def test_there_are_files_to_read():
+    assert len(FILES) > 100
+
+
+def wrap(net, **settings):
+    return OptimWrapper(torch.optim.SGD(net.parameters(), 0.1), **settings)
+
+
+def test_wrappers_by_name():
+    one = wrap(toy_net())
+    runner = SimpleNamespace(optim_wrapper=one)
+    assert run_view.wrappers(runner) == {'optim_wrapper': one}
+    runner.optim_wrapper = OptimWrapperDict(gen=one)
+    assert run_view.wrappers(runner) == {'gen': one}
+    assert run_view.has_many_wrappers(runner)
+
+
+def test_accumulation():
+    wrapper = wrap(toy_net(), accumulative_counts=3)
+    runner = SimpleNamespace(optim_wrapper=wrapper)
+    wrapper.initialize_count_status(toy_net(), 0, 10)
+    assert run_view.accumulative_counts(wrapper) == 3
+    assert not run_view.window_is_open(runner)
+    wrapper.update_params(torch.ones((), requires_grad=True))
+    assert run_view.window_is_open(runner)
+
+
+@pytest.mark.parametrize('found', [None, [], {}])
+def test_no_schedulers(found):
+    runner = SimpleNamespace(
+        optim_wrapper=wrap(toy_net()), param_schedulers=found
+    )
+    assert run_view.all_schedulers(runner) == []
+
+
+def test_a_loop_is_not_built_to_look_at_it(tmp_path):
+    runner = toy_runner(tmp_path)
+    assert run_view.built_train_loop(runner) is None
+    loop = runner.train_loop
+    assert run_view.built_train_loop(runner) is loop
+
+
+def test_resuming_ends_as_it_was(tmp_path):
+    runner = toy_runner(tmp_path)
+    with pytest.raises(KeyError), run_view.as_resuming(runner):
+        assert run_view.is_resuming(runner)
+        raise KeyError
+    assert not run_view.is_resuming(runner)
