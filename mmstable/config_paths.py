@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import difflib
 from pathlib import Path
+
+from mmstable.settings import did_you_mean
 
 _PACKAGE = Path(__file__).resolve().parent
 
@@ -40,8 +41,7 @@ def config_path(name: str) -> str:
     known = sorted(
         found.relative_to(root).as_posix() for found in root.rglob('*.py')
     )
-    near = difflib.get_close_matches(name, known, n=3)
-    hint = f'Did you mean {", ".join(near)}?' if near else f'It has {known}.'
+    hint = did_you_mean(name, known) or f' It has {", ".join(known)}.'
     raise FileNotFoundError(
-        f"config_path: mmstable ships no config '{name}'. {hint}"
+        f"config_path: mmstable ships no config '{name}'.{hint}"
     )

@@ -19,6 +19,15 @@ if threading.current_thread() is threading.main_thread():
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+@pytest.fixture(autouse=True)
+def no_language(monkeypatch):
+    """No test inherits the language of the one before it."""
+    from mmstable.messages import language
+
+    monkeypatch.setattr(language, '_chosen', None)
+    monkeypatch.delenv(language.VARIABLE, raising=False)
+
+
 @pytest.fixture
 def capture_log():
     """Collect what mmengine's current logger says from a level on."""

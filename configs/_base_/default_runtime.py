@@ -17,7 +17,8 @@ env_cfg = dict(
 )
 
 custom_hooks = [
-    # Names the parameters of every bad step; lang='zh_cn' for Chinese.
+    # Names the parameters of every bad step; lang='zh_cn' makes all lines
+    # of the run Chinese.
     dict(type='mmstable.GradNanLoggerHook'),
     # Remembers what happened in <log dir>/stability/events.jsonl.
     dict(type='mmstable.EventLogHook'),

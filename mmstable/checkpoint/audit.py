@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn import Module
 
 from mmstable.events import Culprit
+from mmstable.messages import say
 from mmstable.messages.printable import short_repr
 from mmstable.numerics.grad_health import find_nonfinite, gradient_norms
 
@@ -62,7 +63,9 @@ def list_culprits(culprits: Sequence[Culprit], most: int = 3) -> str:
     """The first of some culprits, and how many more there are."""
     names = ', '.join(f'{c.name} ({c.kind})' for c in culprits[:most])
     more = len(culprits) - most
-    return f'{names} and {more} more' if more > 0 else names
+    if more <= 0:
+        return names
+    return say('checkpoint.culprits', names=names, more=more)
 
 
 def looks_like_mask(tensor: Tensor) -> bool:

@@ -1,9 +1,10 @@
-"""The command that goes on with a run from one of its checkpoints."""
+"""The command that resumes a run from one of its checkpoints."""
 
 from __future__ import annotations
 
 from mmengine.runner import Runner
 
+from mmstable.messages import say
 from mmstable.messages.shell_command import shell_command, shell_word
 
 
@@ -23,4 +24,4 @@ def resume_hint(runner: Runner, path: str | None) -> str:
     """A sentence for the owner of the run, empty without a checkpoint."""
     if path is None:
         return ''
-    return f'Go on with: {resume_command_for(runner, path)}'
+    return say('resume.command', command=resume_command_for(runner, path))

@@ -27,6 +27,7 @@ from mmstable.checkpoint.loading import (
 )
 from mmstable.checkpoint.manifest import Manifest, remove_manifest
 from mmstable.events import Culprit
+from mmstable.messages import say
 from mmstable.version import __version__
 
 # What a zip archive and small objects need besides the tensors.
@@ -46,7 +47,8 @@ class Poisoned(Exception):
         self.culprits = culprits
 
     def __str__(self) -> str:
-        return f'not finite: {list_culprits(self.culprits)}'
+        names = list_culprits(self.culprits)
+        return say('checkpoint.not_finite', names=names)
 
 
 class CheckpointSaver:
@@ -142,7 +144,8 @@ class CheckpointSaver:
         try:
             side.write(path)
         except OSError as error:
-            _warn(f'{path.name} is saved, but not its side file: {error}.')
+            name = path.name
+            _warn(say('checkpoint.no_manifest', name=name, error=error))
 
     def _read_back(self, path: Path) -> None:
         check_container(path)
@@ -155,7 +158,7 @@ class CheckpointSaver:
             inspect_checkpoint(path)
         except BadCheckpoint as error:
             # It is what the user's hooks want saved, and all that there is.
-            _warn(f'resuming will need --trust-checkpoint: {error}.')
+            _warn(say('checkpoint.needs_trust', error=error))
 
 
 class _LastWord(Hook):
@@ -205,7 +208,7 @@ def _describe(meta: Mapping[str, Any], stream: HashedStream) -> Manifest:
 
 
 def _warn(text: str) -> None:
-    print_log(f'mmstable: {text}', logger='current', level=logging.WARNING)
+    print_log(text, logger='current', level=logging.WARNING)
 
 
 def _check_space(checkpoint: Mapping[str, Any], folder: Path) -> None:
@@ -213,7 +216,7 @@ def _check_space(checkpoint: Mapping[str, Any], folder: Path) -> None:
     free = shutil.disk_usage(folder).free
     if free < needed:
         raise OSError(
-            f'no space: {needed >> 20} MiB needed, {free >> 20} MiB free'
+            say('checkpoint.no_space', needed=needed >> 20, free=free >> 20)
         )
 
 

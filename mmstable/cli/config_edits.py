@@ -9,8 +9,8 @@ from typing import Any
 
 from mmengine.config import Config, ConfigDict, DictAction
 
-from mmstable.cli.suggest import did_you_mean
 from mmstable.errors import UsageError
+from mmstable.settings import did_you_mean
 
 # What `--amp` replaces. Other types carry logic of their own.
 _PLAIN_WRAPPERS = (

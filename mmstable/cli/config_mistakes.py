@@ -9,8 +9,8 @@ from mmengine import registry as root
 from mmengine.config import Config
 from mmengine.registry import Registry
 
-from mmstable.cli.suggest import did_you_mean
 from mmstable.loops.batch_checks import check_batch_size, check_counts
+from mmstable.settings import did_you_mean
 
 _UNREGISTERED = re.compile(r'(\S+) is not in the (\S+)::(.+?) registry')
 

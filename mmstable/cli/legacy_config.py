@@ -12,6 +12,7 @@ from mmstable.cli.config_edits import merge_options
 from mmstable.errors import UsageError
 from mmstable.legacy.config import OLD_KEYS, Weight, translate
 from mmstable.legacy.config.keys import old_keys_of
+from mmstable.messages import say as message
 
 
 def modernize(
@@ -64,12 +65,12 @@ def _translate(cfg: Config, say: Callable[[str], None]) -> Config:
             f'it would train differently: {"; ".join(map(str, serious))}. '
             "'mmstable upgrade OLD.py -o NEW.py' translates the rest."
         )
-    say('this config has keys of mmcv 1.x, translated for this run:')
+    say(message('legacy.translated'))
     for line in translation.summary():
         say(f'  {line}')
     left = translation.of_weight(Weight.LEFT)
     if left:
-        say('without counterpart, the training does without:')
+        say(message('legacy.without'))
     for finding in left:
         say(f'  {finding}')
     return Config(

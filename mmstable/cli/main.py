@@ -8,10 +8,10 @@ from collections.abc import Sequence
 
 from mmstable.cli.command import Command, find_commands, say
 from mmstable.cli.parser import Parser
-from mmstable.cli.suggest import did_you_mean
 from mmstable.distributed.launchers import rank_of
 from mmstable.errors import MMStableError
 from mmstable.registration import register_all
+from mmstable.settings import did_you_mean
 from mmstable.version import __version__
 
 # What a shell reports for a program that Ctrl-C has ended.

@@ -1,16 +1,10 @@
-"""What did the user probably mean?"""
+"""Which file did the user probably mean?"""
 
 from __future__ import annotations
 
-import difflib
 import os
-from collections.abc import Iterable
 
-
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """A sentence with the names nearest to ``name``, or nothing at all."""
-    near = difflib.get_close_matches(name, list(known), n=3, cutoff=0.6)
-    return f' Did you mean {" or ".join(near)}?' if near else ''
+from mmstable.settings import did_you_mean, nearest
 
 
 def near_files(path: str) -> str:
@@ -20,7 +14,7 @@ def near_files(path: str) -> str:
         siblings = os.listdir(folder or '.')
     except OSError:
         return _near_folder(folder)
-    near = difflib.get_close_matches(name, siblings, n=3, cutoff=0.6)
+    near = nearest(name, siblings)
     return did_you_mean(path, (os.path.join(folder, n) for n in near))
 
 

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from mmstable.demo.missing_package import MissingPackageError
+from mmstable.settings import one_of
 
 SPLITS = ('train', 'val')
 _SIDE = 28
@@ -39,11 +40,7 @@ def load_digit_scans(split: str) -> DigitScans:
     Args:
         split (str): 'train' (4,500 scans) or 'val' (500 scans).
     """
-    if split not in SPLITS:
-        raise ValueError(
-            f'load_digit_scans: `split` must be one of {SPLITS}, '
-            f'got {split!r}.'
-        )
+    one_of('load_digit_scans', 'split', split, SPLITS)
     scans = _load_all()
     in_val = scans.ids % _VAL_EVERY == 0
     chosen = in_val if split == 'val' else ~in_val

@@ -10,6 +10,7 @@ from mmengine.dataset import BaseDataset
 from mmstable.demo.digit_scans import SPLITS, load_digit_scans
 from mmstable.demo.scene import compose_scene
 from mmstable.registry import DATASETS
+from mmstable.settings import integer, one_of, refuse
 
 _SMALLEST = 28
 
@@ -43,34 +44,16 @@ class DigitScenes(BaseDataset):
         seed: int = 0,
         **kwargs: Any,
     ) -> None:
-        if split not in SPLITS:
-            raise ValueError(
-                f'DigitScenes: `split` must be one of {SPLITS}, got {split!r}.'
-            )
-        if num_scenes < 1:
-            raise ValueError(
-                'DigitScenes: `num_scenes` must be at least 1, '
-                f'got {num_scenes}.'
-            )
-        if size < _SMALLEST:
-            raise ValueError(
-                f'DigitScenes: `size` must be at least {_SMALLEST}, so that '
-                f'a digit fits in, got {size}.'
-            )
+        one_of('DigitScenes', 'split', split, SPLITS)
         if len(num_digits) != 2 or not 0 <= num_digits[0] <= num_digits[1]:
-            raise ValueError(
-                'DigitScenes: `num_digits` must be (least, greatest) with '
-                f'0 <= least <= greatest, got {num_digits}.'
-            )
-        if seed < 0:
-            raise ValueError(
-                f'DigitScenes: `seed` must not be negative, got {seed}.'
-            )
+            rule = '(least, greatest) with 0 <= least <= greatest'
+            refuse('DigitScenes', 'num_digits', rule, num_digits)
         self._split = split
-        self._num_scenes = num_scenes
-        self._size = size
+        self._num_scenes = integer('DigitScenes', 'num_scenes', num_scenes)
+        # A digit has to fit in.
+        self._size = integer('DigitScenes', 'size', size, _SMALLEST)
         self._num_digits = num_digits
-        self._seed = seed
+        self._seed = integer('DigitScenes', 'seed', seed, at_least=0)
         self._scans = load_digit_scans(split)
         super().__init__(**kwargs)
 

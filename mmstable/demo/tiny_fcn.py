@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from mmstable.demo.missing_package import MissingPackageError
 from mmstable.registry import MODELS
+from mmstable.settings import integer, one_of
 
 try:
     from mmcv.cnn import ConvModule
@@ -68,11 +69,7 @@ class TinyFCN(BaseModel):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        if num_classes < 2:
-            raise ValueError(
-                'TinyFCN: `num_classes` must be at least 2, '
-                f'got {num_classes}.'
-            )
+        num_classes = integer('TinyFCN', 'num_classes', num_classes, 2)
         if not channels:
             raise ValueError('TinyFCN: `channels` must not be empty.')
         if class_weight is None:
@@ -112,17 +109,13 @@ class TinyFCN(BaseModel):
                 each picture. Defaults to None.
             mode (str): 'loss', 'predict' or 'tensor'. Defaults to 'tensor'.
         """
+        one_of('TinyFCN', 'mode', mode, ('loss', 'predict', 'tensor'))
         scores = self._scores(inputs)
         if mode == 'tensor':
             return scores
         if mode == 'predict':
             return self._predict(scores, data_samples)
-        if mode == 'loss':
-            return self._loss(scores, data_samples or [])
-        raise ValueError(
-            "TinyFCN: `mode` must be 'loss', 'predict' or 'tensor', "
-            f'got {mode!r}.'
-        )
+        return self._loss(scores, data_samples or [])
 
     def _scores(self, inputs: Tensor) -> Tensor:
         skips = []

@@ -23,6 +23,7 @@ from mmstable.distributed.store import (
     read_value,
     write_first,
 )
+from mmstable.messages import say
 from mmstable.messages.printable import printable
 
 _DONE = 'done'
@@ -51,10 +52,16 @@ class PeerFailure:
     decided: bool = False
 
     def __str__(self) -> str:
-        node = f' ({printable(self.node)})' if self.node else ''
-        place = f' after iteration {self.iteration}' * (self.iteration >= 0)
-        error = printable(self.error, _LONGEST_ERROR)
-        return f'rank {self.rank}{node} failed{place}: {error}'
+        when = ''
+        if self.iteration >= 0:
+            when = say('rank.after_iteration', iteration=self.iteration)
+        return say(
+            'rank.failed',
+            rank=self.rank,
+            node=say('rank.node', node=self.node) if self.node else '',
+            when=when,
+            error=printable(self.error, _LONGEST_ERROR),
+        )
 
 
 class PeerWatch:
@@ -223,17 +230,9 @@ def _read_failure(value: Any) -> PeerFailure:
 
 
 def _gone(rank: int, silent: float) -> PeerFailure:
-    return PeerFailure(
-        rank,
-        '',
-        -1,
-        f'no sign of life for {silent:.0f} s. It was killed (out of memory? '
-        'see `dmesg`), its machine is gone, or it hangs',
-    )
+    return PeerFailure(rank, '', -1, say('rank.silent', seconds=silent))
 
 
 def _store_is_gone(error: RuntimeError) -> PeerFailure:
     # Without torchrun it is rank 0 that keeps the store.
-    return PeerFailure(
-        0, '', -1, f'the store of this run is gone with it ({error})'
-    )
+    return PeerFailure(0, '', -1, say('rank.store_gone', error=error))

@@ -34,6 +34,7 @@ from mmstable.distributed.parallelism import (
 from mmstable.distributed.store import meet
 from mmstable.errors import ReplicasDivergedError
 from mmstable.events import Culprit, Origin
+from mmstable.messages import say
 from mmstable.messages.printable import printable
 
 # Seconds until a rank takes a fault for its own: all get their averaged
@@ -225,10 +226,7 @@ class StepConsensus:
             _read,
         )
         if heard is None and self.is_behind:
-            raise ReplicasDivergedError(
-                'this rank has missed an update, and the others do not come '
-                'to give it what it missed.'
-            )
+            raise ReplicasDivergedError(say('rank.never_caught_up'))
         if heard is None and not certain:
             self.is_behind = True
             self._missed = tuple(culprits[:_MOST_CULPRITS])

@@ -14,7 +14,7 @@ from mmstable.events.event import Event
 from mmstable.events.json_lines import encode
 from mmstable.events.records import RunStart
 from mmstable.files import create
-from mmstable.messages.printable import printable
+from mmstable.messages import say
 
 
 class EventLog:
@@ -100,9 +100,7 @@ class EventLog:
             return
         self._warned = True
         print_log(
-            'mmstable: EventLogHook: cannot write the event file in '
-            f"'{printable(self._directory)}': {error}. Training goes on, and "
-            'events are lost for as long as this lasts.',
+            say('events.lost', folder=self._directory, error=error),
             logger='current',
             level=logging.WARNING,
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import signal as signals
 import time
@@ -13,7 +12,7 @@ import torch
 
 from mmstable.errors import InjectedError
 from mmstable.fault_injection.action import Action, Scene
-from mmstable.fault_injection.names import no_match
+from mmstable.settings import no_match, number, one_of, text
 
 PLACES = ('forward', 'data')
 # torch before 2.5 has no such error for all devices.
@@ -51,15 +50,7 @@ class _Accident(Action):
         """Do it."""
 
     def _check_where(self) -> None:
-        if self.where not in PLACES:
-            raise ValueError(
-                f'`where` must be one of {PLACES}, got {self.where!r}'
-            )
-
-    def _place(self) -> str:
-        return {'forward': 'in the forward pass', 'data': 'before it'}[
-            self.where
-        ]
+        one_of('', 'where', self.where, PLACES)
 
 
 @dataclass(frozen=True)
@@ -80,9 +71,6 @@ class OutOfMemory(_Accident):
             'memory as before)'
         )
 
-    def __str__(self) -> str:
-        return f'{self.value_name} {self._place()}'
-
 
 @dataclass(frozen=True)
 class Hang(_Accident):
@@ -98,16 +86,7 @@ class Hang(_Accident):
     where: str = 'forward'
 
     def __post_init__(self) -> None:
-        is_number = isinstance(self.seconds, (int, float))
-        if (
-            not is_number
-            or isinstance(self.seconds, bool)
-            or not 0 < self.seconds < math.inf
-        ):
-            raise ValueError(
-                '`seconds` must be a positive finite number, got '
-                f'{self.seconds!r}'
-            )
+        number('', 'seconds', self.seconds, above=0)
         self._check_where()
 
     @property
@@ -118,9 +97,6 @@ class Hang(_Accident):
     def happen(self) -> None:
         """Sleep."""
         time.sleep(self.seconds)
-
-    def __str__(self) -> str:
-        return f'{self.seconds} seconds of sleep {self._place()}'
 
 
 @dataclass(frozen=True)
@@ -137,9 +113,9 @@ class Signal(_Accident):
     where: str = 'forward'
 
     def __post_init__(self) -> None:
-        known = list(signals.Signals.__members__)
-        if self.signal not in known:
-            raise ValueError(no_match('signal', str(self.signal), known))
+        known = signals.Signals.__members__
+        if text('', 'signal', self.signal) not in known:
+            raise ValueError(no_match('signal', self.signal, known))
         self._check_where()
 
     @property
@@ -150,9 +126,6 @@ class Signal(_Accident):
     def happen(self) -> None:
         """Send it."""
         os.kill(os.getpid(), signals.Signals[self.signal])
-
-    def __str__(self) -> str:
-        return f'{self.signal} {self._place()}'
 
 
 @dataclass(frozen=True)
@@ -169,8 +142,7 @@ class Failure(_Accident):
     where: str = 'forward'
 
     def __post_init__(self) -> None:
-        if not isinstance(self.message, str):
-            raise TypeError(f'`message` must be a str, got {self.message!r}')
+        text('', 'message', self.message)
         self._check_where()
 
     @property
@@ -181,6 +153,3 @@ class Failure(_Accident):
     def happen(self) -> None:
         """Raise it."""
         raise InjectedError(self.message)
-
-    def __str__(self) -> str:
-        return f'InjectedError({self.message!r}) {self._place()}'

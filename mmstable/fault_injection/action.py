@@ -95,7 +95,3 @@ class Action(ABC):
     @abstractmethod
     def arm(self, scene: Scene) -> None:
         """Act now, or as soon as this iteration gets there."""
-
-    @abstractmethod
-    def __str__(self) -> str:
-        """What is done to what, for the owner of the run."""

@@ -9,9 +9,10 @@ from torch import Tensor
 from torch.nn import Module, Parameter
 
 from mmstable.fault_injection.action import Action, Scene
-from mmstable.fault_injection.names import check_pattern, choose
+from mmstable.fault_injection.names import choose
 from mmstable.fault_injection.values import check_factor, name_of, spoil_first
 from mmstable.numerics.grad_health import stored_values
+from mmstable.settings import pattern
 
 
 class _GradientFault(Action):
@@ -77,7 +78,7 @@ class SpoiledGradient(_GradientFault):
     param: str
 
     def __post_init__(self) -> None:
-        check_pattern('param', self.param)
+        pattern('', 'param', self.param)
 
     def spoil(self, name: str, grad: Tensor, scene: Scene) -> Tensor:
         """A copy with the value in it."""
@@ -88,9 +89,6 @@ class SpoiledGradient(_GradientFault):
             # Not `tell`: autograd has threads of its own.
             scene.note(name, name_of(self.value))
         return grad
-
-    def __str__(self) -> str:
-        return f"{name_of(self.value)} in the gradient of '{self.param}'"
 
 
 @dataclass(frozen=True)
@@ -109,13 +107,9 @@ class GradientSpike(_GradientFault):
     def __post_init__(self) -> None:
         check_factor(self.factor)
         if self.param is not None:
-            check_pattern('param', self.param)
+            pattern('', 'param', self.param)
 
     def spoil(self, name: str, grad: Tensor, scene: Scene) -> Tensor:
         """The gradient, multiplied."""
         scene.note(name if self.param else 'all', name_of(self.factor))
         return grad * self.factor
-
-    def __str__(self) -> str:
-        target = f"of '{self.param}'" if self.param else 'of all parameters'
-        return f'gradients {target} times {self.factor}'

@@ -10,8 +10,8 @@ from torch import Tensor, is_tensor
 
 from mmstable.errors import ConfigError
 from mmstable.fault_injection.action import Action, Scene
-from mmstable.fault_injection.names import no_match
 from mmstable.fault_injection.values import name_of
+from mmstable.settings import no_match, text
 
 
 @dataclass(frozen=True)
@@ -33,11 +33,8 @@ class SpoiledInput(Action):
     input: str | None = None
 
     def __post_init__(self) -> None:
-        if self.input is not None and not isinstance(self.input, str):
-            raise TypeError(
-                '`input` must be the name of an argument of the model, got '
-                f'{self.input!r}'
-            )
+        if self.input is not None:
+            text('', 'input', self.input)
 
     def arm(self, scene: Scene) -> None:
         """Wait for the arguments."""
@@ -54,7 +51,7 @@ class SpoiledInput(Action):
     def _spoil(self, given: dict[str, Any]) -> tuple[str, dict[str, Any]]:
         if self.input is not None and self.input not in given:
             raise ConfigError(
-                f'FaultInjectorHook: {no_match("input", self.input, given)}.'
+                f'FaultInjectorHook: {no_match("input", self.input, given)}'
             )
         for name, data in given.items():
             if self.input not in (None, name):
@@ -67,10 +64,6 @@ class SpoiledInput(Action):
             'FaultInjectorHook: the model is given no floating-point tensor '
             f'in {", ".join(given)} that could hold {name_of(self.value)}.'
         )
-
-    def __str__(self) -> str:
-        where = f"'{self.input}'" if self.input else 'the input'
-        return f'{name_of(self.value)} in {where}'
 
 
 def _float_tensors(data: Any, path: str) -> Iterator[tuple[str, Tensor]]:

@@ -16,7 +16,6 @@ from mmstable.fault_injection.action import Action
 from mmstable.fault_injection.gradients import GradientSpike, SpoiledGradient
 from mmstable.fault_injection.inputs import SpoiledInput
 from mmstable.fault_injection.losses import LossSpike, SpoiledLoss
-from mmstable.fault_injection.names import no_match
 from mmstable.fault_injection.schedule import SETTINGS, Schedule
 from mmstable.fault_injection.state import (
     PoisonedBuffer,
@@ -24,6 +23,7 @@ from mmstable.fault_injection.state import (
     PoisonedWeight,
 )
 from mmstable.fault_injection.values import INF, NAN
+from mmstable.settings import known_settings, one_of
 
 
 class Kind(NamedTuple):
@@ -77,12 +77,16 @@ class PlannedFault:
         kind (str): One of :data:`KINDS`.
         action (Action): What it does.
         schedule (Schedule): When and where.
+        settings (str): Those of the action, as in the config.
+        when (str): Those of the schedule, as in the config.
     """
 
     index: int
     kind: str
     action: Action
     schedule: Schedule
+    settings: str
+    when: str
 
     def is_due(self, iteration: int, rank: int, seed: int) -> bool:
         """Whether it happens now and here."""
@@ -91,10 +95,11 @@ class PlannedFault:
     @property
     def name(self) -> str:
         """What it does, without when."""
-        return f'{self.kind}: {self.action}'
+        settings = f'({self.settings})' if self.settings else ''
+        return f'{self.kind}{settings}'
 
     def __str__(self) -> str:
-        return f'{self.name}, {self.schedule}'
+        return f'{self.name} {self.when}'
 
 
 def plan_fault(index: int, config: Any) -> PlannedFault:
@@ -104,34 +109,30 @@ def plan_fault(index: int, config: Any) -> PlannedFault:
         TypeError: If it is no dict, or a setting is of a wrong type.
         ValueError: If a setting is impossible, missing or unknown.
     """
+    where = f'faults[{index}]'
     if not isinstance(config, Mapping):
-        raise TypeError(f'faults[{index}] must be a dict, got {config!r}')
+        raise TypeError(f'{where} must be a dict, got {config!r}.')
     settings = dict(config)
-    kind = settings.pop('kind', None)
-    if kind not in KINDS:
-        raise ValueError(f'faults[{index}]: {_not_a_kind(kind)}')
+    kind = one_of(where, 'kind', settings.pop('kind', None), KINDS)
     try:
         when = {key: settings.pop(key) for key in SETTINGS if key in settings}
         _check_settings(kind, settings)
         action = KINDS[kind].action(**KINDS[kind].preset, **settings)
-        return PlannedFault(index, kind, action, Schedule(**when))
+        schedule = Schedule(**when)
     except (TypeError, ValueError) as error:
-        raise type(error)(f'faults[{index}] ({kind}): {error}') from None
-
-
-def _not_a_kind(kind: Any) -> str:
-    known = ', '.join(KINDS)
-    if kind is None:
-        return f'`kind` is missing; it must be one of {known}'
-    return f'{no_match("kind", str(kind), KINDS)}. It must be one of {known}'
+        raise type(error)(f'{where} ({kind}): {error}') from None
+    return PlannedFault(
+        index, kind, action, schedule, _listed(settings), _listed(when)
+    )
 
 
 def _check_settings(kind: str, settings: Mapping[str, Any]) -> None:
     allowed = {field.name: field for field in KINDS[kind].settings()}
-    for name in settings:
-        if name not in allowed:
-            choice = ', '.join((*allowed, *SETTINGS))
-            raise ValueError(f'no setting `{name}`; there is {choice}')
+    known_settings('', settings, (*allowed, *SETTINGS))
     for name, field in allowed.items():
         if field.default is MISSING and name not in settings:
-            raise ValueError(f'`{name}` is missing')
+            raise ValueError(f'`{name}` is missing.')
+
+
+def _listed(settings: Mapping[str, Any]) -> str:
+    return ', '.join(f'{key}={value!r}' for key, value in settings.items())

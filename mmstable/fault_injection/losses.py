@@ -12,8 +12,8 @@ from torch import Tensor, is_tensor
 
 from mmstable.errors import ConfigError
 from mmstable.fault_injection.action import Action, Scene
-from mmstable.fault_injection.names import no_match
 from mmstable.fault_injection.values import check_factor, name_of
+from mmstable.settings import no_match, text
 
 # What mmengine's `parse_losses` looks for in the name of a term.
 _LOSS = 'loss'
@@ -50,7 +50,7 @@ class _LossFault(Action):
             return [term for term in output if _LOSS in term]
         if self.term not in output:
             raise ConfigError(
-                f'FaultInjectorHook: {no_match("term", self.term, output)}.'
+                f'FaultInjectorHook: {no_match("term", self.term, output)}'
             )
         return [self.term]
 
@@ -64,16 +64,8 @@ class _LossFault(Action):
         """The loss to go on with; it keeps its graph."""
 
     def _check_term(self) -> None:
-        if self.term is not None and not (
-            isinstance(self.term, str) and self.term
-        ):
-            raise TypeError(
-                '`term` must be the name of a loss such as '
-                f"'loss_bbox', got {self.term!r}"
-            )
-
-    def _where(self) -> str:
-        return f"'{self.term}'" if self.term else 'all losses'
+        if self.term is not None:
+            text('', 'term', self.term)
 
 
 @dataclass(frozen=True)
@@ -101,9 +93,6 @@ class SpoiledLoss(_LossFault):
         """The loss, multiplied, so that its gradients are bad as well."""
         return loss * self.value
 
-    def __str__(self) -> str:
-        return f'{self.name} in {self._where()}'
-
 
 @dataclass(frozen=True)
 class LossSpike(_LossFault):
@@ -129,6 +118,3 @@ class LossSpike(_LossFault):
     def change(self, loss: Tensor) -> Tensor:
         """The loss, multiplied."""
         return loss * self.factor
-
-    def __str__(self) -> str:
-        return f'{self._where()} times {self.factor}'

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from mmstable.settings import integers, number, refuse
 
 SETTINGS = ('at', 'between', 'probability', 'rank')
 
@@ -38,19 +39,20 @@ class Schedule:
         if self.at is None and self.between is None:
             if self.probability is None:
                 raise ValueError(
-                    'one of `at`, `between` and `probability` must say when'
+                    'one of `at`, `between` and `probability` must say when.'
                 )
         elif self.at is not None and not (
             self.between is None and self.probability is None
         ):
             raise ValueError(
                 '`at` names iterations by itself; `between` and '
-                '`probability` do not go with it'
+                '`probability` do not go with it.'
             )
         self._set('at', _whole_numbers('at', self.at, least=1))
         self._set('rank', _whole_numbers('rank', self.rank, least=0))
         self._set('between', _first_and_last(self.between))
-        _check_probability(self.probability)
+        if self.probability is not None:
+            number('', 'probability', self.probability, above=0, at_most=1)
 
     def _set(self, name: str, value: Any) -> None:
         object.__setattr__(self, name, value)
@@ -81,19 +83,6 @@ class Schedule:
             return min(self.at) > last_iteration
         return self.between is not None and self.between[0] > last_iteration
 
-    def __str__(self) -> str:
-        parts = []
-        if self.at is not None:
-            parts.append(f'at {_listed("iteration", self.at)}')
-        if self.between is not None:
-            first, last = self.between
-            parts.append(f'in iterations {first} to {last}')
-        if self.probability is not None:
-            parts.append(f'with probability {self.probability}')
-        if self.rank is not None:
-            parts.append(f'on {_listed("rank", self.rank)}')
-        return ', '.join(parts)
-
 
 def draw(*numbers: int) -> float:
     """A random number in [0, 1) that depends on these numbers only."""
@@ -105,51 +94,15 @@ def draw(*numbers: int) -> float:
 def _whole_numbers(name: str, value: Any, least: int) -> frozenset | None:
     if value is None:
         return None
-    is_list = isinstance(value, Sequence) and not isinstance(value, str)
-    numbers = list(value) if is_list else [value]
-    if not numbers or not all(_is_whole(one, least) for one in numbers):
-        raise ValueError(
-            f'`{name}` must be an int of at least {least} or a list of '
-            f'these, got {value!r}'
-        )
-    return frozenset(numbers)
+    return frozenset(integers('', name, value, least))
 
 
 def _first_and_last(value: Any) -> tuple[int, int] | None:
     if value is None:
         return None
     is_pair = isinstance(value, (list, tuple)) and len(value) == 2
-    if (
-        not is_pair
-        or not all(_is_whole(one, 1) for one in value)
-        or value[0] > value[1]
-    ):
-        raise ValueError(
-            '`between` must be (first, last) with 1 <= first <= last, got '
-            f'{value!r}'
-        )
-    return value[0], value[1]
-
-
-def _check_probability(value: Any) -> None:
-    if value is None:
-        return
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not is_number or not 0 < value <= 1:
-        raise ValueError(
-            '`probability` must be a number above 0 and up to 1, got '
-            f'{value!r}'
-        )
-
-
-def _is_whole(value: Any, least: int) -> bool:
-    return (
-        isinstance(value, int)
-        and not isinstance(value, bool)
-        and value >= least
-    )
-
-
-def _listed(noun: str, numbers: frozenset[int]) -> str:
-    plural = 's' if len(numbers) > 1 else ''
-    return f'{noun}{plural} {", ".join(map(str, sorted(numbers)))}'
+    first, last = integers('', 'between', value) if is_pair else (1, 0)
+    if first > last:
+        rule = '(first, last) with 1 <= first <= last'
+        refuse('', 'between', rule, value)
+    return first, last

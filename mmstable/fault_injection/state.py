@@ -10,8 +10,9 @@ from torch.nn import Module
 
 from mmstable.errors import ConfigError
 from mmstable.fault_injection.action import Action, Scene
-from mmstable.fault_injection.names import check_pattern, choose, no_match
+from mmstable.fault_injection.names import choose
 from mmstable.fault_injection.values import name_of, spoil_first
+from mmstable.settings import no_match, pattern, text
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,7 @@ class PoisonedWeight(Action):
     param: str
 
     def __post_init__(self) -> None:
-        check_pattern('param', self.param)
+        pattern('', 'param', self.param)
 
     def check(self, model: Module) -> None:
         """Raise an error if no parameter has that name."""
@@ -40,9 +41,6 @@ class PoisonedWeight(Action):
         for name in choose('param', self.param, params):
             scene.tell(name, name_of(self.value))
             spoil_first(params[name], self.value)
-
-    def __str__(self) -> str:
-        return f"{name_of(self.value)} in the weight '{self.param}'"
 
 
 @dataclass(frozen=True)
@@ -59,7 +57,7 @@ class PoisonedBuffer(Action):
     buffer: str
 
     def __post_init__(self) -> None:
-        check_pattern('buffer', self.buffer)
+        pattern('', 'buffer', self.buffer)
 
     def check(self, model: Module) -> None:
         """Raise an error if no buffer has that name."""
@@ -71,9 +69,6 @@ class PoisonedBuffer(Action):
         for name in choose('buffer', self.buffer, buffers):
             scene.tell(name, name_of(self.value))
             spoil_first(buffers[name], self.value)
-
-    def __str__(self) -> str:
-        return f"{name_of(self.value)} in the buffer '{self.buffer}'"
 
 
 @dataclass(frozen=True)
@@ -95,9 +90,9 @@ class PoisonedState(Action):
     entry: str | None = None
 
     def __post_init__(self) -> None:
-        check_pattern('param', self.param)
-        if self.entry is not None and not isinstance(self.entry, str):
-            raise TypeError(f'`entry` must be a name, got {self.entry!r}')
+        pattern('', 'param', self.param)
+        if self.entry is not None:
+            text('', 'entry', self.entry)
 
     def check(self, model: Module) -> None:
         """Raise an error if no parameter has that name."""
@@ -127,17 +122,8 @@ class PoisonedState(Action):
             elif self.entry in state:
                 yield self.entry, state[self.entry]
             elif state:
-                raise ConfigError(
-                    'FaultInjectorHook: '
-                    f'{no_match("entry", self.entry, state)}.'
-                )
-
-    def __str__(self) -> str:
-        entry = f"'{self.entry}' in " if self.entry else ''
-        return (
-            f'{name_of(self.value)} in {entry}the optimizer state of '
-            f"'{self.param}'"
-        )
+                problem = no_match('entry', self.entry, state)
+                raise ConfigError(f'FaultInjectorHook: {problem}')
 
 
 def _float_buffers(model: Module) -> dict[str, Tensor]:

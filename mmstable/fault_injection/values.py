@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mmstable.settings import is_number, refuse
+
 NAN, INF = float('nan'), float('inf')
 
 
@@ -26,11 +28,5 @@ def spoil_first(tensor: Tensor, value: float) -> None:
 
 def check_factor(factor: Any) -> None:
     """Raise an error for what does not make a spike."""
-    is_number = isinstance(factor, (int, float)) and not isinstance(
-        factor, bool
-    )
-    if not is_number or not math.isfinite(factor) or abs(factor) <= 1:
-        raise ValueError(
-            '`factor` must be a finite number above 1 (or below -1), got '
-            f'{factor!r}'
-        )
+    if not is_number(factor) or abs(factor) <= 1:
+        refuse('', 'factor', 'a finite number above 1 or below -1', factor)

@@ -13,23 +13,18 @@ from mmstable.events import Action, Event, Fault, StepReport
 from mmstable.events.records import Poisoned
 from mmstable.events.samples import read_loss
 from mmstable.hooks.step_hook import StepHook
-from mmstable.messages.guard_wording import make_guard_wording
+from mmstable.messages.language import check_language
 from mmstable.optim.parameter_names import unwrap
 from mmstable.recovery.budget import RollbackBudget
 from mmstable.recovery.detector import DivergenceDetector
 from mmstable.recovery.guard import DivergenceGuard
-from mmstable.recovery.guard_settings import (
-    check_int,
-    check_memory,
-    check_share,
-    parse_ramp,
-    parse_spike,
-)
+from mmstable.recovery.guard_settings import parse_ramp, parse_spike
 from mmstable.recovery.interventions import NAME, Interventions
 from mmstable.recovery.lr_factor import LearningRateFactor
 from mmstable.recovery.policy import Policy, parse_actions
 from mmstable.recovery.rollback import Rollback
 from mmstable.registry import HOOKS, register_globally
+from mmstable.settings import integer, number
 
 
 @register_globally(HOOKS)
@@ -74,7 +69,9 @@ class DivergenceGuardHook(StepHook):
         max_rollbacks (int): After so many the run is stopped. Defaults to 3.
         renew_rollbacks (int): Good steps after the last one that make them
             all available again. Defaults to 10000.
-        lang (str): 'en' or 'zh_cn'. Defaults to 'en'.
+        lang (str, optional): The language of all lines of the run, 'en' or
+            'zh_cn'. Defaults to None, which means that of another hook, or
+            of the environment variable ``MMSTABLE_LANG``, or English.
     """
 
     # After those that record a step, ahead of EMAHook (NORMAL), so that a bad
@@ -96,43 +93,45 @@ class DivergenceGuardHook(StepHook):
         max_snapshot_memory: float = 8.0,
         max_rollbacks: int = 3,
         renew_rollbacks: int = 10000,
-        lang: str = 'en',
+        lang: str | None = None,
     ) -> None:
         super().__init__()
+        self.lang = check_language(NAME, lang)
         policy = Policy(parse_actions(NAME, actions))
-        wording = make_guard_wording(lang)
+        window = integer(NAME, 'window', window, 20)
         limits = dict(
-            window=check_int(NAME, 'window', window, 20),
-            max_rate=check_share(NAME, 'max_bad_rate', max_bad_rate),
-            max_consecutive_bad=check_int(
-                NAME, 'max_consecutive_bad', max_consecutive_bad, 1
+            window=window,
+            max_rate=_share('max_bad_rate', max_bad_rate),
+            max_consecutive_bad=integer(
+                NAME, 'max_consecutive_bad', max_consecutive_bad
             ),
-            calibration_steps=check_int(
+            calibration_steps=integer(
                 NAME, 'calibration_steps', calibration_steps, 0
             ),
             least=window // 2,
         )
         self._guard = DivergenceGuard(
             policy,
-            DivergenceDetector(limits, parse_spike(NAME, spike), wording),
+            DivergenceDetector(limits, parse_spike(NAME, spike)),
             Interventions(
                 LearningRateFactor(
                     parse_ramp(NAME, lr_recovery, warmup),
-                    check_share(NAME, 'lr_factor', lr_factor),
+                    _share('lr_factor', lr_factor),
                 ),
                 RollbackBudget(
-                    check_int(NAME, 'max_rollbacks', max_rollbacks, 0),
-                    check_int(NAME, 'renew_rollbacks', renew_rollbacks, 1),
+                    integer(NAME, 'max_rollbacks', max_rollbacks, 0),
+                    integer(NAME, 'renew_rollbacks', renew_rollbacks),
                 ),
                 Rollback(
-                    check_int(NAME, 'snapshot_interval', snapshot_interval, 1),
-                    check_memory(
-                        NAME, 'max_snapshot_memory', max_snapshot_memory
+                    integer(NAME, 'snapshot_interval', snapshot_interval),
+                    number(
+                        NAME,
+                        'max_snapshot_memory',
+                        max_snapshot_memory,
+                        at_least=0,
                     ),
                 ),
-                wording,
             ),
-            wording,
         )
         self._rates = self._guard.interventions.rates
 
@@ -203,3 +202,7 @@ class DivergenceGuardHook(StepHook):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over what :meth:`state_dict` gave."""
         self._guard.load_state_dict(state)
+
+
+def _share(name: str, value: float) -> float:
+    return number(NAME, name, value, above=0, at_most=1)

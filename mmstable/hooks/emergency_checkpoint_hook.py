@@ -17,10 +17,12 @@ from mmstable.distributed.coordinated_stop import CoordinatedStop
 from mmstable.distributed.parallelism import Sharing, find_sharing
 from mmstable.errors import StoppedBySignal, TrainingDiverged
 from mmstable.hooks.safe_checkpoint_hook import SafeCheckpointHook
-from mmstable.messages.printable import printable
+from mmstable.messages import say
 from mmstable.registry import HOOKS, register_globally
 from mmstable.run_state.rng_keeper import RngKeeper
+from mmstable.settings import integer, names, one_of
 
+_NAME = 'EmergencyCheckpointHook'
 _SIGNALS = ('SIGTERM', 'SIGUSR1', 'SIGINT')
 
 
@@ -30,7 +32,7 @@ class EmergencyCheckpointHook(Hook):
 
     On a signal the iteration that is on, of training or of validation, is
     finished first, and all ranks agree. Then ``emergency_iter_N.pth`` is
-    saved, the command to go on is printed, and the run ends with exit code
+    saved, the command to resume is printed, and the run ends with exit code
     128 + the signal's number. A second signal ends it at once.
 
     On an exception the state after the last complete step is saved; with
@@ -53,19 +55,10 @@ class EmergencyCheckpointHook(Hook):
     def __init__(
         self, signals: Sequence[str] = _SIGNALS, interval: int = 10
     ) -> None:
-        unknown = [name for name in signals if name not in _SIGNALS]
-        if unknown or isinstance(signals, str):
-            raise ValueError(
-                'EmergencyCheckpointHook: `signals` must be some of '
-                f'{_SIGNALS}, got {signals!r}.'
-            )
-        if not isinstance(interval, int) or interval < 1:
-            raise ValueError(
-                'EmergencyCheckpointHook: `interval` must be a positive int, '
-                f'got {interval!r}.'
-            )
-        self._signal = StopSignal(signals)
-        self._interval = interval
+        for name in names(_NAME, 'signals', signals):
+            one_of(_NAME, 'signals', name, _SIGNALS)
+        self._signal = StopSignal(names(_NAME, 'signals', signals))
+        self._interval = integer(_NAME, 'interval', interval)
         self._is_training = False
         self._is_alone = True
         self._common_val_iters = 0
@@ -78,10 +71,7 @@ class EmergencyCheckpointHook(Hook):
         self._is_alone = get_world_size() == 1
         self._appointment = self._prepare_appointment(runner)
         if not self._signal.install():
-            runner.logger.warning(
-                'EmergencyCheckpointHook: training runs outside the main '
-                'thread, which is the only one that hears signals.'
-            )
+            runner.logger.warning(say('emergency.no_signals'))
 
     def after_train_iter(
         self,
@@ -148,18 +138,20 @@ class EmergencyCheckpointHook(Hook):
         if get_world_size() > 1:
             if any(hasattr(h, 'saves_on_exception') for h in runner.hooks):
                 return
+            error = type(exception).__name__
             runner.logger.error(
-                f'{type(exception).__name__} on this rank: no emergency '
-                'checkpoint without RankFailureHook, because the other ranks '
-                'may be waiting.'
+                say('emergency.needs_rank_failure_hook', error=error)
             )
             return
         path = self._save(runner, self._keeper.of(runner))
         if path is not None:
             runner.logger.error(
-                f'mmstable: training failed with {type(exception).__name__}. '
-                f'The state before it is saved in {printable(path)}. '
-                f'{resume_hint(runner, path)}'
+                say(
+                    'emergency.failed',
+                    error=type(exception).__name__,
+                    path=path,
+                    resume=resume_hint(runner, path),
+                )
             )
 
     def _prepare_appointment(self, runner: Runner) -> CoordinatedStop | None:
@@ -179,18 +171,18 @@ class EmergencyCheckpointHook(Hook):
 
     def _stop(self, runner: Runner) -> None:
         received = self._signal.received
-        name = 'a signal to another rank'
+        name = say('emergency.other_rank')
         if received is not None:
             name = received.name
         path = self._save(runner)
-        saved = 'no state that could be saved'
+        text = say('emergency.stopped_unsaved', signal=name)
         if path is not None:
-            saved = f'saved {printable(path)}'
-        if is_main_process():
-            runner.logger.warning(
-                f'mmstable: stopped by {name}: {saved}. '
-                f'{resume_hint(runner, path)}'
+            resume = resume_hint(runner, path)
+            text = say(
+                'emergency.stopped', signal=name, path=path, resume=resume
             )
+        if is_main_process():
+            runner.logger.warning(text)
         raise StoppedBySignal(name, received or 15)
 
     def _save(
@@ -201,8 +193,5 @@ class EmergencyCheckpointHook(Hook):
                 if rng:
                     return hook.save_alone(runner, rng)
                 return hook.save_emergency(runner)
-        runner.logger.warning(
-            'EmergencyCheckpointHook: nothing is saved without '
-            'SafeCheckpointHook (default_hooks.checkpoint).'
-        )
+        runner.logger.warning(say('emergency.needs_checkpoint_hook'))
         return None

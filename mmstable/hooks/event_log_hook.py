@@ -21,6 +21,7 @@ from mmstable.events.samples import (
 )
 from mmstable.hooks.step_hook import StepHook
 from mmstable.registry import HOOKS, register_globally
+from mmstable.settings import integer
 
 # What every rank writes down; the rest is the same on all of them.
 _OF_EACH_RANK = (StepReport, Injection)
@@ -41,15 +42,7 @@ class EventLogHook(StepHook):
     """
 
     def __init__(self, interval: int = 50) -> None:
-        if isinstance(interval, bool) or not isinstance(interval, int):
-            raise TypeError(
-                f'EventLogHook: `interval` must be an int, got {interval!r}.'
-            )
-        if interval < 1:
-            raise ValueError(
-                f'EventLogHook: `interval` must be at least 1, got {interval}.'
-            )
-        self._interval = interval
+        self._interval = integer('EventLogHook', 'interval', interval)
         self._log: EventLog | None = None
         self._timer = IterationTimer()
         self._rank = 0

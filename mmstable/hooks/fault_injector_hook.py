@@ -17,9 +17,13 @@ from mmstable.events import Injection
 from mmstable.fault_injection.action import Scene, disarm
 from mmstable.fault_injection.kinds import PlannedFault, plan_fault
 from mmstable.fault_injection.ledger import Ledger
+from mmstable.messages import say
 from mmstable.optim.parameter_names import unwrap
 from mmstable.optim.step_sources import monitor_of
 from mmstable.registry import HOOKS, register_globally
+from mmstable.settings import flag, integer, refuse
+
+_NAME = 'FaultInjectorHook'
 
 
 @register_globally(HOOKS)
@@ -52,28 +56,18 @@ class FaultInjectorHook(Hook):
         enabled: bool = False,
         seed: int = 0,
     ) -> None:
-        if not isinstance(enabled, bool):
-            raise TypeError(
-                f'FaultInjectorHook: `enabled` must be a bool, got '
-                f'{enabled!r}.'
-            )
-        if not isinstance(seed, int) or isinstance(seed, bool):
-            raise TypeError(
-                f'FaultInjectorHook: `seed` must be an int, got {seed!r}.'
-            )
+        flag(_NAME, 'enabled', enabled)
         if not isinstance(faults, (list, tuple)):
-            raise TypeError(
-                'FaultInjectorHook: `faults` must be a list of dicts, got '
-                f'{faults!r}.'
-            )
+            rule = 'a list of dicts'
+            refuse(_NAME, 'faults', rule, faults, right_type=False)
         if faults and not enabled:
             raise ValueError(
-                f'FaultInjectorHook: `faults` has {len(faults)} of them that '
+                f'{_NAME}: `faults` has {len(faults)} of them that '
                 'would spoil this run. Set `enabled=True` if that is what '
                 'you want, or take the hook out of the config.'
             )
         self._plan = [self._read(i, fault) for i, fault in enumerate(faults)]
-        self._seed = seed
+        self._seed = integer(_NAME, 'seed', seed, at_least=0)
         self._rank = 0
         self._ledger: Ledger | None = None
         self._handles: list[Any] = []
@@ -86,7 +80,7 @@ class FaultInjectorHook(Hook):
         try:
             return plan_fault(index, fault)
         except (TypeError, ValueError) as error:
-            raise type(error)(f'FaultInjectorHook: {error}.') from None
+            raise type(error)(f'{_NAME}: {error}') from None
 
     def before_train(self, runner: Runner) -> None:
         """Say loudly what is going to happen."""
@@ -100,8 +94,7 @@ class FaultInjectorHook(Hook):
                 fault.action.check(model)
             except ValueError as error:
                 raise ConfigError(
-                    f'FaultInjectorHook: faults[{fault.index}] '
-                    f'({fault.kind}): {error}.'
+                    f'{_NAME}: faults[{fault.index}] ({fault.kind}): {error}'
                 ) from error
         self._ledger = Ledger(Path(runner.work_dir), self._rank)
         runner.logger.warning(self._announcement(runner))
@@ -150,9 +143,12 @@ class FaultInjectorHook(Hook):
         self._due = {}
         for fault in missed:
             runner.logger.warning(
-                f'mmstable: FaultInjectorHook: iteration {runner.iter + 1} '
-                f'had no place for faults[{fault.index}] '
-                f'({fault.name}): nothing was injected.'
+                say(
+                    'faults.missed',
+                    iteration=runner.iter + 1,
+                    index=fault.index,
+                    fault=fault.name,
+                )
             )
 
     def on_exception(self, runner: Runner, exception: BaseException) -> None:
@@ -167,8 +163,12 @@ class FaultInjectorHook(Hook):
         ledger = self._ledger if fault.action.ends_process else None
         if ledger is not None and (iteration, fault.name) in ledger:
             runner.logger.warning(
-                f'mmstable: FaultInjectorHook: iteration {iteration} is '
-                f'spared {fault.kind}, which has happened: see {ledger.path}'
+                say(
+                    'faults.spared',
+                    iteration=iteration,
+                    kind=fault.kind,
+                    file=ledger.path,
+                )
             )
             del self._due[fault]
             return
@@ -209,27 +209,26 @@ class FaultInjectorHook(Hook):
         untold, self._untold = self._untold, []
         for facts in untold:
             injection = Injection.now(**facts)
-            runner.logger.warning(f'mmstable: injected: {injection}')
+            runner.logger.warning(say('faults.injected', **facts))
             monitor_of(runner).emit(runner, injection)
 
     def _announcement(self, runner: Runner) -> str:
-        lines = [
-            'mmstable: FaultInjectorHook: THIS RUN IS BROKEN ON PURPOSE, by '
-            f'{len(self._plan)} fault(s), seed {self._seed}:'
+        faults = [
+            f'  [{one.index}] {one}{self._why_never(one, runner.max_iters)}'
+            for one in self._plan
         ]
-        for fault in self._plan:
-            never = self._why_never(fault, runner.max_iters)
-            lines.append(f'  [{fault.index}] {fault}{never}')
-        lines.append(
-            'Take FaultInjectorHook out of the config to train for real.'
+        return say(
+            'faults.planned',
+            count=len(faults),
+            seed=self._seed,
+            faults=faults,
         )
-        return '\n'.join(lines)
 
     @staticmethod
     def _why_never(fault: PlannedFault, max_iters: int) -> str:
         ranks = fault.schedule.rank
         if ranks is not None and min(ranks) >= get_world_size():
-            return f' (NEVER: there are {get_world_size()} rank(s) only)'
+            return say('faults.too_few_ranks', ranks=get_world_size())
         if fault.schedule.begins_after(max_iters):
-            return f' (NEVER: the run ends with iteration {max_iters})'
+            return say('faults.too_late', last=max_iters)
         return ''

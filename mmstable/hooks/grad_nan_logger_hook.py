@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
 from typing import Any
 
 from mmengine.runner import Runner
@@ -11,10 +10,15 @@ from mmengine.runner import Runner
 from mmstable import run_view
 from mmstable.events import Fault, StepReport
 from mmstable.events.step_statistics import StepStatistics
+from mmstable.events.step_text import describe_step
 from mmstable.hooks.step_hook import StepHook
+from mmstable.messages import say
+from mmstable.messages.language import check_language
 from mmstable.messages.rate_limit import RateLimit
-from mmstable.messages.wording import make_wording
 from mmstable.registry import HOOKS, register_globally
+from mmstable.settings import integer, number, renamed
+
+_NAME = 'GradNanLoggerHook'
 
 
 @register_globally(HOOKS)
@@ -27,72 +31,67 @@ class GradNanLoggerHook(StepHook):
     their kind. With mmengine's own wrappers it can only observe.
 
     Args:
-        lang (str): 'en' or 'zh_cn'. Defaults to 'en'.
+        lang (str, optional): The language of all lines of the run, 'en' or
+            'zh_cn'. Defaults to None, which means that of another hook, or
+            of the environment variable ``MMSTABLE_LANG``, or English.
         max_names (int): Most parameters to name in a line. The event file
             has all of them. Defaults to 3.
         window (int): Steps that the rate of bad ones is taken over.
             Defaults to 200.
         max_bad_rate (float): The rate that is too high. Defaults to 0.05.
-        max_in_a_row (int): So many bad steps in a row are too many.
+        max_consecutive_bad (int): So many bad steps in a row are too many.
             Defaults to 5.
         calibration_steps (int): Overflows before so many steps were applied
             belong to the start. Defaults to 20.
         max_lines (int): Most lines in 100 iterations; how many more there
             were is said afterwards. Defaults to 10.
+        max_in_a_row (int, optional): The former name of
+            ``max_consecutive_bad``. Defaults to None.
     """
 
     def __init__(
         self,
-        lang: str = 'en',
+        lang: str | None = None,
         max_names: int = 3,
         window: int = 200,
         max_bad_rate: float = 0.05,
-        max_in_a_row: int = 5,
+        max_consecutive_bad: int = 5,
         calibration_steps: int = 20,
         max_lines: int = 10,
+        max_in_a_row: int | None = None,
     ) -> None:
         super().__init__()
-        for name, value, least in (
-            ('max_names', max_names, 1),
-            ('window', window, 20),
-            ('max_in_a_row', max_in_a_row, 1),
-            ('calibration_steps', calibration_steps, 0),
-            ('max_lines', max_lines, 1),
-        ):
-            if not isinstance(value, int) or value < least:
-                raise ValueError(
-                    f'GradNanLoggerHook: `{name}` must be an int of at least '
-                    f'{least}, got {value!r}.'
-                )
-        if not 0 < max_bad_rate < 1:
-            raise ValueError(
-                'GradNanLoggerHook: `max_bad_rate` must be between 0 and 1, '
-                f'got {max_bad_rate!r}.'
-            )
-        self._wording = make_wording(lang, max_names)
-        self._window = window
-        self._limits = (window, max_bad_rate, max_in_a_row, calibration_steps)
-        self._budget = RateLimit(max_lines, per=100)
+        max_consecutive_bad = renamed(
+            _NAME,
+            'max_in_a_row',
+            'max_consecutive_bad',
+            max_in_a_row,
+            max_consecutive_bad,
+        )
+        self.lang = check_language(_NAME, lang)
+        self._max_names = integer(_NAME, 'max_names', max_names)
+        self._window = integer(_NAME, 'window', window, 20)
+        self._limits = (
+            self._window,
+            number(_NAME, 'max_bad_rate', max_bad_rate, above=0, at_most=1),
+            integer(_NAME, 'max_consecutive_bad', max_consecutive_bad),
+            integer(_NAME, 'calibration_steps', calibration_steps, 0),
+        )
+        self._budget = RateLimit(integer(_NAME, 'max_lines', max_lines), 100)
         self._stats: dict[str, StepStatistics] = {}
         self._quiet_until: dict[str, int] = {}
         self._rates: dict[str, float] = {}
         self._scaled: dict[str, bool] = {}
 
     def before_train(self, runner: Runner) -> None:
-        """Say what is on, and what is not."""
+        """Say what can only be observed."""
         super().before_train(runner)
         for name, wrapper in run_view.wrappers(runner).items():
             self._stats.setdefault(name, StepStatistics(*self._limits))
             if self.monitor.sources[name].is_stock:
-                runner.logger.warning(
-                    self._wording.observes_only(type(wrapper).__name__)
-                )
-            scaler = run_view.loss_scaler(wrapper)
-            self._scaled[name] = scaler is not None
-            if scaler is not None:
-                line = self._wording.enabled('fp16', scaler.get_scale())
-                if line is not None:
-                    runner.logger.info(line)
+                kind = type(wrapper).__name__
+                runner.logger.warning(say('steps.observed_only', wrapper=kind))
+            self._scaled[name] = run_view.loss_scaler(wrapper) is not None
 
     def after_step(
         self, runner: Runner, name: str, report: StepReport
@@ -109,8 +108,8 @@ class GradNanLoggerHook(StepHook):
             self._warn_if_too_many(runner, name, report)
 
     def after_train(self, runner: Runner) -> None:
-        """Say what was left out."""
-        self._tell_left_out(runner)
+        """Say how many lines were not printed."""
+        self._tell_unprinted(runner)
 
     def _publish(self, runner: Runner, name: str, rate: float) -> None:
         hub = runner.message_hub
@@ -124,22 +123,27 @@ class GradNanLoggerHook(StepHook):
     def _tell(self, runner: Runner, name: str, report: StepReport) -> None:
         if not self._budget.allows(report.iteration):
             return
-        self._tell_left_out(runner)
-        where = f'Iter {report.iteration}'
-        if not self._is_alone():
-            where += f' [{name}]'
+        self._tell_unprinted(runner)
+        where = self._where(name, report)
         scaled = self._scaled[name]
         runner.logger.log(
             logging.INFO
             if report.fault is Fault.OVERFLOW
             else logging.WARNING,
-            self._wording.bad_step(where, report, scaled),
+            describe_step(where, report, scaled, self._max_names),
         )
 
-    def _tell_left_out(self, runner: Runner) -> None:
-        facts = self._budget.take_left_out()
+    def _where(self, name: str, report: StepReport) -> str:
+        wrapper = '' if self._is_alone() else f' [{name}]'
+        return f'Iter {report.iteration}{wrapper}'
+
+    def _tell_unprinted(self, runner: Runner) -> None:
+        facts = self._budget.take_unprinted()
         if facts is not None:
-            runner.logger.info(self._wording.left_out(*facts))
+            count, first, last = facts
+            runner.logger.info(
+                say('steps.unprinted', count=count, first=first, last=last)
+            )
 
     def _warn_if_too_many(
         self, runner: Runner, name: str, report: StepReport
@@ -150,12 +154,19 @@ class GradNanLoggerHook(StepHook):
             return
         self._quiet_until[name] = report.iteration + self._window
         bad, seen = stats.counts()
+        _, max_rate, max_consecutive, _ = self._limits
+        fault = stats.commonest_fault()
         runner.logger.warning(
-            self._wording.too_many(
-                bad,
-                seen,
-                stats.in_a_row,
-                replace(report, fault=stats.commonest_fault()),
+            say(
+                'steps.too_many',
+                where=self._where(name, report),
+                bad=bad,
+                seen=seen,
+                percent=100 * bad / seen,
+                consecutive=stats.in_a_row,
+                max_percent=100 * max_rate,
+                max_consecutive=max_consecutive,
+                advice=say(f'steps.advice.{fault.value}'),
             )
         )
 

@@ -22,10 +22,12 @@ from mmstable.errors import MMStableError, PeerFailedError, StoppedBySignal
 from mmstable.hooks.event_log_hook import EventLogHook
 from mmstable.hooks.safe_checkpoint_hook import SafeCheckpointHook
 from mmstable.liveness.stacks import write_exception, write_stacks
-from mmstable.messages.printable import printable
+from mmstable.messages import say
 from mmstable.registry import HOOKS, register_globally
 from mmstable.run_state.rng_keeper import RngKeeper, unpack
+from mmstable.settings import number
 
+_NAME = 'RankFailureHook'
 _OPTIMIZERS = os.path.dirname(torch.optim.__file__)
 # Words of torch's backends for a rank that does not answer any more.
 _SECOND_HAND = ('gloo', 'nccl', 'connection', 'broken pipe', 'timed out')
@@ -41,7 +43,7 @@ class RankFailureHook(Hook):
     ``stability/stacks.rankN.txt``; the one that failed saves
     ``emergency_iter_N.pth``, if all ranks hold the same state; the others
     say why, and end with exit code 21. A rank that was killed is noticed
-    too; then the newest regular checkpoint is the one to go on from.
+    too; then the newest regular checkpoint is the one to resume from.
 
     Exceptions are heard of through mmstable's loops. Saving takes
     :class:`SafeCheckpointHook`. With one process it does nothing.
@@ -67,19 +69,9 @@ class RankFailureHook(Hook):
         lost_after: float = 120.0,
         grace: float = 10.0,
     ) -> None:
-        for name, value in (
-            ('interval', interval),
-            ('lost_after', lost_after),
-            ('grace', grace),
-        ):
-            if not isinstance(value, (int, float)) or not value > 0:
-                raise ValueError(
-                    f'RankFailureHook: `{name}` must be a positive number, '
-                    f'got {value!r}.'
-                )
-        self._interval = interval
-        self._lost_after = lost_after
-        self._grace = grace
+        self._interval = number(_NAME, 'interval', interval, above=0)
+        self._lost_after = number(_NAME, 'lost_after', lost_after, above=0)
+        self._grace = number(_NAME, 'grace', grace, above=0)
         self._watch: PeerWatch | None = None
         self._failure: PeerFailure | None = None
         self._keeper = RngKeeper()
@@ -150,20 +142,19 @@ class RankFailureHook(Hook):
         failure = self._find_reason(runner, exception)
         if failure.rank != get_rank():
             self._stop()
-            raise PeerFailedError(
-                f'{failure}. This rank stops.'
-            ) from exception
+            raise _error(failure) from exception
         path = self._save(runner, exception)
         self._watch.leave('result', os.path.basename(path or ''))
+        resume = _describe(runner, path)
         runner.logger.error(
-            f'mmstable: {failure}. All ranks stop. {_describe(runner, path)}'
+            say('rank.all_stop', failure=failure, resume=resume)
         )
         self._stop()
 
     def _raise_failure(self) -> None:
         if self._failure is not None:
             self._stop()
-            raise PeerFailedError(f'{self._failure}. This rank stops.')
+            raise _error(self._failure)
 
     def _stop(self) -> None:
         watch, self._watch = self._watch, None
@@ -186,9 +177,7 @@ class RankFailureHook(Hook):
     def _save(self, runner: Runner, exception: BaseException) -> str | None:
         reason = _why_not_to_save(runner, exception)
         if reason is not None:
-            runner.logger.error(
-                f'mmstable: no emergency checkpoint, because {reason}.'
-            )
+            runner.logger.error(say('rank.not_saved', reason=reason))
             return None
         rng = self._collect_rng(runner)
         for hook in runner.hooks:
@@ -270,15 +259,15 @@ def _iterations_done(runner: Runner) -> int:
 
 def _why_not_to_save(runner: Runner, exception: BaseException) -> str | None:
     if find_sharing(runner.model) is not Sharing.REDUCED:
-        return 'no rank has the whole state of this run'
+        return say('rank.has_no_whole_state')
     for frame, _ in traceback.walk_tb(exception.__traceback__):
         if frame.f_code.co_filename.startswith(_OPTIMIZERS):
-            return 'the weights were being updated'
+            return say('rank.was_updating')
     wrappers = run_view.wrappers(runner).values()
     if any(getattr(wrapper, 'is_behind', False) for wrapper in wrappers):
-        return 'this rank has missed the newest update'
+        return say('rank.is_behind')
     if run_view.window_is_open(runner):
-        return 'gradients were being accumulated'
+        return say('rank.was_accumulating')
     return None
 
 
@@ -308,18 +297,22 @@ def _folder(runner: Runner) -> Path:
 
 def _describe(runner: Runner, path: str | None) -> str:
     if path is None:
-        return 'Go on from the newest checkpoint with --resume auto.'
-    return f'Saved {printable(path)}. {resume_hint(runner, path)}'
+        return say('resume.newest')
+    return say('rank.saved', path=path, resume=resume_hint(runner, path))
+
+
+def _error(failure: PeerFailure) -> PeerFailedError:
+    return PeerFailedError(say('rank.this_stops', failure=failure))
 
 
 def _say_goodbye(
     runner: Runner, failure: PeerFailure, path: str | None
 ) -> None:
-    error = PeerFailedError(f'{failure}. This rank stops.')
+    error = _error(failure)
     for hook in runner.hooks:
         if isinstance(hook, EventLogHook):
             hook.on_exception(runner, error)
+    resume, folder = _describe(runner, path), _folder(runner)
     runner.logger.error(
-        f'mmstable: {error} {_describe(runner, path)} Its stack is in '
-        f'{printable(_folder(runner))}.'
+        say('rank.left', error=error, resume=resume, folder=folder)
     )

@@ -17,12 +17,15 @@ from mmstable.errors import ReplicasDivergedError
 from mmstable.events import StepReport
 from mmstable.events.records import ReplicasDiverged
 from mmstable.hooks.step_hook import StepHook
+from mmstable.messages import say
 from mmstable.numerics.fingerprint import fingerprints
 from mmstable.optim.parameter_names import clean_name
 from mmstable.registry import HOOKS, register_globally
 from mmstable.run_state.run_state import RunState
 from mmstable.run_state.weights import Averages
+from mmstable.settings import flag, integer, one_of
 
+_NAME = 'ReplicaCheckHook'
 _ACTIONS = ('warn', 'repair', 'stop')
 
 
@@ -65,20 +68,10 @@ class ReplicaCheckHook(StepHook):
         buffers: bool = False,
     ) -> None:
         super().__init__()
-        if not isinstance(interval, int) or interval < 1:
-            raise ValueError(
-                'ReplicaCheckHook: `interval` must be a positive int, got '
-                f'{interval!r}.'
-            )
-        if action not in _ACTIONS:
-            raise ValueError(
-                f'ReplicaCheckHook: `action` must be one of {_ACTIONS}, got '
-                f'{action!r}.'
-            )
-        self._interval = interval
-        self._action = action
-        self._optimizer = optimizer
-        self._buffers = buffers
+        self._interval = integer(_NAME, 'interval', interval)
+        self._action = one_of(_NAME, 'action', action, _ACTIONS)
+        self._optimizer = flag(_NAME, 'optimizer', optimizer)
+        self._buffers = flag(_NAME, 'buffers', buffers)
         self._is_on = False
 
     def before_train(self, runner: Runner) -> None:
@@ -87,10 +80,7 @@ class ReplicaCheckHook(StepHook):
         sharing = find_sharing(runner.model)
         self._is_on = sharing in (Sharing.REDUCED, Sharing.APART)
         if sharing is Sharing.SHARDED:
-            runner.logger.info(
-                'ReplicaCheckHook: the model is sharded, so there are no '
-                'replicas to compare.'
-            )
+            runner.logger.info(say('replicas.sharded'))
 
     def after_train_iter(
         self,
@@ -125,13 +115,23 @@ class ReplicaCheckHook(StepHook):
             action=self._action,
         )
         self.monitor.emit(runner, found_now)
-        text = _describe(iteration, names, ranks)
-        if self._action == 'stop':
-            raise ReplicasDivergedError(text)
+        repaired = ''
         if self._action == 'repair':
             source = min(set(range(get_world_size())) - set(ranks))
             copy_tensors([state[index][1] for index in found], source)
-            text += f' They have been copied from rank {source}.'
+            repaired = say('replicas.repaired', rank=source)
+        text = say(
+            'replicas.differ',
+            iteration=iteration,
+            name=names[0],
+            more=say('replicas.more', count=len(names) - 1)
+            if len(names) > 1
+            else '',
+            ranks=ranks,
+            repaired=repaired,
+        )
+        if self._action == 'stop':
+            raise ReplicasDivergedError(text)
         if get_rank() == 0:
             runner.logger.warning(f'mmstable: {text}')
 
@@ -173,15 +173,6 @@ def _compare(marks: Tensor) -> dict[int, list[int]]:
         usual = Counter(column).most_common(1)[0][0]
         found[index] = [r for r, mark in enumerate(column) if mark != usual]
     return found
-
-
-def _describe(iteration: int, names: list[str], ranks: tuple[int, ...]) -> str:
-    more = f' and {len(names) - 1} more' if len(names) > 1 else ''
-    listed = ', '.join(map(str, ranks))
-    return (
-        f"Iter {iteration}: the ranks have diverged: '{names[0]}'{more} "
-        f'on rank {listed} is not what the others hold.'
-    )
 
 
 def _averages(runner: Runner) -> dict[str, Tensor]:

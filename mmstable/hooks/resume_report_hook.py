@@ -1,7 +1,8 @@
-"""The hook that says what a resumed run goes on with."""
+"""The hook that says what a resumed run has restored."""
 
 from __future__ import annotations
 
+import unicodedata
 from typing import Any
 
 from mmengine.hooks import Hook
@@ -12,8 +13,13 @@ from mmstable.checkpoint.lr_schedule import ConfiguredSchedule
 from mmstable.events.samples import read_lr, read_scale
 from mmstable.hooks.safe_param_scheduler_hook import SafeParamSchedulerHook
 from mmstable.legacy.checkpoints import prepare_to_resume
+from mmstable.messages import say
+from mmstable.messages.language import choose_language
 from mmstable.messages.printable import printable
 from mmstable.registry import HOOKS, register_globally
+from mmstable.settings import flag, text
+
+_NAME = 'ResumeReportHook'
 
 
 @register_globally(HOOKS)
@@ -40,20 +46,25 @@ class ResumeReportHook(Hook):
         checkpoint: str | None = None,
         override_lr_schedule: bool = False,
     ) -> None:
+        if checkpoint is not None:
+            text(_NAME, 'checkpoint', checkpoint)
         self._checkpoint = checkpoint
-        self._override = override_lr_schedule
+        self._override = flag(
+            _NAME, 'override_lr_schedule', override_lr_schedule
+        )
         self._configured: ConfiguredSchedule | None = None
         self._missing: list[str] | None = None
 
     def before_run(self, runner: Runner) -> None:
         """Remember the schedule of the config."""
+        choose_language(runner.hooks)
         if hasattr(runner.optim_wrapper, 'param_groups'):
             self._configured = ConfiguredSchedule(runner)
 
     def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
         """Make the checkpoint fit, and see what it lacks."""
         for note in prepare_to_resume(checkpoint):
-            runner.logger.info(f'mmstable: checkpoint: {printable(note)}.')
+            runner.logger.info(say('legacy.checkpoint', note=note))
         self._missing = [
             section
             for section in ('optimizer', 'param_schedulers')
@@ -74,36 +85,40 @@ class ResumeReportHook(Hook):
             for hook in runner.hooks:
                 if isinstance(hook, SafeParamSchedulerHook):
                     hook.forget_debts()
-            rate = f'{_rates(runner)} (schedule of the config; was {rate})'
+            rate = say('resume.moved_lr', lr=_rates(runner), before=rate)
+        where = {'iteration': runner.iter, 'last': runner.max_iters}
         facts = {
-            'epoch': str(runner.epoch),
-            'iteration': f'{runner.iter} of {runner.max_iters}',
-            'learning rate': rate,
+            'epoch': runner.epoch,
+            say('resume.iteration'): say('resume.done', **where),
+            say('resume.lr'): rate,
             'loss scale': _scales(runner),
             **_optimizer_state(missing),
             **_run_state(runner),
         }
         lines = [
-            f'  {name:15}{printable(value)}' for name, value in facts.items()
+            f'  {_pad(name, 15)}{printable(value)}'
+            for name, value in facts.items()
         ]
-        source = printable(self._checkpoint or 'a checkpoint')
+        source = self._checkpoint or say('resume.a_checkpoint')
         runner.logger.info(
-            '\n'.join([f'mmstable: resumed from {source}', *lines])
+            '\n'.join([say('resume.from', checkpoint=source), *lines])
         )
         if runner.iter >= runner.max_iters:
-            runner.logger.warning(
-                f'mmstable: this training is already finished: '
-                f'{runner.iter} of {runner.max_iters} iterations are done. '
-                'To go on, raise max_iters or max_epochs in `train_cfg`.'
-            )
+            runner.logger.warning(say('resume.finished', **where))
+
+
+def _pad(text: str, width: int) -> str:
+    """Fill up to a width, in which Chinese characters count twice."""
+    wide = sum(unicodedata.east_asian_width(char) in 'WF' for char in text)
+    return text.ljust(width - wide)
 
 
 def _rates(runner: Runner) -> str:
-    return _join(runner, read_lr, 'none')
+    return _join(runner, read_lr, say('resume.none'))
 
 
 def _scales(runner: Runner) -> str:
-    return _join(runner, read_scale, 'none, losses are not scaled')
+    return _join(runner, read_scale, say('resume.no_scale'))
 
 
 def _join(runner: Runner, read: Any, nothing: str) -> str:
@@ -123,16 +138,17 @@ def _join(runner: Runner, read: Any, nothing: str) -> str:
 def _optimizer_state(missing: list[str]) -> dict[str, str]:
     if 'optimizer' not in missing:
         return {}
-    return {'optimizer': 'not in the checkpoint, starts anew'}
+    return {say('resume.optimizer'): say('resume.starts_anew')}
 
 
 def _run_state(runner: Runner) -> dict[str, str]:
     """What the hook that restores it says."""
+    loop = type(runner.train_loop).__name__
     found = {
-        'RNG': 'not restored, which takes SafeCheckpointHook',
-        'data position': f'up to {type(runner.train_loop).__name__}, by the '
-        'iteration',
+        'RNG': say('resume.rng_needs_hook'),
+        'data position': say('resume.data_by_loop', loop=loop),
     }
     for hook in runner.hooks:
         found.update(getattr(hook, 'restored', {}))
-    return found
+    rng, position = found.pop('RNG'), found.pop('data position')
+    return {say('resume.rng'): rng, say('resume.data'): position, **found}

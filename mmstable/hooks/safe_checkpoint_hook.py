@@ -22,10 +22,15 @@ from mmstable.checkpoint.trained_weights import TrainedWeights
 from mmstable.errors import ConfigError
 from mmstable.events import records
 from mmstable.legacy.checkpoints import prepare_to_resume
+from mmstable.messages import say
+from mmstable.messages.language import choose_language
 from mmstable.optim.step_sources import monitor_of
 from mmstable.registry import HOOKS, register_globally
 from mmstable.run_state.optimizer_names import name_saved_states
 from mmstable.run_state.progress import ProgressResumer, capture_progress
+from mmstable.settings import integer
+
+_NAME = 'SafeCheckpointHook'
 
 
 @register_globally(HOOKS)
@@ -50,8 +55,16 @@ class SafeCheckpointHook(CheckpointHook):
         **kwargs: The same, by name.
     """
 
+    interval: int
+    max_keep_ckpts: int
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        # -1 means never, and all.
+        self.interval = integer(_NAME, 'interval', self.interval, -1)
+        self.max_keep_ckpts = integer(
+            _NAME, 'max_keep_ckpts', self.max_keep_ckpts, -1
+        )
         self._saver = CheckpointSaver({})
         self._resumer = ProgressResumer()
         self._weights = TrainedWeights()
@@ -74,6 +87,7 @@ class SafeCheckpointHook(CheckpointHook):
                 'SafeCheckpointHook saves with mmengine.runner.Runner only, '
                 f'got {type(runner).__name__}. Use CheckpointHook with it.'
             )
+        choose_language(runner.hooks)
         self._saver = CheckpointSaver(
             count_infinite(run_view.saved_model(runner))
         )
@@ -82,7 +96,7 @@ class SafeCheckpointHook(CheckpointHook):
     def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
         """Make the checkpoint fit, and give the loop its part of it."""
         for note in prepare_to_resume(checkpoint):
-            runner.logger.info(f'mmstable: checkpoint: {note}.')
+            runner.logger.info(say('legacy.checkpoint', note=note))
         ours = checkpoint.get('mmstable', {})
         self._resumer.load(checkpoint, ours.get(type(self).__name__, {}))
         self._resumer.restore(runner)
@@ -102,9 +116,7 @@ class SafeCheckpointHook(CheckpointHook):
             self._place.clear_up()
         if not self._place.is_local:
             runner.logger.warning(
-                f'SafeCheckpointHook: {self.out_dir} is not on a local disk. '
-                'Checkpoints are audited, but written as mmengine does: one '
-                'that is cut off has the name of a complete one.'
+                say('checkpoint.not_local', folder=self.out_dir)
             )
         self._is_ready = True
 
@@ -146,9 +158,7 @@ class SafeCheckpointHook(CheckpointHook):
             return
         step = self._waiting if self.by_epoch else runner.iter + 1
         self._waiting = None
-        runner.logger.info(
-            f'Saving checkpoint at {runner.iter + 1} iterations'
-        )
+        runner.logger.info(say('checkpoint.saving', iteration=runner.iter + 1))
         self._save_checkpoint_with_step(
             runner, step, dict(epoch=runner.epoch, iter=runner.iter + 1)
         )
@@ -234,7 +244,9 @@ class SafeCheckpointHook(CheckpointHook):
                 runner, name, state, self._save_settings(meta)
             )
         if failure is not None:
-            runner.logger.error(f'mmstable: {name} is not saved: {failure}.')
+            runner.logger.error(
+                say('emergency.not_saved', name=name, reason=failure)
+            )
             return None
         path = self._place.path(name)
         replace_text(Path(runner.work_dir, 'last_checkpoint'), path)
@@ -338,24 +350,20 @@ class SafeCheckpointHook(CheckpointHook):
         return None
 
     def _report(self, runner: Runner, name: str, failure: Exception) -> None:
-        advice = ''
+        facts = {'name': name, 'reason': failure, 'last_good': ''}
         if self._last_good is not None:
-            advice = f' The last good checkpoint is {self._last_good}.'
+            facts['last_good'] = say(
+                'checkpoint.last_good', path=self._last_good
+            )
         if isinstance(failure, Poisoned):
             if is_main_process():
-                runner.logger.error(
-                    f'mmstable: poisoned: {name} is not saved, because the '
-                    f'state of the run is {failure}.{advice}'
-                )
+                runner.logger.error(say('checkpoint.poisoned', **facts))
             event = records.Poisoned.now(
                 runner.iter + 1, culprits=tuple(failure.culprits)
             )
             monitor_of(runner).emit(runner, event)
         elif is_main_process():
-            runner.logger.warning(
-                f'mmstable: {name} is not saved: {failure}. Training goes '
-                f'on.{advice}'
-            )
+            runner.logger.warning(say('checkpoint.not_saved', **facts))
 
     def _plan(self, step: int) -> tuple[list[int], list[int]]:
         """Which checkpoints to keep with this one, and which not."""
@@ -375,8 +383,7 @@ class SafeCheckpointHook(CheckpointHook):
             )
         except OSError as error:
             runner.logger.warning(
-                f'mmstable: last_checkpoint does not name {self.last_ckpt}: '
-                f'{error}. Nothing is removed.'
+                say('checkpoint.pointer', path=self.last_ckpt, error=error)
             )
             return False
         return True

@@ -10,13 +10,14 @@ from mmengine.runner import Runner
 from torch import Tensor
 
 from mmstable.events import Outcome, StepReport
+from mmstable.messages import say
 from mmstable.optim.step_sources import monitor_of
 from mmstable.registry import HOOKS, register_globally
 
 
 @register_globally(HOOKS)
 class SafeEMAHook(EMAHook):
-    """``EMAHook`` that leaves out skipped steps.
+    """``EMAHook`` that does not average skipped steps.
 
     A skipped step leaves the average, its buffers and its step counter as if
     the batch had not been there. With gradient accumulation that goes for
@@ -53,12 +54,7 @@ class SafeEMAHook(EMAHook):
             if not source.is_stock
         }
         if not self._obeyed:
-            runner.logger.warning(
-                'SafeEMAHook: the optimizer wrapper does not report skipped '
-                'steps, so every iteration is averaged, as by EMAHook. '
-                "Use type='mmstable.SafeOptimWrapper' or "
-                "'mmstable.SafeAmpOptimWrapper' to leave them out."
-            )
+            runner.logger.warning(say('ema.every_iteration'))
         self.forget_window()
 
     def after_step(

@@ -13,8 +13,12 @@ from mmstable import run_view
 from mmstable.errors import ConfigError
 from mmstable.events import StepReport
 from mmstable.hooks.step_hook import StepHook
+from mmstable.messages import say
 from mmstable.numerics.schedule_debt import ScheduleDebt
 from mmstable.registry import HOOKS, register_globally
+from mmstable.settings import flag, integer, no_match
+
+_NAME = 'SafeParamSchedulerHook'
 
 
 @register_globally(HOOKS)
@@ -45,12 +49,7 @@ class SafeParamSchedulerHook(StepHook, ParamSchedulerHook):
 
     def __init__(self, hold_on_skip: bool = True) -> None:
         super().__init__()
-        if not isinstance(hold_on_skip, bool):
-            raise TypeError(
-                'SafeParamSchedulerHook: `hold_on_skip` must be a bool, got '
-                f'{hold_on_skip!r}.'
-            )
-        self._hold_on_skip = hold_on_skip
+        self._hold_on_skip = flag(_NAME, 'hold_on_skip', hold_on_skip)
         self._debts: dict[str, ScheduleDebt] = {}
         # Of this iteration: wrapper to how many iterations were lost, or 0
         # once a step was applied.
@@ -70,11 +69,7 @@ class SafeParamSchedulerHook(StepHook, ParamSchedulerHook):
         _refuse_a_second_hook(runner)
         sources = self.monitor.sources.values()
         if self._hold_on_skip and all(one.is_stock for one in sources):
-            runner.logger.info(
-                'SafeParamSchedulerHook: the optimizer wrapper does not '
-                'report skipped steps, so schedules move on in every '
-                'iteration, as by ParamSchedulerHook.'
-            )
+            runner.logger.info(say('schedule.every_iteration'))
 
     def after_step(
         self, runner: Runner, name: str, report: StepReport
@@ -118,16 +113,9 @@ class SafeParamSchedulerHook(StepHook, ParamSchedulerHook):
             name (str, optional): The optimizer wrapper whose schedules they
                 are; all if None. Defaults to None.
         """
-        if not isinstance(iterations, int) or iterations < 0:
-            raise ValueError(
-                'SafeParamSchedulerHook: `iterations` must be an int of at '
-                f'least 0, got {iterations!r}.'
-            )
+        integer(_NAME, 'iterations', iterations, at_least=0)
         if name is not None and name not in self._debts:
-            raise ValueError(
-                f"SafeParamSchedulerHook: no schedule for '{name}', only "
-                f'for: {", ".join(self._debts) or "nothing"}.'
-            )
+            raise ValueError(f'{_NAME}: {no_match("name", name, self._debts)}')
         for one in self._debts if name is None else [name]:
             self._debts[one].owe(iterations)
 
@@ -153,9 +141,11 @@ class SafeParamSchedulerHook(StepHook, ParamSchedulerHook):
         if not self._has_told:
             self._has_told = True
             runner.logger.info(
-                f'Iter {runner.iter + 1}: the step is skipped, so its '
-                'schedule waits, here and in future. It catches up until '
-                f'iteration {runner.max_iters}, by extra steps now and then.'
+                say(
+                    'schedule.waits',
+                    iteration=runner.iter + 1,
+                    last=runner.max_iters,
+                )
             )
 
 

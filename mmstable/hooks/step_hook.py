@@ -6,6 +6,7 @@ from mmengine.runner import Runner
 
 from mmstable.events.run_monitor import RunMonitor
 from mmstable.events.stateful_hook import StatefulHook
+from mmstable.messages.language import choose_language
 from mmstable.optim.step_sources import monitor_of
 
 
@@ -23,7 +24,9 @@ class StepHook(StatefulHook):
     monitor: RunMonitor
 
     def before_run(self, runner: Runner) -> None:
-        """Make sure that there is a monitor when a checkpoint is loaded."""
+        """Choose the language of the run, and be told of its steps."""
+        choose_language(runner.hooks)
+        # Before a checkpoint is loaded, part of which is the monitor's.
         self.monitor = monitor_of(runner)
 
     def before_train(self, runner: Runner) -> None:

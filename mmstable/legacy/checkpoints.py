@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from mmstable.messages import say
+
 
 def prepare_to_resume(checkpoint: dict[str, Any]) -> list[str]:
     """Add what mmcv 1.x did not save.
@@ -24,13 +26,13 @@ def prepare_to_resume(checkpoint: dict[str, Any]) -> list[str]:
         checkpoint['message_hub'] = dict(
             log_scalars={}, runtime_info={}, resumed_keys={}
         )
-        notes.append('written by mmcv 1.x: it has no log history')
+        notes.append(say('legacy.no_history'))
         scaler = _loss_scaler_of_mmcv(meta)
         if scaler is not None:
             checkpoint['optimizer'] = _add_scaler(
                 checkpoint['optimizer'], scaler
             )
-            notes.append(f'its loss scale is {scaler["scale"]}')
+            notes.append(say('legacy.loss_scale', scale=scaler['scale']))
     return notes
 
 

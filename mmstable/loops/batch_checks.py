@@ -10,6 +10,7 @@ from torch.utils.data import DataLoader
 
 from mmstable import run_view
 from mmstable.errors import ConfigError
+from mmstable.messages import say
 from mmstable.run_state.data_position import (
     DataSignature,
     is_endless,
@@ -98,27 +99,29 @@ def check_steps(runner: Runner) -> None:
         setting = f'optim_wrapper.{name}' if several else 'optim_wrapper'
         check_counts(setting, counts, runner.max_iters)
         if counts > 1:
-            runner.logger.info(
-                f'{setting}: {_describe(runner, counts, several)}'
-            )
+            runner.logger.info(_describe(runner, setting, counts, several))
 
 
-def _describe(runner: Runner, counts: int, several: bool) -> str:
+def _describe(runner: Runner, setting: str, counts: int, several: bool) -> str:
     facts = DataSignature.of(runner.train_dataloader)
-    samples = counts * facts.world_size * facts.batch_size
-    full, rest = divmod(runner.max_iters, counts)
-    text = (
-        f'1 step = {counts} iterations (accumulative_counts) x '
-        f'{_some(facts.world_size, "rank")} x batch_size '
-        f'{facts.batch_size} = {samples} samples; {runner.max_iters} '
-        f'iterations = {_some(full, "step")}'
-    )
-    if rest == 0:
-        return f'{text}.'
-    if several:
+    full, left = divmod(runner.max_iters, counts)
+    rest = ''
+    if left and several:
         # mmengine does not tell them how long the run is.
-        return f'{text}, none of the last {_some(rest, "iteration")}.'
-    return f'{text}, and a last one of {_some(rest, "iteration")}.'
+        rest = say('data.no_short_step', iterations=left)
+    elif left:
+        rest = say('data.short_step', iterations=left)
+    return say(
+        'data.composition',
+        setting=setting,
+        counts=counts,
+        ranks=facts.world_size,
+        batch_size=facts.batch_size,
+        samples=counts * facts.world_size * facts.batch_size,
+        iterations=runner.max_iters,
+        steps=full,
+        rest=rest,
+    )
 
 
 def _some(count: int, noun: str) -> str:

@@ -8,6 +8,8 @@ from typing import Any
 
 from mmengine.logging import print_log
 
+from mmstable.messages import say
+
 _SECONDS_BETWEEN_LINES = 5.0
 
 
@@ -24,14 +26,12 @@ def reread(batches: Iterator[Any], count: int) -> None:
         if now - last >= _SECONDS_BETWEEN_LINES:
             last = now
             left = (now - start) * (count - done) / done if done else 0.0
-            _say(f'Read {done} of {count} past batches, {left:.0f} s left.')
+            line = say('data.rereading', done=done, count=count, seconds=left)
+            print_log(line, logger='current')
         try:
             next(batches)
         except StopIteration:
             return
     seconds = time.monotonic() - start
-    _say(f'Read {count} past batches again in {seconds:.1f} s.')
-
-
-def _say(line: str) -> None:
+    line = say('data.reread', count=count, seconds=seconds)
     print_log(line, logger='current')

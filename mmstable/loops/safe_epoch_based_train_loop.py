@@ -10,6 +10,7 @@ from torch.utils.data import DataLoader
 
 from mmstable.loops.batch_checks import check_batch_size, check_data
 from mmstable.loops.safe_loop import SafeLoop
+from mmstable.messages import say
 from mmstable.registry import LOOPS, register_globally
 from mmstable.run_state.data_position import DataPosition
 
@@ -105,9 +106,12 @@ class SafeEpochBasedTrainLoop(SafeLoop, EpochBasedTrainLoop):
         if iteration == self._iter:
             return
         self.runner.logger.warning(
-            f'An epoch has {len(self.dataloader)} iterations now: '
-            f'iteration {self._iter} of the checkpoint is iteration '
-            f'{iteration} of this run.'
+            say(
+                'data.epoch_length',
+                length=len(self.dataloader),
+                before=self._iter,
+                now=iteration,
+            )
         )
         self._iter = iteration
         self.runner.optim_wrapper.initialize_count_status(

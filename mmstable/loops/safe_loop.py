@@ -26,7 +26,8 @@ from mmstable.loops.skip_batches import (
 )
 from mmstable.loops.train_step import TrainStep
 from mmstable.loops.validation_mark import ValidationMark
-from mmstable.messages.printable import printable
+from mmstable.messages import say
+from mmstable.messages.language import choose_language
 from mmstable.optim.step_sources import monitor_of
 from mmstable.run_state.data_position import (
     DataPosition,
@@ -40,6 +41,7 @@ from mmstable.run_state.rng import (
     raw_rng,
     restore_rng,
 )
+from mmstable.settings import flag
 
 _FACTS = tuple(field.name for field in fields(DataSignature))
 _KEYS = (*_FACTS, 'epoch', 'index', 'iteration', 'validated')
@@ -68,11 +70,7 @@ class SafeLoop(BaseLoop):
     def __init__(
         self, *args: Any, replay: bool = False, **kwargs: Any
     ) -> None:
-        if not isinstance(replay, bool):
-            raise TypeError(
-                f'{type(self).__name__}: `replay` must be a bool, got '
-                f'{replay!r}.'
-            )
+        flag(type(self).__name__, 'replay', replay)
         super().__init__(*args, **kwargs)
         self._replay = replay
         self.train_step = TrainStep(self.runner)
@@ -85,6 +83,7 @@ class SafeLoop(BaseLoop):
 
     def run(self) -> Any:
         """Train; tell all hooks of an exception before it leaves."""
+        choose_language(self.runner.hooks)
         check_steps(self.runner)
         self.train_step.last = None
         monitor_of(self.runner)
@@ -190,9 +189,9 @@ class SafeLoop(BaseLoop):
             except MMStableError as named:
                 better = named
             except Exception:
+                name = type(hook).__name__
                 self.runner.logger.exception(
-                    f'{type(hook).__name__}.on_exception failed; the error '
-                    'that it was called for follows.'
+                    say('loop.hook_failed', hook=name)
                 )
         return better
 
@@ -212,8 +211,7 @@ class SafeLoop(BaseLoop):
             seed, now = saved['seed'], getattr(sampler, 'seed', None)
             if seed is not None and seed != now:
                 self.runner.logger.info(
-                    f'The seed of the sampler is {printable(seed)} again, '
-                    f'not {now}.'
+                    say('data.seed', seed=seed, configured=now)
                 )
                 sampler.seed = seed
         if self._iter > 0 and isinstance(sampler, InfiniteSampler):
@@ -233,10 +231,12 @@ class SafeLoop(BaseLoop):
             position, saved['iteration'], before, now, length
         )
         self.runner.logger.warning(
-            'The data is not as it was when the checkpoint was saved: '
-            f'{printable(", ".join(changes))}. Training resumes after the '
-            f'same number of samples, at batch {position.index} of epoch '
-            f'{position.epoch} of the data.'
+            say(
+                'data.changed',
+                changes=changes,
+                batch=position.index,
+                epoch=position.epoch,
+            )
         )
         return position
 
@@ -258,10 +258,7 @@ class SafeLoop(BaseLoop):
 
     def _skip(self, skip: int) -> Iterator[Any]:
         if can_skip(self.dataloader) and not self._replay:
-            self.runner.logger.info(
-                f'Resuming at batch {skip} of the data, without reading '
-                'those before it.'
-            )
+            self.runner.logger.info(say('data.skipping', batch=skip))
             return iterate_from(self.dataloader, skip)
         batches = iter(self.dataloader)
         reread(batches, skip)

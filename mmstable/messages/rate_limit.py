@@ -16,21 +16,21 @@ class RateLimit:
     def __init__(self, most: int, per: int) -> None:
         self._per = per
         self._printed: deque[int] = deque(maxlen=most)
-        self._left_out: list[int] = []
+        self._unprinted: list[int] = []
 
     def allows(self, iteration: int) -> bool:
-        """Whether there is a line left; if not, this one is left out."""
+        """Whether a line may be printed; if not, it is counted."""
         full = len(self._printed) == self._printed.maxlen
         if full and iteration - self._printed[0] < self._per:
-            self._left_out.append(iteration)
+            self._unprinted.append(iteration)
             return False
         self._printed.append(iteration)
         return True
 
-    def take_left_out(self) -> tuple[int, int, int] | None:
-        """How many were left out since the last call, the first, the last."""
-        if not self._left_out:
+    def take_unprinted(self) -> tuple[int, int, int] | None:
+        """Lines not printed since the last call: count, first, last."""
+        if not self._unprinted:
             return None
-        facts = len(self._left_out), self._left_out[0], self._left_out[-1]
-        self._left_out = []
+        facts = len(self._unprinted), self._unprinted[0], self._unprinted[-1]
+        self._unprinted = []
         return facts

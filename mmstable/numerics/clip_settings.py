@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, Union
 
 from mmstable.numerics.adaptive_limit import PercentileLimit, ZScoreLimit
@@ -16,17 +16,25 @@ from mmstable.numerics.clipping import (
     ValueClip,
 )
 from mmstable.numerics.unit_clip import UnitClip
+from mmstable.settings import (
+    integer,
+    known_settings,
+    names,
+    number,
+    one_of,
+)
 
 Clip = Union[NormClip, ValueClip, UnitClip]
 
 # Settings of every method, and the ones it cannot do without.
 _METHODS = {
-    'norm': ({'max_norm'}, {'max_norm'}),
-    'percentile': ({'percentile', 'window', 'warmup', 'max_norm'}, set()),
-    'zscore': ({'zscore', 'window', 'warmup', 'max_norm'}, set()),
-    'value': ({'clip_value'}, {'clip_value'}),
-    'agc': ({'clip_factor', 'eps', 'exclude'}, set()),
+    'norm': (('max_norm',), ('max_norm',)),
+    'percentile': (('percentile', 'window', 'warmup', 'max_norm'), ()),
+    'zscore': (('zscore', 'window', 'warmup', 'max_norm'), ()),
+    'value': (('clip_value',), ('clip_value',)),
+    'agc': (('clip_factor', 'eps', 'exclude'), ()),
 }
+_positive = partial(number, above=0)
 _BY_NORM = ('norm', 'percentile', 'zscore')
 
 
@@ -46,10 +54,7 @@ def parse_clip_grad(clip_grad: Mapping[str, Any] | None) -> Clip | None:
         )
     settings = dict(clip_grad)
     method = settings.pop('type', 'norm')
-    if method not in ('norm', 'value'):
-        raise ValueError(
-            f"clip_grad: `type` must be 'norm' or 'value', got {method!r}."
-        )
+    one_of('clip_grad', 'type', method, ('norm', 'value'))
     # torch's choice of kernel; there is only one here.
     settings.pop('foreach', None)
     if settings.pop('error_if_nonfinite', False):
@@ -103,20 +108,19 @@ def _group(where: str, entry: Any) -> ClipGroup:
     modules = names(where, 'module_name', settings.pop('module_name', None))
     if not modules:
         raise ValueError(f'{where}: `module_name` names no module.')
-    method = settings.pop('method', 'norm')
-    if method not in _BY_NORM:
-        raise ValueError(
-            f'{where}: `method` must be one of {_BY_NORM}, got {method!r}.'
-        )
+    method = one_of(where, 'method', settings.pop('method', 'norm'), _BY_NORM)
     _check_keys(where, method, settings)
     return ClipGroup(_limit(where, method, settings), modules)
 
 
 def _limit(where: str, method: str, settings: Mapping[str, Any]) -> Limit:
+    checks: dict[str, Any] = {
+        'window': partial(integer, at_least=2),
+        'warmup': partial(integer, at_least=2),
+        'percentile': partial(number, above=0, at_most=100),
+    }
     numbers = {
-        key: _count(where, key, value)
-        if key in ('window', 'warmup')
-        else _positive(where, key, value)
+        key: checks.get(key, _positive)(where, key, value)
         for key, value in settings.items()
         if value is not None
     }
@@ -124,11 +128,6 @@ def _limit(where: str, method: str, settings: Mapping[str, Any]) -> Limit:
         raise ValueError(
             f'{where}: `warmup` {numbers["warmup"]} is larger than `window` '
             f'{numbers["window"]}.'
-        )
-    if numbers.get('percentile', 1) > 100:
-        raise ValueError(
-            f'{where}: `percentile` must be at most 100, got '
-            f'{numbers["percentile"]}.'
         )
     kinds: dict[str, Any] = {
         'norm': FixedLimit,
@@ -140,9 +139,8 @@ def _limit(where: str, method: str, settings: Mapping[str, Any]) -> Limit:
 
 def _elementwise(where: str, method: str, settings: dict[str, Any]) -> Clip:
     if method == 'value':
-        return ValueClip(
-            _positive(where, 'clip_value', settings['clip_value'])
-        )
+        value = settings['clip_value']
+        return ValueClip(_positive(where, 'clip_value', value))
     exclude = names(where, 'exclude', settings.pop('exclude', ()))
     numbers = {k: _positive(where, k, v) for k, v in settings.items()}
     return UnitClip(exclude=exclude, **numbers)
@@ -151,69 +149,16 @@ def _elementwise(where: str, method: str, settings: dict[str, Any]) -> Clip:
 def _check_keys(
     where: str, method: str, settings: Iterable[str], needed: Any = True
 ) -> None:
-    if method not in _METHODS:
-        raise ValueError(
-            f'{where}: `method` must be one of {sorted(_METHODS)}, got '
-            f'{method!r}.'
-        )
+    one_of(where, 'method', method, _METHODS)
     allowed, required = _METHODS[method]
-    for key in settings:
-        if key not in allowed:
-            near = difflib.get_close_matches(key, allowed, n=1)
-            hint = f' Did you mean {near[0]!r}?' if near else ''
-            raise ValueError(
-                f'{where}: unknown setting {key!r} for {method!r}; allowed '
-                f'are {sorted({*allowed, "norm_type"})}.{hint}'
-            )
-    missing = sorted(required - set(settings)) if needed else []
-    if missing:
-        raise ValueError(f'{where}: {method!r} needs `{missing[0]}`.')
-
-
-def names(where: str, key: str, value: Any) -> tuple[str, ...]:
-    """One name or several, as a tuple."""
-    if isinstance(value, str):
-        value = [value]
-    if not isinstance(value, (list, tuple)) or not all(
-        isinstance(name, str) and name for name in value
-    ):
-        raise TypeError(
-            f'{where}: `{key}` must be a name or a list of names, got '
-            f'{value!r}.'
-        )
-    return tuple(value)
-
-
-def _positive(where: str, key: str, value: Any) -> float:
-    number = _number(where, key, value)
-    if not (math.isfinite(number) and number > 0):
-        raise ValueError(
-            f'{where}: `{key}` must be positive and finite, got {value}.'
-        )
-    return number
-
-
-def _count(where: str, key: str, value: Any) -> int:
-    number = _number(where, key, value)
-    if number != int(number) or number < 2:
-        raise ValueError(
-            f'{where}: `{key}` must be a whole number of at least 2, got '
-            f'{value}.'
-        )
-    return int(number)
+    known_settings(f"{where}: method '{method}'", settings, allowed)
+    for key in required:
+        if needed and key not in settings:
+            raise ValueError(f'{where}: {method!r} needs `{key}`.')
 
 
 def _norm_type(where: str, value: Any) -> float:
     # torch takes the word, too.
-    number = math.inf if value == 'inf' else _number(where, 'norm_type', value)
-    if not number > 0:
-        raise ValueError(
-            f'{where}: `norm_type` must be positive or inf, got {value}.'
-        )
-    return number
-
-
-def _number(where: str, key: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise TypeError(f'{where}: `{key}` must be a number, got {value!r}.')
-    return float(value)
+    if value in ('inf', math.inf):
+        return math.inf
+    return _positive(where, 'norm_type', value)

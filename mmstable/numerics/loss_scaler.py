@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import Tensor, float16, is_tensor
 
+from mmstable.messages import say
 from mmstable.numerics.grad_scaler_interface import GradScalerInterface
 from mmstable.numerics.scale_policy import ScalePolicy
 
@@ -109,7 +110,7 @@ class LossScaler(GradScalerInterface):
 
         Returns:
             list[str]: What in ``state`` differs from the configured policy
-            and was left out, in words.
+            and is not taken over, in words.
         """
         if not self._enabled or not state:
             return []
@@ -121,9 +122,13 @@ class LossScaler(GradScalerInterface):
         self._scale = self.policy.clamp(saved if usable else self._scale)
         if self._scale != saved:
             notes.append(
-                f'scale {saved} in the checkpoint, but it must be in '
-                f'[{self.policy.min_scale}, {self.policy.max_scale}]: going '
-                f'on with {self._scale}'
+                say(
+                    'scale.outside',
+                    saved=saved,
+                    least=self.policy.min_scale,
+                    most=self.policy.max_scale,
+                    scale=self._scale,
+                )
             )
         self._growth_tracker = int(state.get('_growth_tracker', 0))
         self._patience = min(

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 
 def is_inside(name: str, modules: Iterable[str]) -> bool:
@@ -21,10 +20,3 @@ def module_names(parameter_names: Iterable[str]) -> list[str]:
         for depth in range(1, len(parts) + 1):
             found['.'.join(parts[:depth])] = None
     return list(found)
-
-
-def no_such_module(module: str, parameter_names: Sequence[str]) -> str:
-    """What to say of a name that matches nothing, with near ones."""
-    near = difflib.get_close_matches(module, module_names(parameter_names))
-    hint = f' Close to it: {", ".join(map(repr, near))}.' if near else ''
-    return f'{module!r} matches no parameter of the optimizer.{hint}'

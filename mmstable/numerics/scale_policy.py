@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any
+from functools import partial
+from typing import Any, Callable
+
+from mmstable.messages import say
+from mmstable.settings import flag, integer, known_settings, number
 
 
 @dataclass(frozen=True)
@@ -39,28 +41,14 @@ class ScalePolicy:
     frozen: bool = False
 
     def __post_init__(self) -> None:
-        for name in ('init_scale', 'min_scale', 'max_scale'):
-            self._require(name, getattr(self, name) > 0, 'positive')
-        self._require('growth_factor', self.growth_factor > 1, 'above 1')
-        self._require(
-            'backoff_factor',
-            0 < self.backoff_factor < 1,
-            'between 0 and 1, both excluded',
-        )
-        self._require('growth_interval', self.growth_interval > 0, 'positive')
-        self._require('hysteresis', self.hysteresis > 0, 'positive')
+        for name, check in _CHECKS.items():
+            value = check('loss_scale', name, getattr(self, name))
+            object.__setattr__(self, name, value)
         if not self.min_scale <= self.init_scale <= self.max_scale:
             raise ValueError(
                 f'loss_scale: `init_scale` {self.init_scale} is outside '
                 f'[`min_scale` {self.min_scale}, `max_scale` '
                 f'{self.max_scale}].'
-            )
-
-    def _require(self, name: str, holds: bool, rule: str) -> None:
-        if not holds:
-            raise ValueError(
-                f'loss_scale: `{name}` must be {rule}, got '
-                f'{getattr(self, name)}.'
             )
 
     @classmethod
@@ -74,9 +62,10 @@ class ScalePolicy:
         if loss_scale == 'dynamic':
             return cls()
         if isinstance(loss_scale, Mapping):
-            return cls(**_checked(loss_scale))
+            known_settings('loss_scale', loss_scale, _CHECKS)
+            return cls(**_with_cap(loss_scale))
         if isinstance(loss_scale, (int, float)):
-            return cls(**_checked({'init_scale': loss_scale}))
+            return cls(**_with_cap({'init_scale': loss_scale}))
         raise TypeError(
             "loss_scale: must be 'dynamic', a number or a dict, got "
             f'{loss_scale!r}.'
@@ -89,50 +78,33 @@ class ScalePolicy:
     def differences(self, state: Mapping[str, Any]) -> list[str]:
         """In which settings a saved state differs from this policy."""
         return [
-            f'{field.name} {state[field.name]} in the checkpoint, '
-            f'{getattr(self, field.name)} configured'
+            say(
+                'scale.differs',
+                name=field.name,
+                saved=state[field.name],
+                configured=getattr(self, field.name),
+            )
             for field in fields(self)
             if state.get(field.name, getattr(self, field.name))
             != getattr(self, field.name)
         ]
 
 
-def _checked(settings: Mapping[str, Any]) -> dict[str, Any]:
-    types = {field.name: field.type for field in fields(ScalePolicy)}
-    checked = {
-        name: _value(name, value, types) for name, value in settings.items()
-    }
-    start = checked.get('init_scale', 0.0)
-    if start > ScalePolicy.max_scale:
-        checked.setdefault('max_scale', start)
-    return checked
+def _with_cap(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings in which a high start value lifts the default cap."""
+    start = settings.get('init_scale')
+    is_high = isinstance(start, (int, float)) and start > ScalePolicy.max_scale
+    return {'max_scale': start, **settings} if is_high else dict(settings)
 
 
-def _value(name: str, value: Any, types: Mapping[str, Any]) -> Any:
-    if name not in types:
-        near = difflib.get_close_matches(name, types, n=1)
-        hint = f" (did you mean '{near[0]}'?)" if near else ''
-        raise ValueError(
-            f"loss_scale: unknown key '{name}'{hint}; allowed are "
-            f'{sorted(types)}.'
-        )
-    kind = types[name]
-    if kind == 'bool':
-        if not isinstance(value, bool):
-            raise TypeError(
-                f'loss_scale: `{name}` must be a bool, got {value!r}.'
-            )
-        return value
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise TypeError(
-            f'loss_scale: `{name}` must be a number, got {value!r}.'
-        )
-    if not math.isfinite(value):
-        raise ValueError(f'loss_scale: `{name}` must be finite, got {value}.')
-    if kind == 'int':
-        if value != int(value):
-            raise ValueError(
-                f'loss_scale: `{name}` must be a whole number, got {value}.'
-            )
-        return int(value)
-    return float(value)
+_positive = partial(number, above=0)
+_CHECKS: Mapping[str, Callable[[str, str, Any], Any]] = {
+    'init_scale': _positive,
+    'growth_factor': partial(number, above=1),
+    'backoff_factor': partial(number, above=0, below=1),
+    'growth_interval': integer,
+    'min_scale': _positive,
+    'max_scale': _positive,
+    'hysteresis': integer,
+    'frozen': flag,
+}

@@ -10,8 +10,9 @@ from torch import Tensor
 
 from mmstable.numerics import grad_health
 from mmstable.numerics.clipping import ClipGroup, NormClip
-from mmstable.numerics.module_names import is_inside, no_such_module
+from mmstable.numerics.module_names import is_inside, module_names
 from mmstable.numerics.unit_clip import UnitClip
+from mmstable.settings import no_match
 
 
 @dataclass(frozen=True)
@@ -110,9 +111,8 @@ def check_modules(where: str, clip: object, names: Sequence[str]) -> None:
     if isinstance(clip, UnitClip):
         for module in clip.exclude:
             if not any(is_inside(name, [module]) for name in names):
-                raise ValueError(
-                    f'{where}: exclude {no_such_module(module, names)}'
-                )
+                text = no_match('exclude', module, module_names(names))
+                raise ValueError(f'{where}: {text}')
     if not isinstance(clip, NormClip):
         return
     owner: dict[str, str] = {}
@@ -120,10 +120,8 @@ def check_modules(where: str, clip: object, names: Sequence[str]) -> None:
         for module in group.modules:
             matches = [name for name in names if is_inside(name, [module])]
             if not matches:
-                raise ValueError(
-                    f'{where}: configs[{index}]: module_name '
-                    f'{no_such_module(module, names)}'
-                )
+                text = no_match('module_name', module, module_names(names))
+                raise ValueError(f'{where}: configs[{index}]: {text}')
             for name in matches:
                 if name in owner:
                     raise ValueError(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
-import re
 from collections.abc import Sequence
 from typing import Any
 from weakref import WeakSet
@@ -13,6 +11,9 @@ from torch.nn import Module
 
 from mmstable.optim.float32_arguments import Float32Arguments
 from mmstable.optim.parameter_names import unwrap
+from mmstable.settings import no_match, pattern
+
+_OWNER = 'SafeAmpOptimWrapper'
 
 
 class Fp32Modules:
@@ -26,7 +27,9 @@ class Fp32Modules:
     def __init__(self, patterns: Sequence[str]) -> None:
         if isinstance(patterns, str):
             patterns = [patterns]
-        self._patterns = [_compile(text) for text in patterns]
+        self._patterns = [
+            pattern(_OWNER, 'fp32_modules', text) for text in patterns
+        ]
         self._models: WeakSet[Module] = WeakSet()
         # What is in the whole model need not be in each part of it.
         self._found: set[str] = set()
@@ -51,15 +54,19 @@ class Fp32Modules:
 
     def _choose(self, modules: dict[str, Module]) -> list[Module]:
         chosen: list[Module] = []
-        for pattern in self._patterns:
+        for expression in self._patterns:
+            text = expression.pattern
             names = [
                 name
                 for name in modules
-                if name == pattern.pattern or pattern.fullmatch(name)
+                if name == text or expression.fullmatch(name)
             ]
-            if not names and pattern.pattern not in self._found:
-                raise ValueError(_no_match(pattern.pattern, list(modules)))
-            self._found.add(pattern.pattern)
+            if not names and text not in self._found:
+                problem = no_match(
+                    'fp32_modules', text, [name for name in modules if name]
+                )
+                raise ValueError(f'{_OWNER}: {problem}')
+            self._found.add(text)
             chosen.extend(modules[name] for name in names)
         return chosen
 
@@ -84,27 +91,3 @@ class _FullPrecision:
         context, arguments = self._calls.pop()
         arguments.restore()
         context.__exit__(None, None, None)
-
-
-def _compile(text: object) -> re.Pattern[str]:
-    if not isinstance(text, str) or not text:
-        raise TypeError(
-            'SafeAmpOptimWrapper: every entry of `fp32_modules` must be a '
-            f'module name or a regular expression, got {text!r}.'
-        )
-    try:
-        return re.compile(text)
-    except re.error as error:
-        raise ValueError(
-            f'SafeAmpOptimWrapper: `fp32_modules` entry {text!r} is not a '
-            f'regular expression: {error}.'
-        ) from error
-
-
-def _no_match(text: str, names: list[str]) -> str:
-    near = difflib.get_close_matches(text, names, n=3)
-    hint = f' Close to it: {", ".join(map(repr, near))}.' if near else ''
-    return (
-        f'SafeAmpOptimWrapper: `fp32_modules` entry {text!r} matches no '
-        f'module of the model.{hint}'
-    )

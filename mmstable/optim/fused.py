@@ -11,6 +11,7 @@ from mmengine.logging import print_log
 from torch import Tensor
 from torch.optim import SGD, AdamW, Optimizer
 
+from mmstable.messages import say
 from mmstable.registry import OPTIMIZERS
 
 
@@ -49,7 +50,8 @@ def _build(
             return cls(groups, fused=True, **kwargs)
         except RuntimeError as error:
             reason = str(error)
-    print_log(f'{cls.__name__} is not fused: {reason}.', logger='current')
+    line = say('optimizer.not_fused', name=cls.__name__, reason=reason)
+    print_log(line, logger='current')
     return cls(groups, **kwargs)
 
 
@@ -75,15 +77,17 @@ def _tensors(groups: list[Any]) -> list[Tensor]:
 
 def _why_not_fused(cls: type[Any], tensors: list[Tensor]) -> str | None:
     """What stands against fusing; None if nothing does."""
+    version = torch.__version__
     if 'fused' not in inspect.signature(cls).parameters:
-        return f'torch {torch.__version__} has no fused version of it'
+        return say('optimizer.no_fused_version', version=version)
     for tensor in tensors:
         if not tensor.is_floating_point():
-            return f'it has a parameter of {tensor.dtype}'
+            return say('optimizer.not_floating', dtype=tensor.dtype)
         if tensor.device.type not in _fused_devices():
-            return (
-                f'torch {torch.__version__} cannot fuse on device '
-                f"'{tensor.device.type}'"
+            return say(
+                'optimizer.no_fused_device',
+                version=version,
+                device=tensor.device.type,
             )
     return None
 

@@ -12,14 +12,17 @@ from mmengine.logging import print_log
 from mmengine.optim import AmpOptimWrapper
 from torch.nn import Module
 
+from mmstable.messages import say
 from mmstable.numerics.loss_scaler import LossScaler
 from mmstable.numerics.scale_policy import ScalePolicy
 from mmstable.optim.fp32_modules import Fp32Modules
 from mmstable.optim.parameter_names import first_parameter
 from mmstable.optim.safe_optim_wrapper import SafeOptimWrapper
 from mmstable.registry import OPTIM_WRAPPERS, register_globally
+from mmstable.settings import flag, one_of
 
-_SHORT_NAMES = {torch.float16: 'fp16', torch.bfloat16: 'bf16'}
+_NAME = 'SafeAmpOptimWrapper'
+_SHORT_NAMES = {torch.float16: 'FP16', torch.bfloat16: 'BF16'}
 
 
 @register_globally(OPTIM_WRAPPERS)
@@ -66,7 +69,7 @@ class SafeAmpOptimWrapper(SafeOptimWrapper, AmpOptimWrapper):
         )
         SafeOptimWrapper.__init__(self, **kwargs)
         self._fp32_modules = Fp32Modules(fp32_modules)
-        self._use_fsdp = use_fsdp
+        self._use_fsdp = flag(_NAME, 'use_fsdp', use_fsdp)
 
     @property
     def device_type(self) -> str:
@@ -99,7 +102,7 @@ class SafeAmpOptimWrapper(SafeOptimWrapper, AmpOptimWrapper):
         scaler_state = state.pop('loss_scaler', {})
         for note in self.loss_scaler.load_state_dict(scaler_state):
             print_log(
-                f'mmstable: loss scale: {note}. The config wins.',
+                say('wrapper.scale_note', note=note),
                 logger='current',
                 level=logging.WARNING,
             )
@@ -116,21 +119,18 @@ class SafeAmpOptimWrapper(SafeOptimWrapper, AmpOptimWrapper):
         details = []
         if self.loss_scaler.is_enabled():
             policy = self.loss_scaler.policy
-            frozen = ', frozen' if policy.frozen else ''
+            scale = self.loss_scaler.get_scale()
             details = [
-                f'loss_scale={self.loss_scaler.get_scale()}{frozen}',
-                f'floor {policy.min_scale}',
+                say('wrapper.frozen_scale', scale=scale)
+                if policy.frozen
+                else say('wrapper.scale', scale=scale, floor=policy.min_scale)
             ]
-        return f'{short} mixed precision enabled{self._details(details)}'
+        return say('wrapper.amp', dtype=short, details=self._details(details))
 
 
 def _parse_dtype(dtype: str | torch.dtype | None) -> torch.dtype:
     if dtype is None:
         return torch.float16
     name = str(dtype).replace('torch.', '')
-    if name not in AmpOptimWrapper.valid_dtypes:
-        raise ValueError(
-            'SafeAmpOptimWrapper: `dtype` must be one of '
-            f'{AmpOptimWrapper.valid_dtypes}, got {dtype!r}.'
-        )
+    one_of(_NAME, 'dtype', name, AmpOptimWrapper.valid_dtypes)
     return getattr(torch, name)

@@ -21,6 +21,7 @@ from mmstable.distributed.step_consensus import StepConsensus
 from mmstable.events import StepReport
 from mmstable.events.step_queue import StepQueue
 from mmstable.events.step_scalars import StepScalars
+from mmstable.messages import say
 from mmstable.numerics.clip_settings import Clip, parse_clip_grad
 from mmstable.numerics.loss_scaler import LossScaler
 from mmstable.numerics.scale_policy import ScalePolicy
@@ -30,6 +31,7 @@ from mmstable.optim.safe_step import SafeStep
 from mmstable.optim.saved_state import keep_configured_implementation
 from mmstable.optim.update import Update
 from mmstable.registry import OPTIM_WRAPPERS, register_globally
+from mmstable.settings import flag, integer
 
 
 @register_globally(OPTIM_WRAPPERS)
@@ -75,18 +77,18 @@ class SafeOptimWrapper(OptimWrapper):
         protect_buffers: bool = True,
         name_ranks: bool = True,
     ) -> None:
-        if not isinstance(accumulative_counts, int) or accumulative_counts < 1:
-            raise ValueError(
-                f'{type(self).__name__}: `accumulative_counts` must be a '
-                f'positive int, got {accumulative_counts!r}.'
-            )
+        owner = type(self).__name__
+        accumulative_counts = integer(
+            owner, 'accumulative_counts', accumulative_counts
+        )
+        flag(owner, 'protect_buffers', protect_buffers)
         clip = parse_clip_grad(clip_grad)
         OptimWrapper.__init__(
             self, optimizer, accumulative_counts, copy.copy(clip_grad)
         )
         self._names = ParameterNames(optimizer)
         self._update = Update(optimizer, self._names, clip)
-        self._name_ranks = name_ranks
+        self._name_ranks = flag(owner, 'name_ranks', name_ranks)
         self._announced = False
         # The model of the last forward pass; mostly there is only one.
         self._current_model: Callable[[], Module | None] = lambda: None
@@ -290,15 +292,15 @@ class SafeOptimWrapper(OptimWrapper):
             self._ranks.learn(model, self._use_fsdp)
         if not self._announced:
             self._announced = True
-            print_log(f'mmstable: {self._description()}', logger='current')
+            print_log(self._description(), logger='current')
 
     def _description(self) -> str:
-        return f'fp32 training protected{self._details([])}'
+        return say('wrapper.fp32', details=self._details([]))
 
     def _details(self, details: list[str]) -> str:
         if self.clip is not None:
-            details = [*details, f'clip {self.clip}']
-        return f' ({", ".join(details)})' if details else ''
+            details = [*details, say('wrapper.clip', clip=self.clip)]
+        return say('wrapper.details', details=details) if details else ''
 
     def _publish_alone(self, report: StepReport) -> None:
         """Write the scalars of a step that nobody has subscribed to."""

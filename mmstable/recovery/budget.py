@@ -15,7 +15,7 @@ class RollbackBudget:
     """
 
     def __init__(self, most: int, renewed_after: int) -> None:
-        self._most = most
+        self.most = most
         self._renewed_after = renewed_after
         self.spent = 0
         self._good_steps = 0
@@ -23,7 +23,7 @@ class RollbackBudget:
     @property
     def is_spent(self) -> bool:
         """Whether none is left."""
-        return self.spent >= self._most
+        return self.spent >= self.most
 
     def spend(self) -> None:
         """Take one."""
@@ -36,9 +36,6 @@ class RollbackBudget:
         if self._good_steps >= self._renewed_after:
             self.spent = 0
             self._good_steps = 0
-
-    def __str__(self) -> str:
-        return f'{self.spent} of {self._most}'
 
     def state_dict(self) -> dict[str, Any]:
         """What a resumed run has to know."""

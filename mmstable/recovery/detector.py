@@ -7,7 +7,7 @@ from typing import Any
 
 from mmstable.events import Fault, StepReport
 from mmstable.events.step_statistics import StepStatistics
-from mmstable.messages.guard_wording import GuardWording
+from mmstable.messages import say
 from mmstable.numerics.spike import SpikeDetector
 from mmstable.recovery.incident import Incident
 
@@ -18,17 +18,12 @@ class DivergenceDetector:
     Args:
         limits (Mapping): For :class:`StepStatistics`.
         spike (Mapping): For :class:`SpikeDetector`.
-        wording (GuardWording): Says why.
     """
 
     def __init__(
-        self,
-        limits: Mapping[str, Any],
-        spike: Mapping[str, Any],
-        wording: GuardWording,
+        self, limits: Mapping[str, Any], spike: Mapping[str, Any]
     ) -> None:
         self._limits, self._spike = dict(limits), dict(spike)
-        self._wording = wording
         self._loss = SpikeDetector(**self._spike)
         self._norms: dict[str, SpikeDetector] = {}
         self._stats: dict[str, StepStatistics] = {}
@@ -57,8 +52,7 @@ class DivergenceDetector:
         """Judge the loss of an iteration."""
         if loss is None or not self._loss.observe(loss):
             return None
-        reason = self._wording.spike('loss', loss, self._loss.exceeded)
-        return Incident(Fault.SPIKE, reason, iteration, 'loss')
+        return _spike('loss', loss, self._loss.exceeded, iteration)
 
     def judge_step(
         self, name: str, report: StepReport, applied: int
@@ -81,8 +75,7 @@ class DivergenceDetector:
         if norm is None or not self._norms[name].observe(norm):
             return None
         level = self._norms[name].exceeded
-        reason = self._wording.spike('grad_norm', norm, level)
-        return Incident(Fault.SPIKE, reason, report.iteration, 'grad_norm')
+        return _spike('grad_norm', norm, level, report.iteration)
 
     def is_spike(self, name: str, loss: float, norm: float) -> bool:
         """Whether a step that waits for its verdict is one."""
@@ -97,7 +90,13 @@ class DivergenceDetector:
     def _too_many(
         self, name: str, stats: StepStatistics, iteration: int
     ) -> Incident:
-        reason = self._wording.bad_steps(*stats.counts(), stats.in_a_row)
+        bad, seen = stats.counts()
+        reason = say(
+            'guard.bad_steps',
+            bad=bad,
+            seen=seen,
+            consecutive=stats.in_a_row,
+        )
         fault = stats.commonest_fault()
         if fault is Fault.SPIKE:
             # A single one may be ignored, but not a series.
@@ -121,6 +120,13 @@ class DivergenceDetector:
             self._stats[name].load_state_dict(saved)
             self._norms[name].load_state_dict(state['norms'][name])
         self._since = dict(state['since'])
+
+
+def _spike(
+    subject: str, value: float, level: float, iteration: int
+) -> Incident:
+    reason = say('guard.spike', subject=subject, value=value, level=level)
+    return Incident(Fault.SPIKE, reason, iteration, subject)
 
 
 def _states(parts: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,9 +11,8 @@ from mmstable import run_view
 from mmstable.checkpoint.resume_hint import resume_command_for
 from mmstable.events import Intervention
 from mmstable.events.samples import read_lr, read_scale
-from mmstable.messages.guard_wording import GuardWording
-from mmstable.messages.printable import printable
 from mmstable.recovery.diagnosis import FILE_NAME, Diagnosis
+from mmstable.recovery.guard_text import describe_stop, give_advice
 from mmstable.recovery.rollback import last_good_checkpoint
 
 
@@ -23,7 +22,6 @@ def diagnose(
     rollbacks: Sequence[Intervention],
     rollback_count: int,
     counts: Mapping[str, Mapping[str, int]],
-    wording: GuardWording,
 ) -> Diagnosis:
     """Collect what its owner has to know. A collective call.
 
@@ -33,7 +31,6 @@ def diagnose(
         rollbacks (Sequence[Intervention]): What this process tried before.
         rollback_count (int): Rollbacks of the whole run.
         counts (Mapping): Steps applied and skipped, by wrapper.
-        wording (GuardWording): The owner's language.
     """
     good = last_good_checkpoint(runner, stop.since)
     path = None if good is None else str(good.path)
@@ -43,7 +40,7 @@ def diagnose(
         for name, wrapper in run_view.wrappers(runner).items()
     }
     first = next(iter(wrappers.values()))
-    advice = wording.advice(stop.fault, first['lr'])
+    advice = give_advice(stop.fault, first['lr'])
     return Diagnosis(
         stop=stop,
         rollbacks=tuple(rollbacks),
@@ -51,12 +48,12 @@ def diagnose(
         checkpoint=path,
         resume=resume,
         advice=tuple(advice),
-        text=wording.stopped(
+        text=describe_stop(
             stop,
             rollback_count,
             advice,
             resume,
-            printable(run_view.stability_folder(runner) / FILE_NAME),
+            str(run_view.stability_folder(runner) / FILE_NAME),
         ),
     )
 

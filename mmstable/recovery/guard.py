@@ -13,7 +13,7 @@ from mmstable.checkpoint.audit import list_culprits
 from mmstable.distributed import collectives as dist
 from mmstable.events import Action, Culprit, Fault, StepReport
 from mmstable.events.run_monitor import RunMonitor
-from mmstable.messages.guard_wording import GuardWording
+from mmstable.messages import say
 from mmstable.recovery.detector import DivergenceDetector
 from mmstable.recovery.incident import Incident
 from mmstable.recovery.interventions import Interventions
@@ -28,7 +28,6 @@ class DivergenceGuard:
         policy (Policy): The action for each fault.
         detector (DivergenceDetector): Judges losses and steps.
         interventions (Interventions): Takes the actions.
-        wording (GuardWording): The owner's language.
     """
 
     def __init__(
@@ -36,12 +35,10 @@ class DivergenceGuard:
         policy: Policy,
         detector: DivergenceDetector,
         interventions: Interventions,
-        wording: GuardWording,
     ) -> None:
         self.policy = policy
         self.detector = detector
         self.interventions = interventions
-        self._wording = wording
         self._audit: RunAudit
         self._monitor: RunMonitor
         self.incidents: list[Incident] = []
@@ -96,13 +93,13 @@ class DivergenceGuard:
         if self.policy.spikes_change_the_run:
             anywhere = dist.any_rank(incident is not None)
             if anywhere and incident is None:
-                reason = self._wording.elsewhere('loss')
+                reason = say('guard.spike_on_other_rank', subject='loss')
                 incident = Incident(Fault.SPIKE, reason, iteration, 'loss')
         self._note(incident)
 
     def note_poison(self, culprits: Sequence[Culprit], iteration: int) -> None:
         """Take note of a state that is not finite."""
-        reason = self._wording.poisoned(list_culprits(culprits))
+        reason = say('guard.poisoned', names=list_culprits(culprits))
         since = self.detector.since(iteration)
         found = tuple(culprits)
         self._note(Incident(Fault.POISONED, reason, since, culprits=found))

@@ -13,11 +13,12 @@ from mmstable import run_view
 from mmstable.errors import TrainingDiverged
 from mmstable.events import Action, Intervention
 from mmstable.events.run_monitor import RunMonitor
-from mmstable.messages.guard_wording import GuardWording
+from mmstable.messages import say
 from mmstable.messages.rate_limit import RateLimit
 from mmstable.recovery.budget import RollbackBudget
 from mmstable.recovery.diagnose import diagnose
 from mmstable.recovery.diagnosis import FILE_NAME
+from mmstable.recovery.guard_text import describe_intervention
 from mmstable.recovery.incident import Incident
 from mmstable.recovery.lr_factor import LearningRateFactor
 from mmstable.recovery.rollback import Rollback
@@ -32,7 +33,6 @@ class Interventions:
         rates (LearningRateFactor): Lowers the learning rate.
         budget (RollbackBudget): How many rollbacks there are.
         rollback (Rollback): Restores an earlier state.
-        wording (GuardWording): The owner's language.
     """
 
     def __init__(
@@ -40,13 +40,11 @@ class Interventions:
         rates: LearningRateFactor,
         budget: RollbackBudget,
         rollback: Rollback,
-        wording: GuardWording,
     ) -> None:
         self.rates = rates
         self.budget = budget
         self.rollback = rollback
         self.monitor: RunMonitor
-        self._wording = wording
         self._lines = RateLimit(10, per=100)
         self._done: list[Intervention] = []
         # Over all processes of the run.
@@ -56,10 +54,16 @@ class Interventions:
         """Say where rollbacks restore the state from."""
         rollback, size = self.rollback, self.rollback.prepare(runner)
         if rollback.uses_memory:
-            line = self._wording.snapshots(rollback.interval, size / 2**20)
+            line = say(
+                'guard.snapshots',
+                interval=rollback.interval,
+                mebibytes=size / 2**20,
+            )
         else:
-            line = self._wording.no_snapshots(
-                size / 2**30, rollback.max_memory
+            line = say(
+                'guard.no_snapshots',
+                gibibytes=size / 2**30,
+                limit=rollback.max_memory,
             )
         runner.logger.info(f'{NAME}: {line}')
 
@@ -119,7 +123,6 @@ class Interventions:
             self._done,
             self._rollback_count,
             self._counts(),
-            self._wording,
         )
         folder = run_view.stability_folder(runner)
         if is_main_process():
@@ -157,8 +160,8 @@ class Interventions:
         }
 
     def _log(self, runner: Runner, done: Intervention) -> None:
-        line = self._wording.intervention(
-            done, str(self.budget), self.rates.ramp.length
+        line = describe_intervention(
+            done, self.budget.spent, self.budget.most, self.rates.ramp.length
         )
         runner.logger.warning(f'{NAME}: {line}')
 

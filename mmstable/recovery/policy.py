@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from mmstable.events import Action, Fault
 from mmstable.recovery.incident import Incident
+from mmstable.settings import known_settings, mapping, one_of
 
 # The actions that a fault allows, the default first. A bad step is always
 # skipped; these come on top when there are too many of them.
@@ -62,16 +63,10 @@ def parse_actions(
     """
     known = [fault.value for fault in _CHOICES]
     chosen = {fault: Action(names[0]) for fault, names in _CHOICES.items()}
-    for name, action in (actions or {}).items():
-        if name not in known:
-            raise ValueError(
-                f'{where}: `actions` is for {", ".join(known)}, got {name!r}.'
-            )
-        allowed = _CHOICES[Fault(name)]
-        if action not in allowed:
-            raise ValueError(
-                f"{where}: `actions['{name}']` must be one of "
-                f'{", ".join(allowed)}, got {action!r}.'
-            )
-        chosen[Fault(name)] = Action(action)
+    given = mapping(where, 'actions', actions)
+    known_settings(f'{where}: `actions`', given, known)
+    for name, action in given.items():
+        fault = Fault(name)
+        one_of(where, f"actions['{name}']", action, _CHOICES[fault])
+        chosen[fault] = Action(action)
     return chosen

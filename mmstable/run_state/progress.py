@@ -12,6 +12,7 @@ from mmengine.dist import all_gather_object, get_rank
 from mmengine.runner import BaseLoop, Runner
 
 from mmstable import run_view
+from mmstable.messages import say
 from mmstable.run_state.rng import capture_rng, restore_rng
 
 
@@ -84,22 +85,25 @@ class ProgressResumer:
         self, loop: BaseLoop, state: Mapping[str, Any]
     ) -> None:
         if not hasattr(loop, 'load_state_dict'):
-            found = f'up to {type(loop).__name__}, by the iteration'
+            found = say('resume.data_by_loop', loop=type(loop).__name__)
         elif 'train_loop' in state:
             loop.load_state_dict(state['train_loop'])
-            found = 'restored'
+            found = say('resume.restored')
         else:
-            found = 'not in the checkpoint, found by the iteration'
+            found = say('resume.data_by_iteration')
         self.restored['data position'] = found
 
     def _restore_rng(self, loop: BaseLoop, ranks: Mapping[int, Any]) -> None:
         mine = ranks.get(get_rank())
         if mine is None:
-            known = f'of {len(ranks)} other rank(s) only' if ranks else 'not'
-            self.restored['RNG'] = f'{known} in the checkpoint, starts anew'
+            self.restored['RNG'] = (
+                say('resume.rng_of_others', ranks=len(ranks))
+                if ranks
+                else say('resume.starts_anew')
+            )
             return
         if hasattr(loop, 'resume_rng'):
             loop.resume_rng(mine)
         else:
             self._rng = mine
-        self.restored['RNG'] = 'restored'
+        self.restored['RNG'] = say('resume.restored')

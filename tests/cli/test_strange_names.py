@@ -92,9 +92,9 @@ def test_the_printed_command_goes_on_with_the_run(
     (line,) = re.findall('^.*mmstable: training failed.*$', out, re.M)
     assert (folder / NAME / 'emergency_iter_2.pth').is_file()
     assert line.isprintable()
-    assert r'\x1b[31m\u202e/emergency_iter_2.pth. Go on with: ' in line
+    assert r'\x1b[31m\u202e/emergency_iter_2.pth. Resume with: ' in line
 
-    command = line.partition('Go on with: ')[2]
+    command = line.partition('Resume with: ')[2]
     done = subprocess.run(
         ['bash', '-c', command],
         cwd=folder,

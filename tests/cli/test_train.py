@@ -84,7 +84,7 @@ def test_amp_trains_with_the_safe_wrapper(
     )
     assert code == 0
     log = ''.join(path.read_text() for path in tmp_path.rglob('*.log'))
-    assert 'fp16 mixed precision enabled (loss_scale=64.0' in log
+    assert 'FP16 mixed precision enabled (loss_scale=64.0' in log
 
 
 def test_work_dir_is_named_after_the_config(project: Path) -> None:

@@ -73,7 +73,7 @@ def test_missing_checkpoint_is_suggested(
         (
             ['optim_wrapper.type=mmstable.SafeAmpOptimWrapper']
             + ['optim_wrapper.loss_scale=0'],
-            '`init_scale` must be positive, got 0.0',
+            '`init_scale` must be a finite number above 0, got 0',
         ),
         (
             ['optim_wrapper.type=mmstable.SafeAmpOptimWrapper']
@@ -83,7 +83,7 @@ def test_missing_checkpoint_is_suggested(
         (
             ['optim_wrapper.type=mmstable.SafeAmpOptimWrapper']
             + ['optim_wrapper.fp32_modules=nothing'],
-            "'nothing' matches no module of the model",
+            "'nothing' matches nothing. There is data_preprocessor, head.",
         ),
         (
             ['train_dataloader.batch_size=0'],

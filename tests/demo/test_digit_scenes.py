@@ -67,12 +67,15 @@ def test_the_scoped_name_is_enough() -> None:
     'kwargs, message',
     [
         (dict(split='test'), "`split` must be one of .* got 'test'"),
-        (dict(num_scenes=0), '`num_scenes` must be at least 1, got 0'),
-        (dict(size=27), '`size` must be at least 28, .* got 27'),
+        (
+            dict(num_scenes=0),
+            '`num_scenes` must be an int .* got 0',
+        ),
+        (dict(size=27), '`size` must be an int of at least 28, got 27'),
         (dict(num_digits=(3, 2)), r'`num_digits` must be .* got \(3, 2\)'),
         (dict(num_digits=(1,)), r'`num_digits` must be .* got \(1,\)'),
         (dict(num_digits=(-1, 2)), r'`num_digits` must be .* got \(-1, 2\)'),
-        (dict(seed=-1), '`seed` must not be negative, got -1'),
+        (dict(seed=-1), '`seed` must be an int of at least 0, got -1'),
     ],
     ids=str,
 )

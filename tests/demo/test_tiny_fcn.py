@@ -96,7 +96,10 @@ def test_it_has_batch_norm() -> None:
 @pytest.mark.parametrize(
     'kwargs, message',
     [
-        (dict(num_classes=1), '`num_classes` must be at least 2, got 1'),
+        (
+            dict(num_classes=1),
+            '`num_classes` must be an int .* got 1',
+        ),
         (dict(channels=()), '`channels` must not be empty'),
         (dict(class_weight=[1.0]), '`class_weight` must .* 11 .* got 1'),
     ],

@@ -113,7 +113,7 @@ def test_a_file_in_place_of_the_directory(tmp_path, header, warned):
     assert blocked.read_text() == 'mine'
     (line,) = warned
     assert f"cannot write the event file in '{blocked}': [Errno 17]" in line
-    assert 'Training goes on' in line
+    assert 'Training continues' in line
 
 
 def test_a_full_disk_costs_records_and_no_torn_line(

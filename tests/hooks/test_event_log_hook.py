@@ -397,15 +397,16 @@ def test_the_hook_changes_nothing(tmp_path):
 @pytest.mark.parametrize(
     ('interval', 'error', 'message'),
     [
-        (0, ValueError, '`interval` must be at least 1, got 0'),
-        (-5, ValueError, '`interval` must be at least 1, got -5'),
-        (1.5, TypeError, '`interval` must be an int, got 1.5'),
-        (True, TypeError, '`interval` must be an int, got True'),
-        ('50', TypeError, "`interval` must be an int, got '50'"),
+        (0, ValueError, 'got 0'),
+        (-5, ValueError, 'got -5'),
+        (1.5, ValueError, 'got 1.5'),
+        (True, TypeError, 'got True'),
+        ('50', TypeError, "got '50'"),
     ],
 )
 def test_a_wrong_interval(interval, error, message):
-    with pytest.raises(error, match=f'EventLogHook: {message}'):
+    message = f'EventLogHook: `interval` must be an int of .* 1, {message}'
+    with pytest.raises(error, match=message):
         EventLogHook(interval=interval)
 
 

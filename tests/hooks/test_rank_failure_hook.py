@@ -20,9 +20,10 @@ from tests.toys import toy_net
 
 
 @pytest.mark.parametrize('name', ['interval', 'lost_after', 'grace'])
-@pytest.mark.parametrize('value', [0, -1.0, 'soon'])
+@pytest.mark.parametrize('value', [0, -1.0, True, 'soon'])
 def test_bad_settings(name, value):
-    with pytest.raises(ValueError, match=f'`{name}` must be a positive numb'):
+    message = f'RankFailureHook: `{name}` must be a finite number above 0'
+    with pytest.raises((TypeError, ValueError), match=message):
         RankFailureHook(**{name: value})
 
 

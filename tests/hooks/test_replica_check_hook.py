@@ -23,11 +23,20 @@ from tests.toys import (
 )
 
 
-def test_bad_settings():
-    with pytest.raises(ValueError, match='`interval` must be a positive int'):
-        ReplicaCheckHook(interval=0)
-    with pytest.raises(ValueError, match=r"`action` must be one of .*'halt'"):
-        ReplicaCheckHook(action='halt')
+@pytest.mark.parametrize(
+    ('settings', 'message'),
+    [
+        (dict(interval=0), '`interval` must be an int of at least 1, got 0'),
+        (dict(interval=True), '`interval` must be an int .* got True'),
+        (dict(action='halt'), "`action` must be one of .* got 'halt'"),
+        (dict(optimizer='no'), "`optimizer` must be a bool, got 'no'"),
+        (dict(buffers=1), '`buffers` must be a bool, got 1'),
+    ],
+)
+def test_bad_settings(settings, message):
+    message = f'ReplicaCheckHook: {message}'
+    with pytest.raises((TypeError, ValueError), match=message):
+        ReplicaCheckHook(**settings)
 
 
 class Disturb(Hook):

@@ -328,7 +328,7 @@ def test_full_disk_does_not_end_the_training(
     assert checkpoints(tmp_path) == ['iter_6.pth']
     assert not [n for n in files(tmp_path) if n.startswith('.')]
     log = log_of(runner)
-    line = f'mmstable: iter_4.pth is not saved: {message}. Training goes on.'
+    line = f'mmstable: iter_4.pth is not saved: {message}. Training continues.'
     assert log.count(line) == 1
     assert f'The last good checkpoint is {tmp_path}/iter_2.pth.' in log
 

@@ -24,22 +24,25 @@ def optimizer(**kwargs):
             dict(policy='poli'),
             'PolicyLR: `policy` must be one of fixed, step, exp, poly, inv, '
             'CosineAnnealing, FlatCosineAnnealing, CosineRestart, cyclic, '
-            "OneCycle, LinearAnnealing, got 'poli'. Did you mean 'poly'?",
+            "OneCycle, LinearAnnealing, got 'poli'. Did you mean poly?",
         ),
         (dict(policy=None), 'PolicyLR: `policy` must be one of'),
         (dict(policy='step'), "policy 'step' needs `step`."),
         (
             dict(policy='step', step=0),
-            '`step` must be a positive int or a list of them, got 0.',
+            '`step` must be an int of at least 1 or a list of these, got 0.',
         ),
-        (dict(policy='step', step=[3, -1]), 'a list of them, got [3, -1]'),
+        (dict(policy='step', step=[3, -1]), 'a list of these, got [3, -1]'),
         (
             dict(policy='step', step=3, min_lrs=1),
-            "policy 'step' has no setting `min_lrs`; it has step, gamma, "
-            "min_lr. Did you mean 'min_lr'?",
+            "policy 'step': no setting `min_lrs`; there are step, gamma, "
+            'min_lr. Did you mean min_lr?',
         ),
-        (dict(policy='fixed', step=3), 'has no setting `step`; it has none.'),
-        (dict(policy='exp', gamma='x'), "`gamma` must be a number, got 'x'."),
+        (dict(policy='fixed', step=3), 'no setting `step`; there are none.'),
+        (
+            dict(policy='exp', gamma='x'),
+            "must be a finite number, got 'x'.",
+        ),
         (
             dict(policy='CosineAnnealing', end=9),
             'needs exactly one of `min_lr` and `min_lr_ratio`.',
@@ -50,7 +53,7 @@ def optimizer(**kwargs):
         ),
         (
             dict(policy='FlatCosineAnnealing', min_lr=0, start_percent=2),
-            '`start_percent` must be between 0 and 1, got 2.',
+            'must be a finite number of at least 0 and at most 1, got 2.',
         ),
         (
             dict(policy='CosineRestart', min_lr=0, periods=[2, 3]),
@@ -96,17 +99,16 @@ def optimizer(**kwargs):
         ),
         (
             dict(policy='fixed', warmup='cosine', warmup_iters=3),
-            '`warmup` must be None or one of constant, linear, exp, got '
-            "'cosine'.",
+            "`warmup` must be one of constant, linear, exp, got 'cosine'.",
         ),
         (
             dict(policy='fixed', warmup='linear'),
-            '`warmup_iters` must be a positive int, got 0.',
+            '`warmup_iters` must be an int of at least 1, got 0.',
         ),
         (
             dict(policy='fixed', warmup='exp', warmup_iters=3)
             | dict(warmup_ratio=0),
-            '`warmup_ratio` must be above 0 and at most 1, got 0.',
+            'must be a finite number above 0 and at most 1, got 0.',
         ),
         (
             dict(policy='fixed', warmup='exp', warmup_iters=3),
@@ -117,7 +119,8 @@ def optimizer(**kwargs):
     ],
 )
 def test_wrong_settings_are_named(settings, message):
-    with pytest.raises(ValueError, match=re.escape(message)):
+    error = (TypeError, ValueError)
+    with pytest.raises(error, match=re.escape(message)):
         PolicyLR(optimizer(lr=0.1), **settings)
 
 

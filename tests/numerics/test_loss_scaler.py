@@ -113,7 +113,7 @@ def test_configured_settings_win():
         'growth_interval 7 in the checkpoint, 2000 configured',
         'max_scale 1048576.0 in the checkpoint, 1024.0 configured',
         'scale 65536.0 in the checkpoint, but it must be in [1.0, 1024.0]: '
-        'going on with 1024.0',
+        '1024.0 is used',
     ]
 
 

@@ -263,11 +263,23 @@ def test_several_wrappers_in_a_dict():
     assert b.skipped_steps == 1
 
 
-@pytest.mark.parametrize('counts', [0, -1, 1.5, '2'])
-def test_bad_accumulative_counts(counts):
+@pytest.mark.parametrize(
+    ('settings', 'message'),
+    [
+        (dict(accumulative_counts=0), 'an int of at least 1, got 0'),
+        (dict(accumulative_counts=1.5), 'an int of at least 1, got 1.5'),
+        (dict(accumulative_counts='2'), "an int of at least 1, got '2'"),
+        (dict(accumulative_counts=True), 'an int of at least 1, got True'),
+        (dict(protect_buffers='yes'), "a bool, got 'yes'"),
+        (dict(name_ranks=3), 'a bool, got 3'),
+    ],
+)
+def test_bad_settings(settings, message):
     optimizer = torch.optim.SGD(toy_net().parameters(), lr=0.1)
-    with pytest.raises(ValueError, match='`accumulative_counts` must be a'):
-        SafeOptimWrapper(optimizer, accumulative_counts=counts)
+    (name,) = settings
+    message = f'SafeOptimWrapper: `{name}` must be {message}'
+    with pytest.raises((TypeError, ValueError), match=message):
+        SafeOptimWrapper(optimizer, **settings)
 
 
 @pytest.mark.parametrize('precision', PRECISIONS)

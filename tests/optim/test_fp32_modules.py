@@ -189,7 +189,7 @@ def test_a_name_that_matches_nothing():
         fp32_modules=['backbon'],
     )
     with pytest.raises(
-        ValueError, match="'backbon' matches no module .* to it: 'backbone'"
+        ValueError, match="'backbon' matches nothing. Did you mean backbone"
     ):
         wrapper.initialize_count_status(net, 0, 10)
 
@@ -197,9 +197,9 @@ def test_a_name_that_matches_nothing():
 @pytest.mark.parametrize(
     ('patterns', 'message'),
     [
-        ([3], 'must be a module name or a regular expression, got 3'),
-        ([''], "must be a module name or a regular expression, got ''"),
-        (['(a'], r"'\(a' is not a regular expression"),
+        ([3], 'must be a name or a regular expression, got 3'),
+        ([''], "must be a name or a regular expression, got ''"),
+        (['(a'], r"must be a regular expression \(missing .* got '\(a'"),
     ],
 )
 def test_bad_patterns(patterns, message):

@@ -81,13 +81,13 @@ def test_a_fault_is_named(tmp_path):
         (
             'SafeAmpOptimWrapper',
             dict(loss_scale=1024.0),
-            'mmstable: fp16 mixed precision enabled (loss_scale=1024.0, '
+            'mmstable: FP16 mixed precision enabled (loss_scale=1024.0, '
             'floor 1.0, clip max_norm=35)',
         ),
         (
             'SafeAmpOptimWrapper',
             dict(dtype='bfloat16'),
-            'mmstable: bf16 mixed precision enabled (clip max_norm=35)',
+            'mmstable: BF16 mixed precision enabled (clip max_norm=35)',
         ),
         (
             'SafeOptimWrapper',

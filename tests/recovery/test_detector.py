@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from mmstable.events import Fault, Outcome, StepReport
-from mmstable.messages.guard_wording import make_guard_wording
 from mmstable.recovery.detector import DivergenceDetector
 
 SPIKES = dict(window=10, warmup=5, threshold=9.0)
@@ -13,11 +12,9 @@ SPIKES = dict(window=10, warmup=5, threshold=9.0)
 
 def make(**limits):
     settings = dict(
-        window=20, max_rate=0.5, max_in_a_row=3, calibration_steps=0
+        window=20, max_rate=0.5, max_consecutive_bad=3, calibration_steps=0
     )
-    detector = DivergenceDetector(
-        {**settings, **limits}, SPIKES, make_guard_wording('en')
-    )
+    detector = DivergenceDetector({**settings, **limits}, SPIKES)
     detector.follow(['a', 'b'])
     return detector
 
@@ -60,7 +57,7 @@ def test_the_rate_of_bad_steps_counts_over_a_window():
 
 
 def test_a_series_of_one_optimizer_is_not_ended_by_another():
-    detector = make(max_in_a_row=9)
+    detector = make(max_consecutive_bad=9)
     for iteration in (1, 2, 3):
         judge(detector, bad(iteration), name='a')
         judge(detector, good(iteration), name='b')

@@ -58,7 +58,7 @@ def test_of_equal_actions_poison_is_graver_and_then_the_first_counts():
 @pytest.mark.parametrize(
     ('actions', 'message'),
     [
-        (dict(nan='warn'), "^Guard: `actions` is for .*, got 'nan'"),
+        (dict(nan='warn'), '^Guard: `actions`: no setting `nan`; there'),
         (
             dict(poisoned='skip'),
             r"`actions\['poisoned'\]` must be one of rollback, warn, stop, "

@@ -1,5 +1,5 @@
 # Nothing is done but telling: to see what a policy would react to before it
-# is trusted. Bad steps are still left out by the optimizer wrapper. Wired as
+# is trusted. Bad steps are still skipped by the optimizer wrapper. Wired as
 # default.py says.
 stability = dict(
     optim_wrapper=dict(),

@@ -11,7 +11,7 @@ stability = dict(
     ),
     guard=dict(
         type='mmstable.DivergenceGuardHook',
-        # Spikes are left out before they are made.
+        # Spikes are skipped before they reach the weights.
         actions=dict(spike='skip'),
         spike=dict(threshold=6.0, window=50, warmup=25),
         max_consecutive_bad=3,

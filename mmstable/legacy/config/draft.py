@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
 from mmstable.errors import UsageError
+from mmstable.settings import known_settings
 
 
 class Weight(Enum):
@@ -119,18 +120,21 @@ class Draft:
         self, path: str, settings: Iterable[str], known: Iterable[str]
     ) -> None:
         """Refuse arguments that mmcv would have refused, too."""
-        known = list(known)
-        for name in settings:
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f" Did you mean '{near[0]}'?" if near else ''
-            raise UsageError(
-                f'{path}: there is no setting `{name}`; there are '
-                f'{", ".join(known)}.{hint}'
-            )
+        with usage_errors():
+            known_settings(path, settings, list(known))
 
     def _came_from(self, key: str, origins: Iterable[str]) -> None:
         known = self.origins.setdefault(key, [])
         known.extend(name for name in origins if name not in known)
+
+
+@contextmanager
+def usage_errors() -> Iterator[None]:
+    """Turn what a check refuses into a mistake of the config's author."""
+    try:
+        yield
+    except (TypeError, ValueError) as error:
+        raise UsageError(str(error)) from error
 
 
 def take_dict(draft: Draft, key: str) -> dict[str, Any] | None:

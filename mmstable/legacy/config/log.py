@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from mmstable.errors import UsageError
-from mmstable.legacy.config.draft import Draft, take_dict
+from mmstable.legacy.config.draft import Draft, take_dict, usage_errors
+from mmstable.settings import integer
 
 # From hooks of mmcv to back-ends of mmengine, and the arguments that both
 # have.
@@ -48,10 +49,8 @@ def translate_log(draft: Draft) -> None:
     interval = config.pop('interval', _DEFAULT_INTERVAL)
     hooks = config.pop('hooks', None) or []
     draft.unknown('log_config', config, ['interval', 'hooks'])
-    if not isinstance(interval, int) or interval < 1:
-        raise UsageError(
-            f'log_config.interval: must be a positive int, got {interval!r}.'
-        )
+    with usage_errors():
+        interval = integer('log_config', 'interval', interval)
     text: Mapping[str, Any] = next(
         (one for one in hooks if _kind(one) == 'TextLoggerHook'), {}
     )

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from mmstable.errors import UsageError
-from mmstable.legacy.config.draft import Draft, take_dict
+from mmstable.legacy.config.draft import Draft, take_dict, usage_errors
+from mmstable.settings import integer
 
 _EPOCHS = ('max_epochs', 'mmstable.SafeEpochBasedTrainLoop')
 _ITERS = ('max_iters', 'mmstable.SafeIterBasedTrainLoop')
@@ -60,11 +61,8 @@ def _put_loop(draft: Draft, runner: dict[str, Any], old: list[str]) -> None:
         )
     if length not in runner:
         raise UsageError(f'{old[0]}: {kind} needs `{length}`.')
-    total = runner.pop(length)
-    if not isinstance(total, int) or total < 1:
-        raise UsageError(
-            f'{old[0]}: `{length}` must be a positive int, got {total!r}.'
-        )
+    with usage_errors():
+        total = integer(old[0], length, runner.pop(length))
     for name, value in runner.items():
         if value is not None:
             draft.warn(f'runner.{name}', 'the train loop has nothing like it')

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import difflib
-
 from mmstable.legacy.config.draft import Draft
 from mmstable.legacy.config.keys import OLD_KEYS
+from mmstable.settings import did_you_mean, nearest
 
 # High enough to let variables like `dataset` or `optimizer_cfg` pass.
 _LIKENESS = 0.9
@@ -16,10 +15,10 @@ def find_misspelt(draft: Draft) -> None:
     for key in draft.settings:
         if key in draft.origins or key in OLD_KEYS:
             continue
-        near = difflib.get_close_matches(key, OLD_KEYS, 1, _LIKENESS)
+        near = nearest(key, OLD_KEYS, _LIKENESS)
         if near:
             draft.leave(
                 key,
-                'neither mmcv nor mmengine reads a key of this name. Did '
-                f'you mean {near[0]}?',
+                'neither mmcv nor mmengine reads a key of this name.'
+                f'{did_you_mean(key, near)}',
             )

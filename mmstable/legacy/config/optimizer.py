@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from mmstable.errors import UsageError
-from mmstable.legacy.config.draft import Draft, take_dict
+from mmstable.legacy.config.draft import Draft, take_dict, usage_errors
 from mmstable.legacy.config.loss_scale import translate_loss_scale
 from mmstable.numerics.clip_settings import parse_clip_grad
+from mmstable.settings import integer
 
 _SAFE = 'mmstable.SafeOptimWrapper'
 _SAFE_AMP = 'mmstable.SafeAmpOptimWrapper'
@@ -199,12 +200,8 @@ def _set_accumulation(
     draft: Draft, wrapper: dict[str, Any], settings: Mapping[str, Any]
 ) -> None:
     for name in _ACCUMULATE:
-        count = settings.get(name, 1)
-        if not isinstance(count, int) or count < 1:
-            raise UsageError(
-                f'optimizer_config.{name}: must be a positive int, got '
-                f'{count!r}.'
-            )
+        with usage_errors():
+            count = integer('optimizer_config', name, settings.get(name, 1))
         if count == 1:
             continue
         known = wrapper.setdefault('accumulative_counts', count)

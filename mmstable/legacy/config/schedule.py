@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from mmstable.errors import UsageError
-from mmstable.legacy.config.draft import Draft, take_dict
+from mmstable.legacy.config.draft import Draft, take_dict, usage_errors
 from mmstable.legacy.schedules.policies import (
     LR_POLICIES,
     MOMENTUM_POLICIES,
@@ -134,25 +134,21 @@ class _Schedule:
             raise UsageError(
                 f'{self.key}: `warmup_by_epoch` needs a run by epochs.'
             )
-        try:
+        with usage_errors():
             check_warmup(
                 self.key,
                 taken['warmup'],
                 taken.get('warmup_iters', 0),
                 taken['warmup_ratio'],
             )
-        except ValueError as error:
-            raise UsageError(str(error)) from error
         return taken
 
     def _check(self, policy: str) -> None:
         words = (PolicyLR if self.is_lr else PolicyMomentum).words
-        try:
+        with usage_errors():
             check_settings(
                 self.key, policy, self.policies[policy], self.config, words
             )
-        except ValueError as error:
-            raise UsageError(str(error)) from error
 
     @staticmethod
     def _count(by_epoch: bool, warmup: dict[str, Any]) -> dict[str, Any]:

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, Callable
 
 from mmstable.legacy.schedules.policies import Policy
 from mmstable.legacy.schedules.warmup import WARMUPS
+from mmstable.settings import (
+    flag,
+    integer,
+    integers,
+    is_number,
+    known_settings,
+    number,
+    one_of,
+    refuse,
+)
 
 # Arguments of every policy, which are no settings.
 _PLACE = ('base', 'done', 'total')
@@ -35,10 +45,7 @@ def find_policy(where: str, name: Any, policies: Mapping[str, Policy]) -> str:
     for known in policies:
         if isinstance(name, str) and known.lower() == name.lower():
             return known
-    raise ValueError(
-        f'{where}: `policy` must be one of {", ".join(policies)}, got '
-        f'{name!r}.{_near(str(name), policies)}'
-    )
+    return one_of(where, 'policy', name, policies)
 
 
 def check_settings(
@@ -65,43 +72,23 @@ def check_settings(
         for name, parameter in inspect.signature(function).parameters.items()
         if name not in _PLACE
     }
-    for name in settings:
-        if name not in known:
-            raise ValueError(
-                f'{where} has no setting `{name}`; it has '
-                f'{", ".join(known) or "none"}.{_near(name, known)}'
-            )
+    known_settings(where, settings, known)
     for name, default in known.items():
         if default is inspect.Parameter.empty and name not in settings:
             raise ValueError(f'{where} needs `{name}`.')
     given = {words.get(name, name): settings[name] for name in settings}
     _check_minimum(where, function, given, back)
     for name, value in given.items():
-        check = _CHECKS.get(name)
-        if check is not None and value is not None and not check[0](value):
-            raise ValueError(
-                f'{where}: `{back.get(name, name)}` must be {check[1]}, got '
-                f'{value!r}.'
-            )
+        if name in _CHECKS and value is not None:
+            _CHECKS[name](where, back.get(name, name), value)
     _check_periods(where, given)
 
 
 def check_warmup(where: str, kind: Any, length: Any, ratio: Any) -> None:
     """Refuse a warm-up that there is not."""
-    if kind not in WARMUPS:
-        raise ValueError(
-            f'{where}: `warmup` must be None or one of {", ".join(WARMUPS)}, '
-            f'got {kind!r}.'
-        )
-    if not _is_count(length):
-        raise ValueError(
-            f'{where}: `warmup_iters` must be a positive int, got {length!r}.'
-        )
-    if not (_is_number(ratio) and 0 < ratio <= 1):
-        raise ValueError(
-            f'{where}: `warmup_ratio` must be above 0 and at most 1, got '
-            f'{ratio!r}.'
-        )
+    one_of(where, 'warmup', kind, WARMUPS)
+    integer(where, 'warmup_iters', length)
+    number(where, 'warmup_ratio', ratio, above=0, at_most=1)
 
 
 def check_length(
@@ -155,68 +142,41 @@ def _check_periods(where: str, given: Mapping[str, Any]) -> None:
         )
 
 
-def _near(name: str, known: Iterable[str]) -> str:
-    near = difflib.get_close_matches(name, list(known), n=1)
-    return f" Did you mean '{near[0]}'?" if near else ''
+def _check_list(where: str, name: str, value: Any) -> None:
+    if not isinstance(value, (list, tuple)):
+        refuse(where, name, 'a list of ints', value)
+    integers(where, name, value)
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
+def _check_weights(where: str, name: str, value: Any) -> None:
+    is_list = isinstance(value, (list, tuple))
+    if not is_list or not all(map(is_number, value)):
+        refuse(where, name, 'a list of numbers', value)
 
 
-def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value > 0
+def _check_ratios(where: str, name: str, value: Any) -> None:
+    ratios = value if isinstance(value, (list, tuple)) else [value]
+    if len(ratios) not in (1, 2) or not all(map(is_number, ratios)):
+        refuse(where, name, 'a number or a pair of numbers', value)
 
 
-def _are_counts(value: Any) -> bool:
-    return (
-        isinstance(value, (list, tuple))
-        and len(value) > 0
-        and all(map(_is_count, value))
-    )
-
-
-def _are_ratios(value: Any) -> bool:
-    if _is_number(value):
-        return True
-    return (
-        isinstance(value, (list, tuple))
-        and len(value) in (1, 2)
-        and all(map(_is_number, value))
-    )
-
-
-_CHECKS = {
-    'step': (
-        lambda v: _is_count(v) or _are_counts(v),
-        'a positive int or a list of them',
-    ),
-    'gamma': (_is_number, 'a number'),
-    'power': (_is_number, 'a number'),
-    'minimum': (_is_number, 'a number'),
-    'minimum_ratio': (_is_number, 'a number'),
-    'start_percent': (
-        lambda v: _is_number(v) and 0 <= v <= 1,
-        'between 0 and 1',
-    ),
-    'periods': (_are_counts, 'a list of positive ints'),
-    'restart_weights': (
-        lambda v: isinstance(v, (list, tuple)) and all(map(_is_number, v)),
-        'a list of numbers',
-    ),
-    'target_ratio': (_are_ratios, 'a number or a pair of numbers'),
-    'cyclic_times': (_is_count, 'a positive int'),
-    'step_ratio_up': (
-        lambda v: _is_number(v) and 0 <= v < 1,
-        'at least 0 and below 1',
-    ),
-    'anneal_strategy': (lambda v: v in ('cos', 'linear'), "'cos' or 'linear'"),
-    'pct_start': (lambda v: _is_number(v) and 0 <= v <= 1, 'between 0 and 1'),
-    'total_steps': (_is_count, 'a positive int'),
-    'div_factor': (lambda v: _is_number(v) and v > 0, 'a positive number'),
-    'final_div_factor': (
-        lambda v: _is_number(v) and v > 0,
-        'a positive number',
-    ),
-    'three_phase': (lambda v: isinstance(v, bool), 'a bool'),
+_share = partial(number, at_least=0, at_most=1)
+_CHECKS: Mapping[str, Callable[[str, str, Any], Any]] = {
+    'step': integers,
+    'gamma': number,
+    'power': number,
+    'minimum': number,
+    'minimum_ratio': number,
+    'start_percent': _share,
+    'periods': _check_list,
+    'restart_weights': _check_weights,
+    'target_ratio': _check_ratios,
+    'cyclic_times': integer,
+    'step_ratio_up': partial(number, at_least=0, below=1),
+    'anneal_strategy': partial(one_of, known=('cos', 'linear')),
+    'pct_start': _share,
+    'total_steps': integer,
+    'div_factor': partial(number, above=0),
+    'final_div_factor': partial(number, above=0),
+    'three_phase': flag,
 }

@@ -1,0 +1,26 @@
+"""All messages by key, one file for each subject."""
+
+from __future__ import annotations
+
+from mmstable.messages.catalogue import (
+    checkpoints,
+    data,
+    fault_injection,
+    guard,
+    ranks,
+    resume,
+    steps,
+    wrappers,
+)
+from mmstable.messages.message import Message
+
+CATALOGUE: dict[str, Message] = {
+    **steps.MESSAGES,
+    **wrappers.MESSAGES,
+    **guard.MESSAGES,
+    **checkpoints.MESSAGES,
+    **resume.MESSAGES,
+    **ranks.MESSAGES,
+    **data.MESSAGES,
+    **fault_injection.MESSAGES,
+}

@@ -1,0 +1,65 @@
+"""About batches, and the position in the data."""
+
+from __future__ import annotations
+
+from mmstable.messages.message import Message
+
+MESSAGES = {
+    'data.composition': Message(
+        en='{setting}: 1 step = {counts} iterations (accumulative_counts) x '
+        '{ranks:rank|ranks} x batch_size {batch_size} = {samples} samples; '
+        '{iterations} iterations = {steps:step|steps}{rest}.',
+        zh_cn='{setting}：1 步 = {counts} 次迭代 (accumulative_counts) x '
+        '{ranks} 个 rank x batch_size {batch_size} = {samples} 个样本；'
+        '{iterations} 次迭代 = {steps} 步{rest}。',
+    ),
+    'data.short_step': Message(
+        en=', and a last one of {iterations:iteration|iterations}',
+        zh_cn='，另有最后一步只含 {iterations} 次迭代',
+    ),
+    'data.no_short_step': Message(
+        en=', none of the last {iterations:iteration|iterations}',
+        zh_cn='，最后 {iterations} 次迭代不构成一步',
+    ),
+    'data.starts_again': Message(
+        en='The data was used once and starts again, and so on. With '
+        'InfiniteSampler workers would not have to restart.',
+        zh_cn='数据已用完一遍，从头开始，以后也是如此。使用 InfiniteSampler '
+        '时 worker 无需重新启动。',
+    ),
+    'data.rereading': Message(
+        en='Read {done} of {count} past batches, {seconds:.0f} s left.',
+        zh_cn='已重读 {done}/{count} 个过去的 batch，剩余 {seconds:.0f} 秒。',
+    ),
+    'data.reread': Message(
+        en='Read {count} past batches again in {seconds:.1f} s.',
+        zh_cn='用 {seconds:.1f} 秒重读了 {count} 个过去的 batch。',
+    ),
+    'data.seed': Message(
+        en='The seed of the sampler is {seed} again, not {configured}.',
+        zh_cn='sampler 的种子恢复为 {seed}，而不是 {configured}。',
+    ),
+    'data.changed': Message(
+        en='The data is not as it was when the checkpoint was saved: '
+        '{changes}. Training resumes after the same number of samples, at '
+        'batch {batch} of epoch {epoch} of the data.',
+        zh_cn='数据与保存 checkpoint 时不同：{changes}。训练从相同的样本数之后'
+        '恢复，即数据的第 {epoch} 个 epoch 的第 {batch} 个 batch。',
+    ),
+    'data.skipping': Message(
+        en='Resuming at batch {batch} of the data, without reading those '
+        'before it.',
+        zh_cn='从数据的第 {batch} 个 batch 恢复，不读取之前的 batch。',
+    ),
+    'data.epoch_length': Message(
+        en='An epoch has {length} iterations now: iteration {before} of the '
+        'checkpoint is iteration {now} of this run.',
+        zh_cn='现在一个 epoch 有 {length} 次迭代：checkpoint 的第 {before} '
+        '次迭代即本次训练的第 {now} 次迭代。',
+    ),
+    'loop.hook_failed': Message(
+        en='{hook}.on_exception failed; the error that it was called for '
+        'follows.',
+        zh_cn='{hook}.on_exception 失败；引发它的错误如下。',
+    ),
+}

@@ -1,0 +1,205 @@
+"""Is this setting valid?  If not, one sentence says what is allowed.
+
+Every check takes the owner of the setting, its name and its value, and
+returns the value. A wrong type is a ``TypeError``, a wrong value a
+``ValueError``. A bool is never a number.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+import warnings
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, NoReturn
+
+
+def is_number(value: Any) -> bool:
+    """Whether a value is a finite number, and not a bool."""
+    return _is_numeric(value) and math.isfinite(value)
+
+
+def integer(owner: str, name: str, value: Any, at_least: int = 1) -> int:
+    """Check an int of at least so much; 1e4 is one, too."""
+    if not _is_whole(value, at_least):
+        rule = f'an int of at least {at_least}'
+        refuse(owner, name, rule, value, _is_numeric(value))
+    return int(value)
+
+
+def integers(
+    owner: str, name: str, value: Any, at_least: int = 1
+) -> list[int]:
+    """Check an int, or a list of at least one."""
+    listed = list(value) if isinstance(value, (list, tuple)) else [value]
+    if not listed or not all(_is_whole(one, at_least) for one in listed):
+        rule = f'an int of at least {at_least} or a list of these'
+        refuse(owner, name, rule, value)
+    return [int(one) for one in listed]
+
+
+def number(
+    owner: str,
+    name: str,
+    value: Any,
+    at_least: float = -math.inf,
+    above: float = -math.inf,
+    at_most: float = math.inf,
+    below: float = math.inf,
+) -> float:
+    """Check a finite number within bounds; what is not given is no bound."""
+    if is_number(value) and (
+        at_least <= value <= at_most and above < value < below
+    ):
+        return float(value)
+    bounds = {
+        'of at least': at_least,
+        'above': above,
+        'at most': at_most,
+        'below': below,
+    }
+    given = [f'{k} {v:g}' for k, v in bounds.items() if math.isfinite(v)]
+    rule = ' '.join(['a finite number', ' and '.join(given)]).strip()
+    refuse(owner, name, rule, value, _is_numeric(value))
+
+
+def flag(owner: str, name: str, value: Any) -> bool:
+    """Check a bool."""
+    if not isinstance(value, bool):
+        refuse(owner, name, 'a bool', value, right_type=False)
+    return value
+
+
+def one_of(owner: str, name: str, value: Any, known: Collection[str]) -> str:
+    """Check one of several words."""
+    if not isinstance(value, str) or value not in known:
+        rule = f'one of {", ".join(known)}'
+        hint = did_you_mean(value, known)
+        refuse(owner, name, rule, value, hint=hint)
+    return value
+
+
+def text(owner: str, name: str, value: Any) -> str:
+    """Check a str that is not empty."""
+    if not isinstance(value, str) or not value:
+        refuse(owner, name, 'a str that is not empty', value, right_type=False)
+    return value
+
+
+def names(owner: str, name: str, value: Any) -> tuple[str, ...]:
+    """Check one name or a list of names."""
+    listed = [value] if isinstance(value, str) else value
+    if not isinstance(listed, (list, tuple)) or not all(
+        isinstance(one, str) and one for one in listed
+    ):
+        rule = 'a name or a list of names'
+        refuse(owner, name, rule, value, right_type=False)
+    return tuple(listed)
+
+
+def pattern(owner: str, name: str, value: Any) -> re.Pattern[str]:
+    """Check a name or a regular expression."""
+    if not isinstance(value, str) or not value:
+        rule = 'a name or a regular expression'
+        refuse(owner, name, rule, value, right_type=False)
+    try:
+        return re.compile(value)
+    except re.error as error:
+        rule = f'a regular expression ({error})'
+        refuse(owner, name, rule, value)
+
+
+def mapping(owner: str, name: str, value: Any) -> dict[str, Any]:
+    """Check a dict; None is an empty one."""
+    if value is not None and not isinstance(value, Mapping):
+        refuse(owner, name, 'a dict', value, right_type=False)
+    return dict(value or {})
+
+
+def known_settings(
+    owner: str, given: Iterable[str], known: Collection[str]
+) -> None:
+    """Refuse settings that there are not."""
+    for name in given:
+        if name not in known:
+            listed = ', '.join(known) or 'none'
+            raise ValueError(
+                f'{_prefix(owner)}no setting `{name}`; there are {listed}.'
+                f'{did_you_mean(name, known)}'
+            )
+
+
+def renamed(owner: str, old: str, new: str, value: Any, default: Any) -> Any:
+    """The value of a setting that a config may give by its former name.
+
+    Args:
+        owner (str): Whose setting it is.
+        old (str): Its former name.
+        new (str): Its name.
+        value (Any): What was given by the former name; None for nothing.
+        default (Any): What was given by the new name.
+    """
+    if value is None:
+        return default
+    # Shown to users by default, unlike a DeprecationWarning.
+    warnings.warn(
+        f'{owner}: `{old}` is called `{new}` now; please rename it.',
+        FutureWarning,
+        stacklevel=3,
+    )
+    return value
+
+
+def refuse(
+    owner: str,
+    name: str,
+    rule: str,
+    value: Any,
+    right_type: bool = True,
+    hint: str = '',
+) -> NoReturn:
+    """Raise the error that all checks raise.
+
+    Args:
+        owner (str): Whose setting it is; '' if the caller adds that.
+        name (str): The setting.
+        rule (str): What it must be.
+        value (Any): What it is.
+        right_type (bool): Whether only the value is wrong. Defaults to True.
+        hint (str): What to add. Defaults to ''.
+    """
+    error = ValueError if right_type else TypeError
+    text = f'`{name}` must be {rule}, got {value!r}.{hint}'
+    raise error(_prefix(owner) + text)
+
+
+def nearest(word: str, known: Iterable[str], cutoff: float = 0.6) -> list[str]:
+    """At most three of the known words that look like this one."""
+    return difflib.get_close_matches(word, list(known), n=3, cutoff=cutoff)
+
+
+def did_you_mean(word: Any, known: Iterable[str]) -> str:
+    """A sentence with the nearest words, or nothing at all."""
+    near = nearest(word, known) if isinstance(word, str) else []
+    return f' Did you mean {" or ".join(near)}?' if near else ''
+
+
+def no_match(name: str, text: str, known: Collection[str]) -> str:
+    """What to say of a name, or a pattern, that fits none of many names."""
+    some = list(known)[:5]
+    listed = ', '.join(some) + ', ...' * (len(known) > len(some))
+    hint = did_you_mean(text, known) or f' There is {listed or "nothing"}.'
+    return f'`{name}` {text!r} matches nothing.{hint}'
+
+
+def _is_numeric(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _is_whole(value: Any, at_least: int) -> bool:
+    return is_number(value) and value == int(value) and value >= at_least
+
+
+def _prefix(owner: str) -> str:
+    return f'{owner}: ' if owner else ''
