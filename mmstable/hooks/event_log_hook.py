@@ -16,6 +16,9 @@ from mmstable.events.run_recorder import RunRecorder
 from mmstable.optim.new_steps import record_losses, wrappers_of
 from mmstable.registry import HOOKS, register_globally
 
+# Characters, each of which can take twelve bytes of a line.
+_LONGEST_TRACEBACK = 1 << 18
+
 
 @register_globally(HOOKS)
 class EventLogHook(Hook):
@@ -134,6 +137,7 @@ class EventLogHook(Hook):
         self._recorder.end(
             runner.iter,
             'stopped' if stopped else 'exception',
-            ''.join(lines),
+            # Its end says what happened; a message can have any length.
+            ''.join(lines)[-_LONGEST_TRACEBACK:],
         )
         self._recorder = None

@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 NAME = "a b'c\x1b[31m\u202e"
 CONFIG = """
 experiment_name = __import__('uuid').uuid4().hex
-custom_imports = dict(imports=['toy_tool_project'])
+custom_imports = dict(imports=['toy_tool_project', 'fail_at_hook'])
 model = dict(type='ToyToolModel')
 train_dataloader = dict(
     batch_size=2,
@@ -60,7 +60,8 @@ def project(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> tuple[Path, dict[str, str]]:
     """A folder to work in, and the environment to run commands there."""
-    (tmp_path / 'toy_tool_project.py').write_text(TOY + FAIL_AT)
+    (tmp_path / 'toy_tool_project.py').write_text(TOY)
+    (tmp_path / 'fail_at_hook.py').write_text(FAIL_AT)
     (tmp_path / 'my config.py').write_text(CONFIG)
     # What pip installs; here without installing anything.
     command = tmp_path / 'bin' / 'mmstable'
