@@ -26,6 +26,9 @@ from mmstable.settings import integer
 # What every rank writes down; the rest is the same on all of them.
 _OF_EACH_RANK = (StepReport, Injection)
 
+# Characters, each of which can take twelve bytes of a line.
+_LONGEST_TRACEBACK = 1 << 18
+
 
 @register_globally(HOOKS)
 class EventLogHook(StepHook):
@@ -98,7 +101,9 @@ class EventLogHook(StepHook):
         )
         stopped = isinstance(exception, StoppedBySignal)
         reason = 'stopped' if stopped else 'exception'
-        self._end(runner, reason, ''.join(lines))
+        # Its end says what happened; a message can have any length.
+        traceback_text = ''.join(lines)[-_LONGEST_TRACEBACK:]
+        self._end(runner, reason, traceback_text)
 
     def _write(self, event: Event) -> None:
         if self._log is None:

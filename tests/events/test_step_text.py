@@ -65,16 +65,18 @@ HEAD = Culprit('head.weight', 'NaN')
     ],
 )
 def test_english(report, line):
-    found = describe_step('Iter 7', StepReport(**report), True, max_names=2)
+    found = describe_step(
+        'Iter 7', StepReport.now(**report), True, max_names=2
+    )
     assert found == line
 
 
 def test_chinese():
     use_language('zh_cn')
-    report = StepReport(
+    report = StepReport.now(
         7,
-        Outcome.APPLIED,
-        Fault.NAN_GRAD,
+        outcome=Outcome.APPLIED,
+        fault=Fault.NAN_GRAD,
         culprits=(HEAD,),
         origins=(Origin(1, 'node7', 'cuda:1', 'gradient'),),
     )

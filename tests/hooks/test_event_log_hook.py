@@ -437,11 +437,14 @@ def test_a_poisoned_state_is_recorded(tmp_path):
     assert culprit.kind == 'NaN'
 
 
-def test_an_exception_is_the_end_with_its_traceback(tmp_path):
+@pytest.mark.parametrize(
+    'extra', ['', '\U0001f600' * 10**6], ids=['short', 'long']
+)
+def test_an_exception_is_the_end_with_its_traceback(tmp_path, extra):
     class Fail(Hook):
         def after_train_iter(self, runner, *args, **kwargs):
             if runner.iter == 2:
-                raise RuntimeError('no more')
+                raise RuntimeError(f'{extra}no more')
 
     runner = toy_runner(
         tmp_path,
@@ -452,4 +455,5 @@ def test_an_exception_is_the_end_with_its_traceback(tmp_path):
         runner.train()
     (end,) = events_of(runner, RunEnd)
     assert end.reason == 'exception'
-    assert "raise RuntimeError('no more')" in end.traceback
+    assert end.traceback.endswith('no more\n')
+    assert extra or "raise RuntimeError(f'{extra}no more')" in end.traceback

@@ -160,7 +160,9 @@ def test_settings_are_read_and_set():
     assert scaler.get_backoff_factor() == 0.25
     assert scaler.get_growth_interval() == 7
     assert scaler.policy.hysteresis == 2
-    with pytest.raises(ValueError, match='`growth_factor` must be above 1'):
+    with pytest.raises(
+        ValueError, match='`growth_factor` must be a finite number above 1'
+    ):
         scaler.set_growth_factor(1.0)
 
 

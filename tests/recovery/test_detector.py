@@ -20,15 +20,19 @@ def make(**limits):
 
 
 def good(iteration, norm=None):
-    return StepReport(iteration, Outcome.APPLIED, grad_norm=norm)
+    return StepReport.now(iteration, outcome=Outcome.APPLIED, grad_norm=norm)
 
 
 def bad(iteration, fault=Fault.NAN_LOSS):
-    return StepReport(iteration, Outcome.SKIPPED, fault)
+    return StepReport.now(iteration, outcome=Outcome.SKIPPED, fault=fault)
 
 
 def judge(detector, *reports, name='a'):
-    return [detector.judge_step(name, report) for report in reports]
+    found, applied = [], 0
+    for report in reports:
+        applied += report.applied
+        found.append(detector.judge_step(name, report, applied))
+    return found
 
 
 def test_bad_steps_in_a_row_are_an_incident():

@@ -12,8 +12,13 @@ from mmstable.recovery.guard_text import (
 
 
 def done(action, **facts):
-    return Intervention(
-        9, action, Fault.SPIKE, 'loss jumped', since=8, **facts
+    return Intervention.now(
+        9,
+        action=action,
+        fault=Fault.SPIKE,
+        reason='loss jumped',
+        since=8,
+        **facts,
     )
 
 
