@@ -6,7 +6,8 @@ from mmstable.events import Culprit, Fault, Origin, Outcome, StepReport
 from mmstable.events.step_text import describe_step
 from mmstable.messages import use_language
 
-SKIPPED = dict(iteration=7, outcome=Outcome.SKIPPED)
+STEP = dict(iteration=7, time=0.0)
+SKIPPED = dict(STEP, outcome=Outcome.SKIPPED)
 HEAD = Culprit('head.weight', 'NaN')
 
 
@@ -32,7 +33,7 @@ HEAD = Culprit('head.weight', 'NaN')
         ),
         (
             dict(
-                iteration=7,
+                STEP,
                 outcome=Outcome.APPLIED,
                 fault=Fault.NAN_LOSS,
                 loss_terms=('loss_bbox', 'loss_cls'),
@@ -72,9 +73,9 @@ def test_english(report, line):
 def test_chinese():
     use_language('zh_cn')
     report = StepReport(
-        7,
-        Outcome.APPLIED,
-        Fault.NAN_GRAD,
+        **STEP,
+        outcome=Outcome.APPLIED,
+        fault=Fault.NAN_GRAD,
         culprits=(HEAD,),
         origins=(Origin(1, 'node7', 'cuda:1', 'gradient'),),
     )

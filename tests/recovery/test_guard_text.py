@@ -13,7 +13,13 @@ from mmstable.recovery.guard_text import (
 
 def done(action, **facts):
     return Intervention(
-        9, action, Fault.SPIKE, 'loss jumped', since=8, **facts
+        iteration=9,
+        time=0.0,
+        action=action,
+        fault=Fault.SPIKE,
+        reason='loss jumped',
+        since=8,
+        **facts,
     )
 
 
