@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from typing import Any
@@ -17,6 +16,7 @@ from mmstable.numerics.grad_health import (
     stored_values,
 )
 from mmstable.numerics.scale_policy import ScalePolicy
+from mmstable.settings import number
 
 
 @dataclass
@@ -170,10 +170,4 @@ def _gradients(optimizer: Optimizer) -> list[Tensor]:
 
 
 def _checked_scale(new_scale: float | Tensor) -> float:
-    scale = float(new_scale)
-    if not (math.isfinite(scale) and scale > 0):
-        raise ValueError(
-            'LossScaler.update: `new_scale` must be positive and finite, got '
-            f'{scale}.'
-        )
-    return scale
+    return number('LossScaler.update', 'new_scale', float(new_scale), above=0)

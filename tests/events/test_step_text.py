@@ -6,7 +6,8 @@ from mmstable.events import Culprit, Fault, Origin, Outcome, StepReport
 from mmstable.events.step_text import describe_step
 from mmstable.messages import use_language
 
-SKIPPED = dict(iteration=7, outcome=Outcome.SKIPPED)
+STEP = dict(iteration=7, time=0.0)
+SKIPPED = dict(STEP, outcome=Outcome.SKIPPED)
 HEAD = Culprit('head.weight', 'NaN')
 
 
@@ -32,7 +33,7 @@ HEAD = Culprit('head.weight', 'NaN')
         ),
         (
             dict(
-                iteration=7,
+                STEP,
                 outcome=Outcome.APPLIED,
                 fault=Fault.NAN_LOSS,
                 loss_terms=('loss_bbox', 'loss_cls'),
@@ -65,16 +66,14 @@ HEAD = Culprit('head.weight', 'NaN')
     ],
 )
 def test_english(report, line):
-    found = describe_step(
-        'Iter 7', StepReport.now(**report), True, max_names=2
-    )
+    found = describe_step('Iter 7', StepReport(**report), True, max_names=2)
     assert found == line
 
 
 def test_chinese():
     use_language('zh_cn')
-    report = StepReport.now(
-        7,
+    report = StepReport(
+        **STEP,
         outcome=Outcome.APPLIED,
         fault=Fault.NAN_GRAD,
         culprits=(HEAD,),

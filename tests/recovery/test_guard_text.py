@@ -12,8 +12,9 @@ from mmstable.recovery.guard_text import (
 
 
 def done(action, **facts):
-    return Intervention.now(
-        9,
+    return Intervention(
+        iteration=9,
+        time=0.0,
         action=action,
         fault=Fault.SPIKE,
         reason='loss jumped',
