@@ -21,6 +21,11 @@ class BufferCopy:
         self._owners: list[tuple[Module, str]] = []
         self._live: list[Tensor | None] = []
         self._copies: list[Tensor | None] = []
+        # What to copy if nothing but values has changed.
+        self._ids: list[int] | None = None
+        self._sources: list[Tensor] = []
+        self._targets: list[Tensor] = []
+        self._shapes: list[torch.Size] = []
 
     def take(self, modules: Iterable[Module]) -> None:
         """Copy the buffers that these modules, not their parts, own."""
@@ -34,25 +39,34 @@ class BufferCopy:
         self._owners = owners
         if not live:
             return
-        known = len(live) == len(self._live) and all(
-            new is old for new, old in zip(live, self._live)
-        )
-        copies: list[Tensor | None] = [None] * len(live)
-        if known:
-            copies = self._copies
-        sources, targets = [], []
-        for index, (buffer, copy) in enumerate(zip(live, copies)):
-            if buffer is None:
-                continue
-            # What was copied once is cheap to check: nothing but its shape
-            # can have changed.
-            if copy is not None and _is_like(copy, buffer):
-                sources.append(buffer)
-                targets.append(copy)
-            else:
-                copies[index] = buffer.detach().clone()
-        _copy(sources, targets)
-        self._live, self._copies = live, copies
+        # The tensors of these ids are kept, so no other one can get an id.
+        is_known = list(map(id, live)) == self._ids and self._shapes == [
+            buffer.shape for buffer in self._sources
+        ]
+        if is_known:
+            _copy(self._sources, self._targets)
+        else:
+            self._copy_anew(live)
+
+    def _copy_anew(self, live: list[Tensor | None]) -> None:
+        pairs = [
+            (buffer, None if buffer is None else buffer.detach().clone())
+            for buffer in live
+        ]
+        self._live = live
+        self._copies = [copy for _, copy in pairs]
+        strided = [
+            (buffer, copy)
+            for buffer, copy in pairs
+            if buffer is not None and copy is not None
+            # torch cannot write to some of the others.
+            if copy.layout is torch.strided
+        ]
+        self._sources = [buffer for buffer, _ in strided]
+        self._targets = [copy for _, copy in strided]
+        self._shapes = [buffer.shape for buffer in self._sources]
+        is_all = len(strided) == sum(one is not None for one in live)
+        self._ids = list(map(id, live)) if is_all else None
 
     def put_back(self) -> None:
         """Give the buffers their values back; once for each copy."""
@@ -73,10 +87,6 @@ class BufferCopy:
             # A forward pass may have put something else in its place.
             module._buffers[name] = value
         _copy(sources, targets)
-
-
-def _is_like(copy: Tensor, buffer: Tensor) -> bool:
-    return copy.shape == buffer.shape and copy.layout is torch.strided
 
 
 def can_write(target: Tensor, source: Tensor) -> bool:

@@ -31,7 +31,9 @@ class Window:
     def keep(self, loss: Tensor) -> None:
         """Note whether a loss is finite, without waiting for it."""
         loss = loss.detach()
-        finite = torch.isfinite(loss).all()
+        finite = torch.isfinite(loss)
+        if finite.dim():
+            finite = finite.all()
         if self._finite is None or self._total is None:
             self._finite, self._total = finite, loss
         else:

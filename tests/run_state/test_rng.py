@@ -107,3 +107,41 @@ def test_another_numpy_generator_is_left_alone(monkeypatch):
     expected = np.random.get_state()[1].copy()
     restore_rng(state)
     assert np.array_equal(np.random.get_state()[1], expected)
+
+
+def same_numpy_state(left, right):
+    return (
+        left[0] == right[0]
+        and np.array_equal(left[1], right[1])
+        and left[2:] == right[2:]
+    )
+
+
+def test_numpy_is_read_whenever_it_has_moved():
+    """Whatever is done in between, also nothing, and also a half pair."""
+    choices = [
+        lambda: None,
+        np.random.rand,
+        np.random.randn,
+        lambda: np.random.randn(3),
+        lambda: np.random.shuffle(np.arange(5)),
+        lambda: np.random.rand(700),
+        lambda: np.random.seed(7),
+        lambda: restore_rng(early),
+    ]
+    np.random.seed(0)
+    np.random.randn()
+    early = capture_rng()
+    order = random.Random(0)
+    for _ in range(500):
+        order.choice(choices)()
+        assert same_numpy_state(rng.raw_rng()[1], np.random.get_state())
+
+
+def test_numpy_is_not_read_while_it_stands_still(monkeypatch):
+    if not hasattr(np.random, 'get_bit_generator'):
+        pytest.skip('this numpy does not tell where its state is')
+    np.random.seed(0)
+    first = rng.raw_rng()[1]
+    monkeypatch.setattr(np.random, 'get_state', None)
+    assert rng.raw_rng()[1] is first
