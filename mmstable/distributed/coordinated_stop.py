@@ -27,18 +27,18 @@ class CoordinatedStop:
         self._interval = interval
         self._window = window
         # The same on all ranks: they train the same runs in the same order.
-        self._store = open_store(f'appointment/{next(_SERIAL)}')
-        self._is_made = False
+        self._store = open_store(f'coordinated_stop/{next(_SERIAL)}')
+        self._is_requested = False
 
-    def make(self, iteration: int) -> None:
+    def request(self, iteration: int) -> None:
         """Ask all ranks to stop, after an iteration that is done here."""
-        if not self._is_made:
-            self._is_made = True
+        if not self._is_requested:
+            self._is_requested = True
             looks = -(-(iteration + self._window) // self._interval)
             at = looks * self._interval
             write_first(self._store, 'at', at, _ITERATION)
 
-    def is_now(self, iteration: int) -> bool:
+    def is_due(self, iteration: int) -> bool:
         """Whether all ranks stop after this iteration."""
         if iteration % self._interval:
             return False

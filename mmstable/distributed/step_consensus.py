@@ -31,7 +31,7 @@ from mmstable.distributed.parallelism import (
     find_shards,
     find_sharing,
 )
-from mmstable.distributed.store import meet
+from mmstable.distributed.store import gather
 from mmstable.errors import ReplicasDivergedError
 from mmstable.events import Culprit, Origin
 from mmstable.messages import say
@@ -39,7 +39,7 @@ from mmstable.messages.printable import printable
 
 # Seconds until a rank takes a fault for its own: all get their averaged
 # gradients at about the same time.
-PATIENCE = 10.0
+TIMEOUT = 10.0
 # The same where it is known that all ranks are on their way.
 _CERTAIN = 300.0
 # Ranks that a report names, and parameters that only they can see.
@@ -84,7 +84,7 @@ class StepConsensus:
     verdict without asking. A rank that alone finds a NaN in them, as after a
     fault of its memory, notices that the others do not come to talk about
     it: they have updated their weights. It then spoils its next gradients,
-    so that all ranks skip that step, meet, and it gets what it missed.
+    so that all ranks skip that step, and it gets what it missed.
     """
 
     def __init__(self) -> None:
@@ -217,22 +217,22 @@ class StepConsensus:
             # Not the same on all ranks, as it is with DDP alone.
             word['culprits'] = _plain(culprits)
             word['sharded'] = self.is_sharded
-        heard = meet(
+        gathered = gather(
             f'{self._topic}/{self.steps}/bad',
             word,
-            _CERTAIN if certain or self.is_behind else PATIENCE,
+            _CERTAIN if certain or self.is_behind else TIMEOUT,
             _WORD,
             _digest,
             _read,
         )
-        if heard is None and self.is_behind:
+        if gathered is None and self.is_behind:
             raise ReplicasDivergedError(say('rank.never_caught_up'))
-        if heard is None and not certain:
+        if gathered is None and not certain:
             self.is_behind = True
             self._missed = tuple(culprits[:_MOST_CULPRITS])
             return None
         self.is_behind, self._missed = False, ()
-        return heard or _read(_digest({get_rank(): word}))
+        return gathered or _read(_digest({get_rank(): word}))
 
     def resolve_dropped(
         self, dropped: bool, device: object
@@ -246,7 +246,7 @@ class StepConsensus:
         if get_world_size() == 1:
             return ()
         where = 'loss' if dropped else ''
-        heard = meet(
+        gathered = gather(
             f'{self._topic}/{self.steps}/dropped',
             _describe(device, where),
             _CERTAIN,
@@ -254,7 +254,7 @@ class StepConsensus:
             _digest,
             _read,
         )
-        return () if heard is None else heard.origins
+        return () if gathered is None else gathered.origins
 
     def _word(self, losses_are_finite: bool, device: object) -> dict[str, Any]:
         if self.is_behind:

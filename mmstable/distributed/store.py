@@ -98,25 +98,25 @@ def _report(key: str, error: ValueError) -> None:
     )
 
 
-def meet(
+def gather(
     topic: str,
-    word: Any,
-    patience: float,
+    value: Any,
+    timeout: float,
     check: Check,
     digest: Callable[[dict[int, Any]], Any],
     check_digest: Check,
 ) -> Any:
-    """Hear a word of every rank, if all of them come to this meeting.
+    """Gather a value of every rank, if all of them take part.
 
-    The last one to arrive reads all words and writes them into one place, so
+    The last one to arrive reads all values and writes them into one place, so
     each rank costs the store a few short requests.
 
     Args:
-        topic (str): What the meeting is about; used once.
-        word (Any): What this rank has to say, as JSON can hold it.
-        patience (float): Seconds to wait for the others.
-        check (Check): What words must be.
-        digest (Callable): What to keep of all words, by rank, as JSON can
+        topic (str): What the values are about; used once.
+        value (Any): That of this rank, as JSON can hold it.
+        timeout (float): Seconds to wait for the others.
+        check (Check): What values must be.
+        digest (Callable): What to keep of all values, by rank, as JSON can
             hold it: every rank is told that. It must not be None.
         check_digest (Check): What a digest must be.
 
@@ -124,14 +124,14 @@ def meet(
         Any: The digest, checked. None if somebody stayed away or said what
         no rank says: then all who came, and all who still come, are told so.
     """
-    store = open_store('meeting')
-    leave_value(store, f'{topic}/{get_rank()}', word)
+    store = open_store('gather')
+    leave_value(store, f'{topic}/{get_rank()}', value)
     keys = [f'{topic}/{rank}' for rank in range(get_world_size())]
-    # Whoever counts wrong, the last one to arrive finds all words.
+    # Whoever counts wrong, the last one to arrive finds all values.
     if store.add(f'{topic}/arrived', 1) >= len(keys) and store.check(keys):
         words = _read_words(store, keys, check)
         return _decide(store, topic, words and digest(words), check_digest)
-    return _await_decision(store, topic, patience, check_digest)
+    return _await_decision(store, topic, timeout, check_digest)
 
 
 def _read_words(
@@ -145,9 +145,9 @@ def _read_words(
 
 
 def _await_decision(
-    store: Store, topic: str, patience: float, check: Check
+    store: Store, topic: str, timeout: float, check: Check
 ) -> Any:
-    deadline = time.monotonic() + patience
+    deadline = time.monotonic() + timeout
     pause = _SHORTEST_PAUSE
     # Not by `wait`, which would keep other threads from the store.
     while not store.check([f'{topic}/decision']):

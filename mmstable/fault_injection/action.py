@@ -19,7 +19,7 @@ class Scene:
         handles (list): Where all that removes hooks is kept.
         tell (Callable): To be called with target and value right before the
             fault acts, from the thread that trains.
-        note (Callable): The same for any thread; others hear of it after the
+        note (Callable): The same for any thread; others are told after the
             iteration.
     """
 

@@ -62,14 +62,14 @@ class EmergencyCheckpointHook(Hook):
         self._is_training = False
         self._is_alone = True
         self._common_val_iters = 0
-        self._appointment: CoordinatedStop | None = None
+        self._coordinated_stop: CoordinatedStop | None = None
         self._keeper = RngKeeper()
 
     def before_train(self, runner: Runner) -> None:
         """Listen to signals from now on."""
         self._is_training = True
         self._is_alone = get_world_size() == 1
-        self._appointment = self._prepare_appointment(runner)
+        self._coordinated_stop = self._prepare_stop(runner)
         if not self._signal.install():
             runner.logger.warning(say('emergency.no_signals'))
 
@@ -88,13 +88,13 @@ class EmergencyCheckpointHook(Hook):
                 return
         if run_view.window_is_open(runner):
             return
-        iteration, appointment = runner.iter + 1, self._appointment
-        if appointment is None:
+        iteration, stop = runner.iter + 1, self._coordinated_stop
+        if stop is None:
             self._stop_if_asked(runner, iteration)
             return
         if self._signal.received is not None:
-            appointment.make(iteration)
-        if appointment.is_now(iteration):
+            stop.request(iteration)
+        if stop.is_due(iteration):
             self._stop(runner)
 
     def before_val(self, runner: Runner) -> None:
@@ -154,7 +154,7 @@ class EmergencyCheckpointHook(Hook):
                 )
             )
 
-    def _prepare_appointment(self, runner: Runner) -> CoordinatedStop | None:
+    def _prepare_stop(self, runner: Runner) -> CoordinatedStop | None:
         """A way to agree without a collective, if gradients are shared."""
         sharing = find_sharing(runner.model)
         if sharing not in (Sharing.REDUCED, Sharing.SHARDED):

@@ -47,7 +47,7 @@ class FaultInjectorHook(Hook):
         seed (int): What probabilities are drawn from. Defaults to 0.
     """
 
-    # What it breaks is what all others meet, and its records come first.
+    # All other hooks see what it breaks, and its records come first.
     priority = 'HIGHEST'
 
     def __init__(

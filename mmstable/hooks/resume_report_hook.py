@@ -84,7 +84,7 @@ class ResumeReportHook(Hook):
             self._configured.move_to(runner)
             for hook in runner.hooks:
                 if isinstance(hook, SafeParamSchedulerHook):
-                    hook.forget_debts()
+                    hook.clear_backlog()
             rate = say('resume.moved_lr', lr=_rates(runner), before=rate)
         where = {'iteration': runner.iter, 'last': runner.max_iters}
         facts = {

@@ -14,7 +14,7 @@ from mmstable.errors import ConfigError
 from mmstable.events import StepReport
 from mmstable.hooks.step_hook import StepHook
 from mmstable.messages import say
-from mmstable.numerics.schedule_debt import ScheduleDebt
+from mmstable.numerics.schedule_backlog import ScheduleBacklog
 from mmstable.registry import HOOKS, register_globally
 from mmstable.settings import flag, integer, no_match
 
@@ -50,7 +50,7 @@ class SafeParamSchedulerHook(StepHook, ParamSchedulerHook):
     def __init__(self, hold_on_skip: bool = True) -> None:
         super().__init__()
         self._hold_on_skip = flag(_NAME, 'hold_on_skip', hold_on_skip)
-        self._debts: dict[str, ScheduleDebt] = {}
+        self._backlogs: dict[str, ScheduleBacklog] = {}
         # Of this iteration: wrapper to how many iterations were lost, or 0
         # once a step was applied.
         self._lost: dict[str, int] = {}
@@ -63,7 +63,7 @@ class SafeParamSchedulerHook(StepHook, ParamSchedulerHook):
         self._lost = {}
         self._schedules = _schedules_by_iter(runner)
         for name in self._schedules:
-            self._debts.setdefault(name, ScheduleDebt())
+            self._backlogs.setdefault(name, ScheduleBacklog())
         if not self._schedules:
             return
         _refuse_a_second_hook(runner)
@@ -92,12 +92,12 @@ class SafeParamSchedulerHook(StepHook, ParamSchedulerHook):
         """Move the schedules by iteration, or let them wait."""
         lost, self._lost = self._lost, {}
         for name, schedule in self._schedules.items():
-            debt, waits = self._debts[name], lost.get(name, 0)
-            if debt.is_idle and not waits:
+            backlog, waits = self._backlogs[name], lost.get(name, 0)
+            if backlog.is_idle and not waits:
                 _step(schedule)
                 continue
             left = runner.max_iters - self.monitor.iteration
-            for _ in range(debt.advance(left, waits)):
+            for _ in range(backlog.advance(left, waits)):
                 _step(schedule)
             if waits:
                 self._tell(runner)
@@ -105,8 +105,8 @@ class SafeParamSchedulerHook(StepHook, ParamSchedulerHook):
     def _is_obeyed(self, name: str) -> bool:
         return self._hold_on_skip and not self.monitor.sources[name].is_stock
 
-    def owe(self, iterations: int, name: str | None = None) -> None:
-        """Hear that schedules were set back, to catch that up too.
+    def add_backlog(self, iterations: int, name: str | None = None) -> None:
+        """Note that schedules were set back, so that they catch up.
 
         Args:
             iterations (int): By how many of its steps.
@@ -114,28 +114,31 @@ class SafeParamSchedulerHook(StepHook, ParamSchedulerHook):
                 are; all if None. Defaults to None.
         """
         integer(_NAME, 'iterations', iterations, at_least=0)
-        if name is not None and name not in self._debts:
-            raise ValueError(f'{_NAME}: {no_match("name", name, self._debts)}')
-        for one in self._debts if name is None else [name]:
-            self._debts[one].owe(iterations)
+        if name is not None and name not in self._backlogs:
+            raise ValueError(
+                f'{_NAME}: {no_match("name", name, self._backlogs)}'
+            )
+        for one in self._backlogs if name is None else [name]:
+            self._backlogs[one].add(iterations)
 
-    def forget_debts(self) -> None:
-        """Hear that the schedules are where the run is."""
-        for name in self._debts:
-            self._debts[name] = ScheduleDebt()
+    def clear_backlog(self) -> None:
+        """Note that the schedules are where the run is."""
+        for name in self._backlogs:
+            self._backlogs[name] = ScheduleBacklog()
 
     def state_dict(self) -> dict[str, Any]:
-        """What each schedule owes, if it does."""
+        """The backlog of each schedule that has one."""
         states = {
-            name: debt.state_dict() for name, debt in self._debts.items()
+            name: backlog.state_dict()
+            for name, backlog in self._backlogs.items()
         }
         return {name: state for name, state in states.items() if state}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over what :meth:`state_dict` gave."""
         for name, saved in state.items():
-            self._debts[name] = ScheduleDebt()
-            self._debts[name].load_state_dict(saved)
+            self._backlogs[name] = ScheduleBacklog()
+            self._backlogs[name].load_state_dict(saved)
 
     def _tell(self, runner: Runner) -> None:
         if not self._has_told:

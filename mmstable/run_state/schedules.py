@@ -72,6 +72,6 @@ def catch_up(runner: Runner, before: list[int]) -> None:
             for _ in range(behind):
                 one.step()
     for hook in runner.hooks:
-        if hasattr(hook, 'owe'):
+        if hasattr(hook, 'add_backlog'):
             for name, behind in backlog.items():
-                hook.owe(behind, name)
+                hook.add_backlog(behind, name)

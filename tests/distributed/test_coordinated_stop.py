@@ -29,15 +29,15 @@ def test_nobody_is_asked_to_stop_in_the_past(
         CoordinatedStop(interval, window),
         CoordinatedStop(interval, window),
     )
-    assert not any(other.is_now(i) for i in range(1, asked + 1))
-    asking.make(asked)
+    assert not any(other.is_due(i) for i in range(1, asked + 1))
+    asking.request(asked)
     # The others have averaged once more before the store is surely read.
     assert stop >= asked + window
     for rank in (asking, other):
-        looks = [i for i in range(1, 60) if rank.is_now(i)]
+        looks = [i for i in range(1, 60) if rank.is_due(i)]
         assert looks[0] == stop
     # A later wish changes nothing.
-    other.make(asked + 1)
+    other.request(asked + 1)
     assert int(common.get('at')) == stop
 
 
@@ -47,10 +47,10 @@ def test_nobody_is_asked_to_stop_in_the_past(
 def test_what_is_no_iteration_stops_nobody(common, said, garbage):
     common.set('at', garbage)
     asking, other = CoordinatedStop(1, 1), CoordinatedStop(1, 1)
-    assert not any(other.is_now(i) for i in range(1, 60))
+    assert not any(other.is_due(i) for i in range(1, 60))
     assert len(said) == 1
     assert "under 'at' was not written by a rank of this run" in said[0]
     assert said[0].isprintable()
     # A real wish takes its place.
-    asking.make(5)
-    assert [i for i in range(1, 9) if other.is_now(i)] == [6, 7, 8]
+    asking.request(5)
+    assert [i for i in range(1, 9) if other.is_due(i)] == [6, 7, 8]

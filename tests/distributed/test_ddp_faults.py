@@ -354,7 +354,7 @@ def sync_batch_norm_is_not_left_waiting():
 
 def two_ranks(rank, folder):
     torch.set_num_threads(1)
-    step_consensus.PATIENCE = 0.3
+    step_consensus.TIMEOUT = 0.3
     faults_of_one_rank()
     several_ranks_fail()
     infinity_after_the_all_reduce()
@@ -370,7 +370,7 @@ def two_ranks(rank, folder):
 
 def three_ranks(rank, folder):
     torch.set_num_threads(1)
-    step_consensus.PATIENCE = 0.3
+    step_consensus.TIMEOUT = 0.3
     faults_of_one_rank()
     infinity_after_the_all_reduce()
     choices = [[], [(2, 0)], [(0, 0), (1, 0), (2, 0)], [(1, 1)]]

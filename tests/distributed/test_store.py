@@ -51,24 +51,24 @@ def in_threads(here, count, work):
     return answers
 
 
-def meet(topic, word, patience):
+def gather(topic, word, timeout):
     number = integer(0, 100)
-    return store.meet(
-        topic, word, patience, number, lambda said: sum(said.values()), number
+    return store.gather(
+        topic, word, timeout, number, lambda said: sum(said.values()), number
     )
 
 
 def test_all_who_meet_hear_the_same(ranks):
-    answers = in_threads(ranks, 3, lambda rank: meet('a', rank + 1, 20.0))
+    answers = in_threads(ranks, 3, lambda rank: gather('a', rank + 1, 20.0))
     assert answers == {0: 6, 1: 6, 2: 6}
 
 
 def test_who_stays_away_is_missed_by_all(ranks):
-    answers = in_threads(ranks, 2, lambda rank: meet('b', rank, 0.2))
+    answers = in_threads(ranks, 2, lambda rank: gather('b', rank, 0.2))
     assert answers == {0: None, 1: None}
     # Too late: what the others were told holds.
     ranks.rank = 2
-    assert meet('b', 2, 20.0) is None
+    assert gather('b', 2, 20.0) is None
 
 
 GARBAGE = [
@@ -99,7 +99,7 @@ def test_a_word_that_no_rank_says_is_no_word(ranks, said, garbage):
             # The last one, who reads all words.
             while not ranks.common.check(['meeting/d/0', 'meeting/d/1']):
                 time.sleep(0.01)
-        return meet('d', rank, 20.0)
+        return gather('d', rank, 20.0)
 
     answers = in_threads(ranks, 3, act)
     assert (answers[0], answers[2]) == (None, None)
@@ -112,7 +112,7 @@ def test_a_word_that_no_rank_says_is_no_word(ranks, said, garbage):
 @pytest.mark.parametrize('garbage', GARBAGE[1:], ids=lambda g: repr(g[:9]))
 def test_a_decision_that_no_rank_makes_is_none(ranks, said, garbage):
     ranks.common.set('meeting/e/decision', garbage)
-    answers = in_threads(ranks, 3, lambda rank: meet('e', rank, 20.0))
+    answers = in_threads(ranks, 3, lambda rank: gather('e', rank, 20.0))
     assert answers == {0: None, 1: None, 2: None}
     assert all("under 'e/decision' was not" in line for line in said)
     assert said
@@ -120,7 +120,7 @@ def test_a_decision_that_no_rank_makes_is_none(ranks, said, garbage):
 
 def test_a_wrong_count_ends_no_meeting(ranks):
     ranks.common.set('meeting/f/arrived', '7')
-    answers = in_threads(ranks, 3, lambda rank: meet('f', rank + 1, 20.0))
+    answers = in_threads(ranks, 3, lambda rank: gather('f', rank + 1, 20.0))
     assert answers == {0: 6, 1: 6, 2: 6}
 
 

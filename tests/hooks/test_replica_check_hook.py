@@ -98,7 +98,7 @@ def assert_alike(runner):
 
 
 def two_ranks(rank, folder):
-    step_consensus.PATIENCE = 0.5
+    step_consensus.TIMEOUT = 0.5
     quiet = train(folder / 'quiet', ReplicaCheckHook(interval=1))
     if rank == 0:
         assert events(quiet) == []

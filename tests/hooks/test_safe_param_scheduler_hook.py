@@ -186,7 +186,7 @@ def test_a_resume_half_way_ends_as_an_unbroken_run(tmp_path, accumulate):
     assert_same(weights(rest.model), weights(whole.model))
 
 
-def test_weights_alone_bring_no_debt(tmp_path):
+def test_weights_alone_bring_no_backlog(tmp_path):
     train(tmp_path / 'first', bad=[4])
     runner = train(
         tmp_path / 'second', load_from=str(tmp_path / 'first' / 'iter_5.pth')
@@ -283,12 +283,12 @@ def test_each_optimizer_has_its_own(tmp_path, clean):
     assert runner.rates.of('head.lr') == [clean[place] for place in places]
     assert runner.rates.of('backbone.lr') == clean
     hook = hook_of(runner)
-    hook.owe(3, 'head')
+    hook.add_backlog(3, 'head')
     assert set(hook.state_dict()) == {'head'}
     with pytest.raises(
         ValueError, match="'tail' matches nothing. There is backbone, norm"
     ):
-        hook.owe(1, 'tail')
+        hook.add_backlog(1, 'tail')
 
 
 class SetBack(Hook):
@@ -306,7 +306,7 @@ class SetBack(Hook):
                 one.load_state_dict(state)
             for group in runner.optim_wrapper.param_groups:
                 group['lr'] = self.rate
-            hook_of(runner).owe(3)
+            hook_of(runner).add_backlog(3)
 
 
 def test_a_schedule_that_is_set_back_catches_up(tmp_path):
@@ -328,11 +328,11 @@ def test_a_schedule_that_is_set_back_catches_up(tmp_path):
 
 
 @pytest.mark.parametrize('iterations', [-1, 1.5, None])
-def test_what_is_owed_must_be_a_number(iterations):
+def test_a_backlog_must_be_a_number(iterations):
     hook = SafeParamSchedulerHook()
     message = '`iterations` must be an int of at least 0'
     with pytest.raises((TypeError, ValueError), match=message):
-        hook.owe(iterations)
+        hook.add_backlog(iterations)
 
 
 def warned(*args, **kwargs):

@@ -7,16 +7,16 @@ import random
 
 import pytest
 
-from mmstable.numerics.schedule_debt import ScheduleDebt
+from mmstable.numerics.schedule_backlog import ScheduleBacklog
 
 
-def positions(losses, debt=None, done=0, place=0, total=None):
+def positions(losses, backlog=None, done=0, place=0, total=None):
     """Where the schedule is after each iteration."""
-    debt = debt or ScheduleDebt()
+    backlog = backlog or ScheduleBacklog()
     total = len(losses) if total is None else total
     places = []
     for now, lost in enumerate(losses, done + 1):
-        place += debt.advance(total - now, lost)
+        place += backlog.advance(total - now, lost)
         places.append(place)
     return places
 
@@ -38,9 +38,9 @@ def test_a_window_is_waited_for_as_a_whole():
 
 @pytest.mark.parametrize('total', [1, 2, 7, 100])
 def test_without_skips_it_moves_with_the_run(total):
-    debt = ScheduleDebt()
-    assert positions([0] * total, debt) == list(range(1, total + 1))
-    assert debt.state_dict() == {}
+    backlog = ScheduleBacklog()
+    assert positions([0] * total, backlog) == list(range(1, total + 1))
+    assert backlog.state_dict() == {}
 
 
 def patterns():
@@ -59,43 +59,43 @@ def patterns():
 @pytest.mark.parametrize('extra', [0, 37])
 def test_any_pattern(extra):
     for losses in patterns():
-        debt = ScheduleDebt()
-        debt.owe(extra)
+        backlog = ScheduleBacklog()
+        backlog.add(extra)
         place, total = -extra, len(losses)
         for done, lost in enumerate(losses, 1):
-            steps = debt.advance(total - done, lost)
+            steps = backlog.advance(total - done, lost)
             assert steps >= 0
             assert not (lost and steps)
             place += steps
-            assert debt.owed >= 0
-            assert place + debt.owed == done
+            assert backlog.steps >= 0
+            assert place + backlog.steps == done
         if losses[-1] == 0:
-            assert (debt.owed, place) == (0, total)
+            assert (backlog.steps, place) == (0, total)
 
 
 def test_the_end_is_reached_by_one_step_at_a_time_if_it_can_be():
     for losses in patterns():
-        total, debt = len(losses), ScheduleDebt()
+        total, backlog = len(losses), ScheduleBacklog()
         for done, lost in enumerate(losses, 1):
-            owed, left = debt.owed, total - done
-            steps = debt.advance(left, lost)
+            owed, left = backlog.steps, total - done
+            steps = backlog.advance(left, lost)
             if owed <= left:
                 assert steps <= 2
 
 
 def test_what_is_owed_is_spread_evenly():
-    debt = ScheduleDebt()
-    debt.owe(10)
-    steps = [debt.advance(999 - i) for i in range(1000)]
+    backlog = ScheduleBacklog()
+    backlog.add(10)
+    steps = [backlog.advance(999 - i) for i in range(1000)]
     extra = [i for i, count in enumerate(steps) if count > 1]
     assert len(extra) == 10
     assert {b - a for a, b in zip(extra, extra[1:])} == {100}
 
 
 def test_more_than_is_left_is_paid_by_several_at_once():
-    debt = ScheduleDebt()
-    debt.owe(50)
-    assert [debt.advance(9 - i) for i in range(10)] == [6] * 10
+    backlog = ScheduleBacklog()
+    backlog.add(50)
+    assert [backlog.advance(9 - i) for i in range(10)] == [6] * 10
 
 
 def test_a_resume_anywhere_goes_on_the_same():
@@ -103,7 +103,7 @@ def test_a_resume_anywhere_goes_on_the_same():
         total = len(losses)
         whole = positions(losses)
         cut = random.Random(total).randint(0, total)
-        first, second = ScheduleDebt(), ScheduleDebt()
+        first, second = ScheduleBacklog(), ScheduleBacklog()
         found = positions(losses[:cut], first, total=total)
         second.load_state_dict(copy.deepcopy(first.state_dict()))
         place = found[-1] if found else 0
@@ -112,12 +112,12 @@ def test_a_resume_anywhere_goes_on_the_same():
 
 
 def test_a_run_of_another_length_is_planned_anew():
-    debt, other = ScheduleDebt(), ScheduleDebt()
+    backlog, other = ScheduleBacklog(), ScheduleBacklog()
     for left in range(99, 49, -1):
-        debt.advance(left, lost=int(left > 89))
-    assert debt.owed > 0
-    other.load_state_dict(debt.state_dict())
-    place = 50 - debt.owed
+        backlog.advance(left, lost=int(left > 89))
+    assert backlog.steps > 0
+    other.load_state_dict(backlog.state_dict())
+    place = 50 - backlog.steps
     # Twice as long: after 50 iterations 150 are left.
     steps = [other.advance(149 - i) for i in range(150)]
     assert place + sum(steps) == 200
@@ -127,7 +127,9 @@ def test_a_run_of_another_length_is_planned_anew():
 
 
 def test_a_run_may_go_on_after_its_end():
-    debt = ScheduleDebt()
-    steps = [debt.advance(left, lost=int(left == -2)) for left in (0, -1, -2)]
+    backlog = ScheduleBacklog()
+    steps = [
+        backlog.advance(left, lost=int(left == -2)) for left in (0, -1, -2)
+    ]
     assert steps == [1, 1, 0]
-    assert debt.advance(-3) == 2
+    assert backlog.advance(-3) == 2
