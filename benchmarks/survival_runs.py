@@ -241,11 +241,14 @@ def _words(event: Any) -> list[str]:
     if event.event == 'step_fault':
         names = event.loss_terms or [c.name for c in event.culprits[:1]]
         return [
-            f'{event.fault} ({", ".join(names)})' if names else event.fault
+            f'{event.fault.value} ({", ".join(names)})'
+            if names
+            else event.fault.value
         ]
     if event.event == 'intervention':
         names = [c.name for c in event.culprits[:1]] or [event.subject]
-        return [f'{event.action}: {event.fault} ({", ".join(names)})']
+        what = f'{event.action.value}: {event.fault.value}'
+        return [f'{what} ({", ".join(names)})']
     if event.event == 'run_end' and event.reason != 'finished':
         lines = (event.traceback or '').strip().splitlines()
         return [f'{event.reason} ({lines[-1].split(":")[0]})']

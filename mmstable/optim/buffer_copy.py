@@ -2,25 +2,43 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 import torch
 from torch import Tensor
 from torch.nn import Module
 
+from mmstable.numerics.grad_health import gradient_norms
+
+_COUNTER = 'num_batches_tracked'
+
 
 class BufferCopy:
-    """A copy of all buffers of some models, to be put back.
+    """A copy of the running statistics of some modules, to be restored.
 
-    Its memory is used again when it is taken anew.
+    These are all floating-point buffers and the counters of BatchNorm. What
+    else a model counts in its buffers is left alone: it is not spoiled by
+    bad data. The memory is used again when the copy is taken anew.
+
+    Forward passes of other steps may write to a buffer, too, and that cannot
+    be told from what is to be undone. Such a buffer is restored only if it
+    is not finite any more.
     """
 
     def __init__(self) -> None:
-        # To be unset when nothing is to be put back.
+        # To be unset when nothing is to be restored.
         self.is_taken = False
         self._owners: list[tuple[Module, str]] = []
         self._live: list[Tensor | None] = []
         self._copies: list[Tensor | None] = []
+        # All buffers of the owners, and how often the newest forward pass
+        # has left them written to. BatchNorm's kernels do not count that for
+        # its statistics, but each of its forward passes does for its counter.
+        self._written: list[tuple[Module, Tensor]] = []
+        self._left: list[int] = []
+        # What has run in forward passes of others since.
+        self._shared: set[Module] = set()
         # What to copy if nothing but values has changed.
         self._ids: list[int] | None = None
         self._sources: list[Tensor] = []
@@ -28,14 +46,19 @@ class BufferCopy:
         self._shapes: list[torch.Size] = []
 
     def take(self, modules: Iterable[Module]) -> None:
-        """Copy the buffers that these modules, not their parts, own."""
+        """Copy the statistics that these modules, not their parts, own."""
         self.is_taken = True
         owners: list[tuple[Module, str]] = []
         live: list[Tensor | None] = []
         for module in modules:
             for name, buffer in module._buffers.items():
-                owners.append((module, name))
-                live.append(buffer)
+                if (
+                    buffer is None
+                    or buffer.is_floating_point()
+                    or name == _COUNTER
+                ):
+                    owners.append((module, name))
+                    live.append(buffer)
         self._owners = owners
         if not live:
             return
@@ -44,9 +67,11 @@ class BufferCopy:
             buffer.shape for buffer in self._sources
         ]
         if is_known:
-            _copy(self._sources, self._targets)
+            _write(self._sources, self._targets)
         else:
             self._copy_anew(live)
+        self._left = []
+        self._shared.clear()
 
     def _copy_anew(self, live: list[Tensor | None]) -> None:
         pairs = [
@@ -55,6 +80,12 @@ class BufferCopy:
         ]
         self._live = live
         self._copies = [copy for _, copy in pairs]
+        self._written = [
+            (module, buffer)
+            for module in dict.fromkeys(module for module, _ in self._owners)
+            for buffer in module._buffers.values()
+            if buffer is not None and not buffer.is_inference()
+        ]
         strided = [
             (buffer, copy)
             for buffer, copy in pairs
@@ -68,25 +99,63 @@ class BufferCopy:
         is_all = len(strided) == sum(one is not None for one in live)
         self._ids = list(map(id, live)) if is_all else None
 
-    def put_back(self) -> None:
-        """Give the buffers their values back; once for each copy."""
-        if not self.is_taken:
-            return
+    def note_others(self) -> None:
+        """Note which modules have run since the last forward pass."""
+        for (module, buffer), version in zip(self._written, self._left):
+            if buffer._version != version:
+                self._shared.add(module)
+
+    def leave(self) -> None:
+        """Note that a forward pass is over."""
+        self._left = [buffer._version for _, buffer in self._written]
+
+    def restore(self) -> bool:
+        """Undo what the forward passes did to the buffers.
+
+        Once for each copy.
+
+        Returns:
+            bool: Whether something could not be undone, because forward
+            passes of other steps have written to the same buffers.
+        """
+        if not self.is_taken or not self._owners:
+            self.is_taken = False
+            return False
         self.is_taken = False
+        self.note_others()
+        sound = _finite(self._copies)
+        finite = _finite(
+            [module._buffers.get(name) for module, name in self._owners]
+        )
+        wanted, kept = [], False
+        for index, (module, _) in enumerate(self._owners):
+            if index not in sound:
+                # Spoiled before, or a mask that holds Inf for a reason.
+                continue
+            if module in self._shared and index in finite:
+                kept = True
+            else:
+                wanted.append(index)
+        self._restore(wanted)
+        return kept
+
+    def _restore(self, indices: Iterable[int]) -> None:
         sources, targets = [], []
-        for (module, name), live, copy in zip(
-            self._owners, self._live, self._copies
-        ):
-            value = live
+        for index in indices:
+            (module, name), live = self._owners[index], self._live[index]
+            copy, value = self._copies[index], live
             if live is not None and copy is not None:
                 if can_write(live, copy):
                     sources.append(copy)
-                    targets.append(live)
+                    # Unnoticed by autograd: a graph that is still to be
+                    # back-propagated may refer to the buffer, though it does
+                    # not need its values.
+                    targets.append(live.data)
                 else:
                     value = copy.clone()
             # A forward pass may have put something else in its place.
             module._buffers[name] = value
-        _copy(sources, targets)
+        _write(sources, targets)
 
 
 def can_write(target: Tensor, source: Tensor) -> bool:
@@ -104,7 +173,24 @@ def can_write(target: Tensor, source: Tensor) -> bool:
     )
 
 
-def _copy(sources: list[Tensor], targets: list[Tensor]) -> None:
+def _finite(tensors: list[Tensor | None]) -> set[int]:
+    """Those that hold no NaN and no Inf; waits for the device."""
+    sound, measured, values = set(), [], []
+    for index, tensor in enumerate(tensors):
+        if tensor is None or not tensor.is_floating_point():
+            sound.add(index)
+        elif tensor.layout is torch.strided:
+            measured.append(index)
+            values.append(tensor.detach())
+        elif bool(torch.isfinite(tensor.to_dense()).all()):
+            sound.add(index)
+    for index, norm in zip(measured, gradient_norms(values).tolist()):
+        if math.isfinite(norm):
+            sound.add(index)
+    return sound
+
+
+def _write(sources: list[Tensor], targets: list[Tensor]) -> None:
     if sources:
         with torch.no_grad():
             torch._foreach_copy_(targets, sources)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from weakref import WeakSet
 
+from mmengine.logging import print_log
 from torch.nn import Module
 
+from mmstable.messages import say
 from mmstable.optim.buffer_copy import BufferCopy
 
 
@@ -16,6 +19,9 @@ class BufferProtection:
     whatever becomes of the gradients. The buffers are copied before the
     first forward pass of a step; with gradient accumulation also before
     every other one, because one iteration may be left out alone.
+
+    Forward passes that never lead to a step, as those of a generator while
+    only the discriminator is trained, are not undone by a later one.
 
     Args:
         enabled (bool): Without it nothing is copied.
@@ -28,6 +34,12 @@ class BufferProtection:
         self._modules: dict[int, Module] = {}
         self._step = BufferCopy()
         self._iteration = BufferCopy() if accumulates else None
+        # The iteration of the newest forward pass, and whether any loss since
+        # the copy was taken is part of a step.
+        self._newest: int | None = None
+        self.is_used = False
+        self._entered = False
+        self._warned: set[str] = set()
 
     def learn(self, model: Module) -> None:
         """Protect the buffers of a model, too."""
@@ -36,16 +48,35 @@ class BufferProtection:
             for module in model.modules():
                 self._modules.setdefault(id(module), module)
 
-    def before_forward(self) -> None:
-        """Copy what the forward pass is going to change."""
+    def before_forward(self, iteration: int | None) -> None:
+        """Copy what the forward pass is going to change.
+
+        Args:
+            iteration (int, optional): The iteration of the run, if known.
+        """
         if not self._enabled:
             return
-        modules = self._modules.values()
-        # Several forward passes may lead to one backward pass.
-        if not self._step.is_taken:
-            self._step.take(modules)
-        if self._iteration is not None and not self._iteration.is_taken:
-            self._iteration.take(modules)
+        self._entered = True
+        # Several forward passes may lead to one backward pass, but only of
+        # the same iteration.
+        is_stale = not self.is_used and (
+            iteration is None or iteration != self._newest
+        )
+        self._newest = iteration
+        for copy in (self._step, self._iteration):
+            if copy is None:
+                continue
+            if is_stale or not copy.is_taken:
+                copy.take(self._modules.values())
+            else:
+                copy.note_others()
+
+    def after_forward(self) -> None:
+        """Note what the forward pass has changed."""
+        if self._enabled:
+            self._step.leave()
+            if self._iteration is not None:
+                self._iteration.leave()
 
     def keep_iteration(self) -> None:
         """The iteration counts."""
@@ -54,13 +85,30 @@ class BufferProtection:
 
     def undo_iteration(self) -> None:
         """The iteration is left out of its step."""
-        if self._iteration is not None:
-            self._iteration.put_back()
+        if self._iteration is not None and self._iteration.restore():
+            self._warn(say('wrapper.shared_buffers'))
 
     def keep_step(self) -> None:
         """The step was applied."""
-        self._step.is_taken = False
+        self._step.is_taken = self.is_used = False
 
     def undo_step(self) -> None:
         """The step was skipped."""
-        self._step.put_back()
+        self.is_used = False
+        if self._step.restore():
+            self._warn(say('wrapper.shared_buffers'))
+        if self._enabled and not self._entered and self._has_statistics():
+            self._warn(say('wrapper.no_context'))
+
+    def _has_statistics(self) -> bool:
+        return any(
+            buffer is not None and buffer.is_floating_point()
+            for module in self._modules.values()
+            for buffer in module._buffers.values()
+        )
+
+    def _warn(self, text: str) -> None:
+        """Log a warning, but each only once."""
+        if text not in self._warned:
+            self._warned.add(text)
+            print_log(text, logger='current', level=logging.WARNING)

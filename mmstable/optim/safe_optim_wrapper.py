@@ -54,9 +54,10 @@ class SafeOptimWrapper(OptimWrapper):
             ``norm_type``, or ``type='value'`` and ``clip_value``.
             Defaults to None.
         protect_buffers (bool): Whether running statistics, as those of
-            BatchNorm, are restored when a step is skipped. Takes the memory
-            of one copy of all buffers, of two with accumulation. Defaults to
-            True.
+            BatchNorm, are restored when a step is skipped: what the forward
+            passes inside its ``optim_context`` have changed. Takes the
+            memory of one copy of these, of two with accumulation. Defaults
+            to True.
         name_ranks (bool): With DDP, whether to look at each rank's gradients
             before they are averaged, to say on which rank a NaN began. Takes
             the place of DDP's communication hook, if that is free. Defaults
@@ -194,13 +195,14 @@ class SafeOptimWrapper(OptimWrapper):
             self._learn(model)
             if self._name_ranks:
                 self._ranks.look_at(model)
-        self._buffers.before_forward()
+        self._buffers.before_forward(self.steps.iteration)
         if self._accumulative_counts == 1:
             # Every iteration makes a step, so DDP has to synchronise.
             yield
-            return
-        with OptimWrapper.optim_context(self, model):
-            yield
+        else:
+            with OptimWrapper.optim_context(self, model):
+                yield
+        self._buffers.after_forward()
 
     def backward(self, loss: Tensor, **kwargs: Any) -> None:
         """Back-propagate, unless the loss would spoil others of its step."""

@@ -72,12 +72,14 @@ class SafeStep:
 
     def watch(self, loss: Tensor) -> None:
         """Note a loss that is going to be back-propagated."""
+        self._buffers.is_used = True
         if self._accumulates:
             self._buffers.keep_iteration()
         self._window.keep(loss)
 
     def drop(self) -> None:
         """Leave an iteration out of this step."""
+        self._buffers.is_used = True
         self._buffers.undo_iteration()
         self._window.drop()
 

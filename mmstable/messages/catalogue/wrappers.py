@@ -29,6 +29,21 @@ MESSAGES = {
         zh_cn='mmstable: Iter {iteration}: 没有任何参数有梯度，无可更新。是否'
         '冻结了所有参数，或 loss 被 detach？',
     ),
+    'wrapper.shared_buffers': Message(
+        en='mmstable: forward passes of another step have written to the '
+        'same running statistics as those of a skipped step, so some of '
+        'these keep its traces. Values that are not finite are restored.',
+        zh_cn='mmstable: 另一步的前向计算也更新了被跳过的步所更新的统计量，'
+        '因此其中一部分仍带有该步的影响；非有限值会恢复。',
+    ),
+    'wrapper.no_context': Message(
+        en='mmstable: running statistics (BatchNorm) are not restored after '
+        'skipped steps, because `train_step` of this model does not run its '
+        'forward pass inside `optim_wrapper.optim_context(model)`.',
+        zh_cn='mmstable: 跳过异常步后不会恢复统计量（BatchNorm），'
+        '因为该模型的 `train_step` 没有在 '
+        '`optim_wrapper.optim_context(model)` 中做前向计算。',
+    ),
     'wrapper.scale_note': Message(
         en='mmstable: loss scale: {note}. The config wins.',
         zh_cn='mmstable: loss scale：{note}。以配置为准。',
