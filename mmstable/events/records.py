@@ -11,11 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import Enum
 from typing import Any, ClassVar
 
 from mmstable.events.event import Event
-from mmstable.events.step_report import Culprit, Fault, StepReport
+from mmstable.events.step_report import Culprit, Fault, StepReport, Word
 
 SCHEMA = 1
 
@@ -123,7 +122,7 @@ class ReplicasDiverged(Event):
     action: str
 
 
-class Action(str, Enum):
+class Action(Word):
     """What can be done about a fault, from the mildest to the last."""
 
     WARN = 'warn'

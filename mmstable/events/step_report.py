@@ -10,7 +10,14 @@ from typing import ClassVar, NamedTuple
 from mmstable.events.event import Event
 
 
-class Outcome(str, Enum):
+class Word(str, Enum):
+    """One of some words, which prints as it is written in a file."""
+
+    def __str__(self) -> str:
+        return str(self.value)
+
+
+class Outcome(Word):
     """What became of an optimizer step."""
 
     APPLIED = 'applied'
@@ -20,7 +27,7 @@ class Outcome(str, Enum):
     EMPTY = 'empty'
 
 
-class Fault(str, Enum):
+class Fault(Word):
     """What goes wrong: with a step, or with the whole run."""
 
     OVERFLOW = 'overflow'

@@ -274,6 +274,7 @@ def test_a_file_of_the_first_release():
         (6, Fault.NAN_LOSS),
     ]
     assert faults[0].outcome is Outcome.SKIPPED
+    assert f'{faults[0].fault}, {faults[0].outcome!s}' == 'overflow, skipped'
     assert faults[0].culprits == (('net.head.weight', 'Inf'),)
     assert (faults[0].wrapper, faults[0].grad_norm) == ('optim_wrapper', None)
     (done,) = (e for e in events if isinstance(e, GuardIntervention))
