@@ -53,7 +53,7 @@ def test_wrappers_of_one_model_do_not_share_a_topic(monkeypatch):
 
 def test_a_rank_that_is_left_alone_twice_gives_up(monkeypatch):
     monkeypatch.setattr(step_consensus, 'get_world_size', lambda: 2)
-    monkeypatch.setattr(step_consensus, 'meet', lambda *args: None)
+    monkeypatch.setattr(step_consensus, 'gather', lambda *args: None)
     ranks = StepConsensus()
     ranks.sharing = Sharing.REDUCED
     assert ranks.resolve_bad(True, 'cpu', agreed=False) is None

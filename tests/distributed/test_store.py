@@ -24,7 +24,7 @@ def ranks(monkeypatch):
     common, here = HashStore(), Here()
 
     def open_store(name):
-        # Every rank counts its own meetings and watches.
+        # Every rank counts what it gathers and watches.
         return PrefixStore(name.split('/')[0], common)
 
     monkeypatch.setattr(Here, 'common', common)
@@ -92,12 +92,12 @@ GARBAGE = [
 def test_a_word_that_no_rank_says_is_no_word(ranks, said, garbage):
     def act(rank):
         if rank == 1:
-            ranks.common.add('meeting/d/arrived', 1)
-            ranks.common.set('meeting/d/1', garbage)
+            ranks.common.add('gather/d/arrived', 1)
+            ranks.common.set('gather/d/1', garbage)
             return None
         if rank == 2:
             # The last one, who reads all words.
-            while not ranks.common.check(['meeting/d/0', 'meeting/d/1']):
+            while not ranks.common.check(['gather/d/0', 'gather/d/1']):
                 time.sleep(0.01)
         return gather('d', rank, 20.0)
 
@@ -111,15 +111,15 @@ def test_a_word_that_no_rank_says_is_no_word(ranks, said, garbage):
 
 @pytest.mark.parametrize('garbage', GARBAGE[1:], ids=lambda g: repr(g[:9]))
 def test_a_decision_that_no_rank_makes_is_none(ranks, said, garbage):
-    ranks.common.set('meeting/e/decision', garbage)
+    ranks.common.set('gather/e/decision', garbage)
     answers = in_threads(ranks, 3, lambda rank: gather('e', rank, 20.0))
     assert answers == {0: None, 1: None, 2: None}
     assert all("under 'e/decision' was not" in line for line in said)
     assert said
 
 
-def test_a_wrong_count_ends_no_meeting(ranks):
-    ranks.common.set('meeting/f/arrived', '7')
+def test_a_wrong_count_ends_nothing(ranks):
+    ranks.common.set('gather/f/arrived', '7')
     answers = in_threads(ranks, 3, lambda rank: gather('f', rank + 1, 20.0))
     assert answers == {0: 6, 1: 6, 2: 6}
 
