@@ -12,6 +12,7 @@ import random
 import struct
 import sys
 from abc import ABC, abstractmethod
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -50,7 +51,7 @@ class _Watched(ABC):
     """
 
     # Its 624 words, and the position in them.
-    SIZE = 4 * (624 + 1)
+    Memory = ctypes.c_char * (4 * (624 + 1))
 
     def __init__(self) -> None:
         self._mark: Any = None
@@ -84,18 +85,24 @@ class _Watched(ABC):
 class _PythonState(_Watched):
     """Of the module ``random``."""
 
-    def _look(self) -> Any:
-        generator: Any = random.random.__self__  # type: ignore[attr-defined]
+    def __init__(self) -> None:
+        super().__init__()
+        self._memory: Any = None
+        self._generator: Any = random.random.__self__  # type: ignore[attr-defined]
         begin = object.__basicsize__
-        is_known = (
+        size = begin + ctypes.sizeof(self.Memory)
+        if (
             sys.implementation.name == 'cpython'
-            and type(generator) is random.Random
-            and _random.Random.__basicsize__ >= begin + self.SIZE
-        )
-        if not is_known:
+            and type(self._generator) is random.Random
+            and _random.Random.__basicsize__ >= size
+        ):
+            address = id(self._generator) + begin
+            self._memory = self.Memory.from_address(address)
+
+    def _look(self) -> Any:
+        if self._memory is None:
             return None
-        memory = ctypes.string_at(id(generator) + begin, self.SIZE)
-        return memory, generator.gauss_next
+        return self._memory.raw, self._generator.gauss_next
 
     def _read(self) -> Any:
         return random.getstate()
@@ -111,13 +118,21 @@ class _PythonState(_Watched):
 class _NumpyState(_Watched):
     """Of the module ``numpy.random``."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._generator: Any = None
+        self._memory: Any = None
+        # Older releases of numpy do not tell which one it is.
+        self._find = getattr(np.random, 'get_bit_generator', lambda: None)
+
     def _look(self) -> Any:
-        # Older releases of numpy do not tell where it is.
-        get = getattr(np.random, 'get_bit_generator', None)
-        generator = None if get is None else get()
-        if type(generator) is not np.random.MT19937:
-            return None
-        return ctypes.string_at(generator.ctypes.state_address, self.SIZE)
+        generator = self._find()
+        if generator is not self._generator:
+            self._generator, self._memory = generator, None
+            if type(generator) is np.random.MT19937:
+                address = generator.ctypes.state_address
+                self._memory = self.Memory.from_address(address)
+        return None if self._memory is None else self._memory.raw
 
     def _read(self) -> Any:
         return np.random.get_state()
@@ -182,6 +197,7 @@ def _plain_numpy(state: Any) -> list[Any] | None:
     ]
 
 
+@cache
 def _accelerator() -> tuple[str, Any]:
     """The kind of accelerator and torch's module for it, or None."""
     kind = get_device()

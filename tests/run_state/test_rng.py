@@ -160,10 +160,32 @@ def test_a_generator_is_not_read_while_it_stands_still(monkeypatch):
     assert rng.raw_rng()[:2] == first[:2]
 
 
-def test_a_memory_that_holds_something_else_is_not_relied_upon(monkeypatch):
-    monkeypatch.setattr(rng.ctypes, 'string_at', lambda *args: b'constant')
+@pytest.mark.parametrize('watched', ['_PYTHON', '_NUMPY'])
+def test_a_memory_that_holds_something_else_is_not_relied_upon(
+    monkeypatch, watched
+):
+    rng.raw_rng()
+    other = SimpleNamespace(raw=b'constant')
+    monkeypatch.setattr(getattr(rng, watched), '_memory', other)
     for _ in range(3):
         random.random(), np.random.rand()
         python, numpy, *_ = rng.raw_rng()
         assert python == random.getstate()
         assert same_numpy_state(numpy, np.random.get_state())
+
+
+def test_another_generator_of_numpy_is_noticed():
+    if not hasattr(np.random, 'set_bit_generator'):
+        pytest.skip('this numpy has only one')
+    before = np.random.get_bit_generator()
+    try:
+        for kind in (np.random.MT19937, np.random.PCG64):
+            np.random.set_bit_generator(kind(3))
+            state = rng.raw_rng()[1]
+            np.random.rand()
+            if kind is np.random.MT19937:
+                assert not same_numpy_state(rng.raw_rng()[1], state)
+            else:
+                assert rng.raw_rng()[1] != state
+    finally:
+        np.random.set_bit_generator(before)
