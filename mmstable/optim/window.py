@@ -14,8 +14,7 @@ class Window:
     """Losses of one optimizer step, from one iteration or several."""
 
     def __init__(self) -> None:
-        self._finite: Tensor | None = None
-        self._total: Tensor | None = None
+        self._losses: list[Tensor] = []
         self._terms: list[dict[str, Tensor]] = []
         self.kept = 0
         self.dropped = 0
@@ -29,16 +28,8 @@ class Window:
         self.shrinkage = 1.0
 
     def keep(self, loss: Tensor) -> None:
-        """Note whether a loss is finite, without waiting for it."""
-        loss = loss.detach()
-        finite = torch.isfinite(loss)
-        if finite.dim():
-            finite = finite.all()
-        if self._finite is None or self._total is None:
-            self._finite, self._total = finite, loss
-        else:
-            self._finite = finite & self._finite
-            self._total = self._total + loss
+        """Note a loss, which is looked at only if its step is bad."""
+        self._losses.append(loss.detach())
         self.kept += 1
         self.is_fresh = True
         self.is_lost = False
@@ -68,13 +59,14 @@ class Window:
 
     def all_finite(self) -> bool:
         """Whether every kept loss was finite; waits for the device."""
-        return self._finite is None or bool(self._finite)
+        return all(bool(torch.isfinite(one).all()) for one in self._losses)
 
     def mean_loss(self) -> float:
         """The average of the kept losses; waits for the device."""
-        if self._total is None:
+        if not self._losses:
             return math.nan
-        return float(self._total.sum()) * (1 + self.dropped / self.kept)
+        total = sum(float(one.sum()) for one in self._losses)
+        return total * (1 + self.dropped / self.kept)
 
     def bad_terms(self, outputs: Any) -> tuple[str, ...]:
         """Names of the losses that were not finite; waits for the device.

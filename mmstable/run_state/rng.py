@@ -6,8 +6,13 @@ tensors.
 
 from __future__ import annotations
 
+import _random
 import ctypes
 import random
+import struct
+import sys
+from abc import ABC, abstractmethod
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -29,52 +34,120 @@ def capture_rng() -> dict[str, Any]:
 def raw_rng() -> tuple[Any, Any, Tensor, dict[str, list[Tensor]]]:
     """The same as the generators give it, which takes a tenth of the time."""
     return (
-        random.getstate(),
-        _NUMPY.get_state(),
+        _PYTHON.get(),
+        _NUMPY.get(),
         torch.get_rng_state(),
         _device_states(),
     )
 
 
-class _NumpyState:
-    """The state of numpy's generator, read anew only if it has moved.
+class _Watched(ABC):
+    """The state of a Mersenne Twister, read anew only if it has moved.
 
-    Reading it takes numpy longer than all other generators together. A look
-    at its memory tells whether any number was drawn since then, except for
-    the second one of a pair of normal numbers: while there is such a number
-    left over, the state is read.
+    Reading one makes hundreds of numbers, after every iteration. Comparing
+    its memory with what it was then takes next to nothing, and whatever is
+    drawn changes that. The comparison is left out where the memory is not
+    known to hold the state.
     """
 
-    # 624 words of the Mersenne Twister, and the position in them.
-    _SIZE = 4 * (624 + 1)
+    # Its 624 words, and the position in them.
+    Memory = ctypes.c_char * (4 * (624 + 1))
 
     def __init__(self) -> None:
-        self._memory = b''
+        self._mark: Any = None
         self._state: Any = None
 
-    def get_state(self) -> Any:
-        """What ``numpy.random.get_state`` gives."""
-        memory = self._read_memory()
-        if memory is None or memory != self._memory:
-            self._state = np.random.get_state()
-            has_left_over = isinstance(self._state, dict) or self._state[3]
-            self._memory = b'' if has_left_over else memory or b''
+    def get(self) -> Any:
+        """The state, as its module gives it."""
+        mark = self._look()
+        if mark is None or mark != self._mark:
+            self._state = self._read()
+            self._mark = mark if self._holds(mark, self._state) else None
         return self._state
 
     def forget(self) -> None:
         """Read the state next time, whatever its memory looks like."""
-        self._memory = b''
+        self._mark = None
 
-    def _read_memory(self) -> bytes | None:
-        # Older releases of numpy do not tell where it is.
-        get = getattr(np.random, 'get_bit_generator', None)
-        generator = None if get is None else get()
-        if type(generator) is not np.random.MT19937:
+    @abstractmethod
+    def _look(self) -> Any:
+        """What changes if the state does; None if that is not known."""
+
+    @abstractmethod
+    def _read(self) -> Any:
+        """The state."""
+
+    @abstractmethod
+    def _holds(self, mark: Any, state: Any) -> bool:
+        """Whether a look is enough to know this state again."""
+
+
+class _PythonState(_Watched):
+    """Of the module ``random``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._memory: Any = None
+        self._generator: Any = random.random.__self__  # type: ignore[attr-defined]
+        begin = object.__basicsize__
+        size = begin + ctypes.sizeof(self.Memory)
+        if (
+            sys.implementation.name == 'cpython'
+            and type(self._generator) is random.Random
+            and _random.Random.__basicsize__ >= size
+        ):
+            address = id(self._generator) + begin
+            self._memory = self.Memory.from_address(address)
+
+    def _look(self) -> Any:
+        if self._memory is None:
             return None
-        address = generator.ctypes.state_address
-        return ctypes.string_at(address, self._SIZE)
+        return self._memory.raw, self._generator.gauss_next
+
+    def _read(self) -> Any:
+        return random.getstate()
+
+    def _holds(self, mark: Any, state: Any) -> bool:
+        if mark is None:
+            return False
+        (*words, position), gauss = state[1:]
+        expected = struct.pack('=625I', position, *words)
+        return mark == (expected, gauss)
 
 
+class _NumpyState(_Watched):
+    """Of the module ``numpy.random``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._generator: Any = None
+        self._memory: Any = None
+        # Older releases of numpy do not tell which one it is.
+        self._find = getattr(np.random, 'get_bit_generator', lambda: None)
+
+    def _look(self) -> Any:
+        generator = self._find()
+        if generator is not self._generator:
+            self._generator, self._memory = generator, None
+            if type(generator) is np.random.MT19937:
+                address = generator.ctypes.state_address
+                self._memory = self.Memory.from_address(address)
+        return None if self._memory is None else self._memory.raw
+
+    def _read(self) -> Any:
+        return np.random.get_state()
+
+    def _holds(self, mark: Any, state: Any) -> bool:
+        if mark is None or isinstance(state, dict):
+            return False
+        _, words, position, has_gauss, _ = state
+        # Normal numbers come in pairs. The second one, while it is left
+        # over, is kept elsewhere.
+        expected = words.tobytes() + struct.pack('=I', position)
+        return not has_gauss and mark == expected
+
+
+_PYTHON = _PythonState()
 _NUMPY = _NumpyState()
 
 
@@ -124,6 +197,7 @@ def _plain_numpy(state: Any) -> list[Any] | None:
     ]
 
 
+@cache
 def _accelerator() -> tuple[str, Any]:
     """The kind of accelerator and torch's module for it, or None."""
     kind = get_device()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import random
+import sys
 from types import SimpleNamespace
 
 import numpy as np
@@ -117,7 +118,7 @@ def same_numpy_state(left, right):
     )
 
 
-def test_numpy_is_read_whenever_it_has_moved():
+def test_a_generator_is_read_whenever_it_has_moved():
     """Whatever is done in between, also nothing, and also a half pair."""
     choices = [
         lambda: None,
@@ -127,21 +128,64 @@ def test_numpy_is_read_whenever_it_has_moved():
         lambda: np.random.shuffle(np.arange(5)),
         lambda: np.random.rand(700),
         lambda: np.random.seed(7),
+        random.random,
+        lambda: random.gauss(0, 1),
+        lambda: random.shuffle([1, 2, 3]),
+        lambda: random.seed(7),
         lambda: restore_rng(early),
     ]
     np.random.seed(0)
     np.random.randn()
+    random.gauss(0, 1)
     early = capture_rng()
     order = random.Random(0)
-    for _ in range(500):
+    for _ in range(1000):
         order.choice(choices)()
-        assert same_numpy_state(rng.raw_rng()[1], np.random.get_state())
+        python, numpy, *_ = rng.raw_rng()
+        assert python == random.getstate()
+        assert same_numpy_state(numpy, np.random.get_state())
 
 
-def test_numpy_is_not_read_while_it_stands_still(monkeypatch):
-    if not hasattr(np.random, 'get_bit_generator'):
-        pytest.skip('this numpy does not tell where its state is')
+@pytest.mark.skipif(
+    sys.implementation.name != 'cpython'
+    or not hasattr(np.random, 'get_bit_generator'),
+    reason='it is not known where the states are',
+)
+def test_a_generator_is_not_read_while_it_stands_still(monkeypatch):
     np.random.seed(0)
-    first = rng.raw_rng()[1]
+    random.seed(0)
+    first = rng.raw_rng()
     monkeypatch.setattr(np.random, 'get_state', None)
-    assert rng.raw_rng()[1] is first
+    monkeypatch.setattr(random, 'getstate', None)
+    assert rng.raw_rng()[:2] == first[:2]
+
+
+@pytest.mark.parametrize('watched', ['_PYTHON', '_NUMPY'])
+def test_a_memory_that_holds_something_else_is_not_relied_upon(
+    monkeypatch, watched
+):
+    rng.raw_rng()
+    other = SimpleNamespace(raw=b'constant')
+    monkeypatch.setattr(getattr(rng, watched), '_memory', other)
+    for _ in range(3):
+        random.random(), np.random.rand()
+        python, numpy, *_ = rng.raw_rng()
+        assert python == random.getstate()
+        assert same_numpy_state(numpy, np.random.get_state())
+
+
+def test_another_generator_of_numpy_is_noticed():
+    if not hasattr(np.random, 'set_bit_generator'):
+        pytest.skip('this numpy has only one')
+    before = np.random.get_bit_generator()
+    try:
+        for kind in (np.random.MT19937, np.random.PCG64):
+            np.random.set_bit_generator(kind(3))
+            state = rng.raw_rng()[1]
+            np.random.rand()
+            if kind is np.random.MT19937:
+                assert not same_numpy_state(rng.raw_rng()[1], state)
+            else:
+                assert rng.raw_rng()[1] != state
+    finally:
+        np.random.set_bit_generator(before)
