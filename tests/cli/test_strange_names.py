@@ -36,7 +36,7 @@ default_hooks = dict(
 fail_at = int(__import__('os').environ.get('FAIL_AT', '0'))
 custom_hooks = [
     dict(type='mmstable.EmergencyCheckpointHook'),
-    dict(type='FailAt', iteration=fail_at),
+    dict(type='StrangeFailAt', iteration=fail_at),
 ]
 """
 FAIL_AT = """
@@ -45,7 +45,7 @@ from mmengine.registry import HOOKS
 
 
 @HOOKS.register_module()
-class FailAt(Hook):
+class StrangeFailAt(Hook):
     def __init__(self, iteration):
         self.iteration = iteration
 
