@@ -18,11 +18,11 @@ NAME = "a b'c\x1b[31m\u202e"
 CONFIG = """
 experiment_name = __import__('uuid').uuid4().hex
 custom_imports = dict(imports=['strange_names_project'])
-model = dict(type='ToyToolModel')
+model = dict(type='StrangeModel')
 train_dataloader = dict(
     batch_size=2,
     num_workers=0,
-    dataset=dict(type='ToyToolDataset'),
+    dataset=dict(type='StrangeDataset'),
     sampler=dict(type='DefaultSampler', shuffle=False),
     collate_fn=dict(type='default_collate'),
 )
@@ -53,6 +53,8 @@ class StrangeFailAt(Hook):
         if runner.iter + 1 == self.iteration:
             raise RuntimeError('a fault')
 """
+# Names of its own: the registries are those of all tests.
+PROJECT = TOY.replace('ToyTool', 'Strange') + FAIL_AT
 
 
 @pytest.fixture
@@ -60,7 +62,7 @@ def project(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> tuple[Path, dict[str, str]]:
     """A folder to work in, and the environment to run commands there."""
-    (tmp_path / 'strange_names_project.py').write_text(TOY + FAIL_AT)
+    (tmp_path / 'strange_names_project.py').write_text(PROJECT)
     (tmp_path / 'my config.py').write_text(CONFIG)
     # What pip installs; here without installing anything.
     command = tmp_path / 'bin' / 'mmstable'
