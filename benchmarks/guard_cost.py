@@ -113,7 +113,8 @@ def share_of_buffers(rounds: int, size: int) -> tuple[float, float]:
     images = torch.randn(2, 3, size, size)
 
     def copy() -> None:
-        protection.before_forward()
+        protection.before_forward(None)
+        protection.after_forward()
         protection.keep_step()
 
     def iterate() -> None:
