@@ -78,8 +78,8 @@ def spoil(path: Path, how: str) -> None:
     [
         ('truncated', 'truncated: its end is missing after \\d+ bytes'),
         ('empty', 'empty$'),
-        ('text', 'foreign: '),
-        ('html', 'foreign: '),
+        ('text', 'foreign: no checkpoint of torch$'),
+        ('html', 'foreign: no checkpoint of torch$'),
         ('pickle', 'foreign: '),
         ('list', 'foreign: a dict with a state_dict is expected, got a list'),
         ('dict', 'foreign: .* got a dict of epoch, weights'),

@@ -41,7 +41,7 @@ class LegacyFile:
         self._source = _Stream(file)
         self._allocated = 0
         head = Tally(file.size)
-        if self._read_pickle(head) != _MAGIC:
+        if self._read_magic(head) != _MAGIC:
             raise Malformed('no checkpoint of torch')
         if self._read_pickle(head) != _VERSION:
             raise Malformed('an unknown version of the format')
@@ -88,6 +88,12 @@ class LegacyFile:
             targets.append((position, allocate(node)))
             position += node.nbytes
         return read_ranges(self._file, targets, with_digest)
+
+    def _read_magic(self, tally: Tally) -> Any:
+        try:
+            return self._read_pickle(tally)
+        except Malformed:
+            return None
 
     def _read_pickle(self, tally: Tally) -> Any:
         return PickleMachine(self._source, tally).load()
