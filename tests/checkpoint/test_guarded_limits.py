@@ -145,7 +145,7 @@ def test_costly_files_are_given_up_early(tmp_path, what):
     start = time.thread_time()
     with pytest.raises(BadCheckpoint, match='refused|corrupt'):
         load_file(path)
-    assert time.thread_time() - start < 6
+    assert time.thread_time() - start < 4
 
 
 def test_memory_follows_the_size_of_the_file(tmp_path):
@@ -195,7 +195,7 @@ def test_verifying_is_not_multiplied_by_references(tmp_path, before, after):
     write_archive(path, weights(before + after), {'0': bytes(8)})
     start = time.thread_time()
     assert verify_checkpoint(path).iteration == 4
-    assert time.thread_time() - start < 6
+    assert time.thread_time() - start < 2
 
 
 def legacy(*bodies: bytes) -> bytes:
@@ -211,7 +211,7 @@ def test_keys_of_the_old_format(tmp_path):
     start = time.thread_time()
     with pytest.raises(BadCheckpoint, match='the key of a storage that is a'):
         load_file(path)
-    assert time.thread_time() - start < 6
+    assert time.thread_time() - start < 1
 
 
 @pytest.mark.parametrize(
