@@ -78,6 +78,8 @@ class RunMonitor(StatefulHook):
         self._scalars: dict[str, StepScalars] = {}
         self._scales: dict[str, float | None] = {}
         self._saved_tallies: Mapping[str, Any] = {}
+        self._hooks_seen = 0
+        self._listeners: list[Callable[..., None]] = []
 
     @classmethod
     def of(cls, runner: Runner) -> RunMonitor | None:
@@ -92,6 +94,7 @@ class RunMonitor(StatefulHook):
         if self._is_bound:
             return
         self._is_bound = True
+        self._hooks_seen = 0
         self.iteration = runner.iter
         self.sources = self._find_sources(runner)
         wrappers = run_view.wrappers(runner)
@@ -170,7 +173,8 @@ class RunMonitor(StatefulHook):
         tally = self.sources[name].steps.tally
         tally.add(report)
         self._scalars[name].write(report, tally)
-        runner.call_hook('after_step', name=name, report=report)
+        for listen in self._listeners_of(runner):
+            listen(runner, name=name, report=report)
         if report.fault is not None:
             runner.call_hook('after_bad_step', report=report)
             self.emit(runner, report)
@@ -184,6 +188,17 @@ class RunMonitor(StatefulHook):
                 next_loss_scale=after,
             )
             self.emit(runner, change)
+
+    def _listeners_of(self, runner: Runner) -> list[Callable[..., None]]:
+        """What ``call_hook('after_step')`` would call in every iteration."""
+        if len(runner.hooks) != self._hooks_seen:
+            self._hooks_seen = len(runner.hooks)
+            self._listeners = [
+                hook.after_step
+                for hook in runner.hooks
+                if hasattr(hook, 'after_step')
+            ]
+        return self._listeners
 
     def _unbind(self, runner: Runner) -> None:
         self._is_bound = False

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
+from itertools import chain
+from operator import attrgetter
 
 import torch
 from torch import Tensor
@@ -12,6 +14,7 @@ from torch.nn import Module
 from mmstable.numerics.grad_health import gradient_norms
 
 _COUNTER = 'num_batches_tracked'
+_version = attrgetter('_version')
 
 
 class BufferCopy:
@@ -30,84 +33,84 @@ class BufferCopy:
         # To be unset when nothing is to be restored.
         self.is_taken = False
         self._owners: list[tuple[Module, str]] = []
+        self._all: list[Tensor | None] = []
         self._live: list[Tensor | None] = []
         self._copies: list[Tensor | None] = []
-        # All buffers of the owners, and how often the newest forward pass
-        # has left them written to. BatchNorm's kernels do not count that for
+        # What tells that an owner ran, and how often the newest forward pass
+        # has left it written to. BatchNorm's kernels do not count that for
         # its statistics, but each of its forward passes does for its counter.
-        self._written: list[tuple[Module, Tensor]] = []
+        self._runners: list[Module] = []
+        self._written: list[Tensor] = []
         self._left: list[int] = []
         # What has run in forward passes of others since.
         self._shared: set[Module] = set()
+        # The buffers of all modules, as these keep them by name.
+        self._tables: list[dict[str, Tensor | None]] = []
         # What to copy if nothing but values has changed.
         self._ids: list[int] | None = None
         self._sources: list[Tensor] = []
         self._targets: list[Tensor] = []
-        self._shapes: list[torch.Size] = []
+        self._sizes: list[int] = []
 
-    def take(self, modules: Iterable[Module]) -> None:
+    def take(self, modules: Collection[Module]) -> None:
         """Copy the statistics that these modules, not their parts, own."""
         self.is_taken = True
-        owners: list[tuple[Module, str]] = []
-        live: list[Tensor | None] = []
-        for module in modules:
-            for name, buffer in module._buffers.items():
-                if (
-                    buffer is None
-                    or buffer.is_floating_point()
-                    or name == _COUNTER
-                ):
-                    owners.append((module, name))
-                    live.append(buffer)
-        self._owners = owners
-        if not live:
-            return
-        # The tensors of these ids are kept, so no other one can get an id.
-        is_known = list(map(id, live)) == self._ids and self._shapes == [
-            buffer.shape for buffer in self._sources
-        ]
-        if is_known:
-            _write(self._sources, self._targets)
-        else:
-            self._copy_anew(live)
         self._left = []
         self._shared.clear()
+        if len(self._tables) != len(modules):
+            self._tables = [module._buffers for module in modules]
+        # No loop of Python: this is done in every step of a run. The tensors
+        # of known ids are kept, so no other one can get an id.
+        buffers = chain.from_iterable(map(dict.values, self._tables))
+        ids = list(map(id, buffers))
+        sizes = list(map(Tensor.numel, self._sources))
+        if ids == self._ids and sizes == self._sizes:
+            if self._sources:
+                _write(self._sources, self._targets)
+        else:
+            self._copy_anew(modules, ids)
 
-    def _copy_anew(self, live: list[Tensor | None]) -> None:
-        pairs = [
-            (buffer, None if buffer is None else buffer.detach().clone())
-            for buffer in live
+    def _copy_anew(self, modules: Collection[Module], ids: list[int]) -> None:
+        buffers = [
+            (module, name, buffer)
+            for module in modules
+            for name, buffer in module._buffers.items()
         ]
-        self._live = live
-        self._copies = [copy for _, copy in pairs]
-        self._written = [
-            (module, buffer)
-            for module in dict.fromkeys(module for module, _ in self._owners)
-            for buffer in module._buffers.values()
-            if buffer is not None and not buffer.is_inference()
+        kept = [
+            (module, name, buffer, _clone(buffer))
+            for module, name, buffer in buffers
+            if buffer is None or buffer.is_floating_point() or name == _COUNTER
         ]
+        self._owners = [(module, name) for module, name, _, _ in kept]
+        self._all = [buffer for _, _, buffer in buffers]
+        self._live = [buffer for _, _, buffer, _ in kept]
+        self._copies = [copy for _, _, _, copy in kept]
+        written = _what_is_written(module for module, _, _, _ in kept)
+        self._runners = [module for module, _ in written]
+        self._written = [buffer for _, buffer in written]
         strided = [
             (buffer, copy)
-            for buffer, copy in pairs
+            for _, _, buffer, copy in kept
             if buffer is not None and copy is not None
             # torch cannot write to some of the others.
             if copy.layout is torch.strided
         ]
         self._sources = [buffer for buffer, _ in strided]
         self._targets = [copy for _, copy in strided]
-        self._shapes = [buffer.shape for buffer in self._sources]
-        is_all = len(strided) == sum(one is not None for one in live)
-        self._ids = list(map(id, live)) if is_all else None
+        self._sizes = list(map(Tensor.numel, self._sources))
+        is_all = len(strided) == sum(one is not None for one in self._live)
+        self._ids = ids if is_all else None
 
     def note_others(self) -> None:
         """Note which modules have run since the last forward pass."""
-        for (module, buffer), version in zip(self._written, self._left):
-            if buffer._version != version:
+        now = map(_version, self._written)
+        for module, version, left in zip(self._runners, now, self._left):
+            if version != left:
                 self._shared.add(module)
 
     def leave(self) -> None:
         """Note that a forward pass is over."""
-        self._left = [buffer._version for _, buffer in self._written]
+        self._left = list(map(_version, self._written))
 
     def restore(self) -> bool:
         """Undo what the forward passes did to the buffers.
@@ -171,6 +174,21 @@ def can_write(target: Tensor, source: Tensor) -> bool:
             for step, size in zip(target.stride(), target.shape)
         )
     )
+
+
+def _clone(buffer: Tensor | None) -> Tensor | None:
+    return None if buffer is None else buffer.detach().clone()
+
+
+def _what_is_written(owners: Iterable[Module]) -> list[tuple[Module, Tensor]]:
+    """The counter of each module, or all of its buffers if it has none."""
+    return [
+        (module, buffer)
+        for module in dict.fromkeys(owners)
+        for name, buffer in module._buffers.items()
+        if buffer is not None and not buffer.is_inference()
+        if name == _COUNTER or module._buffers.get(_COUNTER) is None
+    ]
 
 
 def _finite(tensors: list[Tensor | None]) -> set[int]:

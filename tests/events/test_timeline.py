@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from mmengine.hooks import Hook
+
 import mmstable.events
 from tests.loops.runs import iter_loop
 from tests.toys import Sabotage, ToyModel, toy_runner
@@ -57,13 +59,23 @@ class Recorder:
                     self.watch(hook, stage, lambda n=name: self.note(n))
 
 
+class Listener(Hook):
+    """Hears of steps before all others that listen."""
+
+    priority = 'HIGHEST'
+
+    def after_step(self, runner, name, report) -> None:
+        self.recorder.note('after_step')
+
+
 def test_the_drawing_is_true(tmp_path):
-    model = ToyModel()
+    model, listener = ToyModel(), Listener()
     runner = toy_runner(
         tmp_path,
         model=model,
         train_cfg=iter_loop(3),
         hooks=[
+            listener,
             Sabotage(loss=[BAD]),
             dict(type='mmstable.SafeEMAHook'),
             dict(type='mmstable.EmergencyCheckpointHook'),
@@ -74,7 +86,7 @@ def test_the_drawing_is_true(tmp_path):
             checkpoint=dict(type='mmstable.SafeCheckpointHook'),
         ),
     )
-    recorder = Recorder(runner)
+    recorder = listener.recorder = Recorder(runner)
     call_hook = runner.call_hook
 
     def record(fn_name, **kwargs):
