@@ -7,35 +7,41 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import Module
 
 from mmstable.events import Culprit
 from mmstable.messages import say
 from mmstable.messages.printable import short_repr
-from mmstable.numerics.grad_health import find_nonfinite, gradient_norms
+from mmstable.numerics.grad_health import (
+    find_nonfinite,
+    gradient_norms,
+    stored_values,
+)
 
 _MEASURABLE = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 # The copy that averages a model has the model's names behind this.
-_WRAPPED = 'module.'
+AVERAGED = 'module.'
 _LONGEST_KEY = 200
+
+# Names of tensors, to how many NaN and how many Inf they hold.
+Counts = Mapping[str, Sequence[int]]
 
 
 def find_poison(
-    checkpoint: Mapping[str, Any], infinite: Mapping[str, int] | None = None
+    checkpoint: Mapping[str, Any], known: Counts | None = None
 ) -> list[Culprit]:
     """Weights, buffers and optimizer state that are not finite.
 
     Every tensor is read once, under the first of its names, and none is
-    copied. Masks hold Inf for a
-    reason: the ones listed in ``infinite`` are fine as long as they have no
-    more of it than listed; without a list, those that hold Inf and one other
-    value only. NaN is always poison.
+    copied. Some hold NaN or Inf for a reason, as masks do: the ones listed
+    in ``known`` are fine as long as they have no more of it than listed;
+    without a list, those that hold Inf and one other value only.
 
     Args:
         checkpoint (Mapping): A checkpoint, from memory or from a file.
-        infinite (Mapping[str, int], optional): Names in the model's state
-            dict, to the number of Inf that belong there; see
-            :func:`count_infinite`. Defaults to None.
+        known (Mapping[str, Sequence[int]], optional): Names in the model's
+            state dict, to how many NaN and how many Inf belong there; see
+            :class:`~mmstable.checkpoint.placeholders.Placeholders`.
+            Defaults to None.
 
     Returns:
         list[Culprit]: Where it is, as a path into the checkpoint.
@@ -49,12 +55,7 @@ def find_poison(
     for index, kind in find_nonfinite(tensors, norms).items():
         section, path, tensor = entries[index]
         name = '.'.join(map(_key_text, path))
-        legitimate = (
-            kind == 'Inf'
-            and section != 'optimizer'
-            and _belongs(name, tensor, infinite)
-        )
-        if not legitimate:
+        if section == 'optimizer' or not _belongs(name, tensor, known):
             found.append(Culprit(f'{_key_text(section)}.{name}', kind))
     return found
 
@@ -74,30 +75,32 @@ def looks_like_mask(tensor: Tensor) -> bool:
     return finite.numel() > 0 and bool((finite == finite[0]).all())
 
 
-def count_infinite(model: Module) -> dict[str, int]:
-    """How many Inf each buffer of a model holds, where there are any.
-
-    Args:
-        model (Module): A model that has not been trained yet, so that what
-            it holds was put there on purpose.
-    """
-    counts = {}
-    for name, buffer in model.named_buffers():
-        if buffer.is_floating_point():
-            count = int(torch.isinf(buffer).sum())
-            if count:
-                counts[name] = count
-    return counts
+def count_nonfinite(tensor: Tensor) -> tuple[int, int]:
+    """How many NaN and how many Inf a tensor holds."""
+    values = stored_values(_measurable(tensor))
+    return int(torch.isnan(values).sum()), int(torch.isinf(values).sum())
 
 
-def _belongs(
-    name: str, tensor: Tensor, infinite: Mapping[str, int] | None
-) -> bool:
-    if infinite is None:
-        return looks_like_mask(tensor)
-    if name.startswith(_WRAPPED):
-        name = name[len(_WRAPPED) :]
-    return int(torch.isinf(tensor).sum()) <= infinite.get(name, 0)
+def plain_name(name: str) -> str:
+    """What the model calls a tensor of its average."""
+    return name[len(AVERAGED) :] if name.startswith(AVERAGED) else name
+
+
+def _belongs(name: str, tensor: Tensor, known: Counts | None) -> bool:
+    nans, infs = count_nonfinite(tensor)
+    if known is None:
+        return nans == 0 and looks_like_mask(tensor)
+    most = known.get(plain_name(name), known.get(name, (0, 0)))
+    return nans <= most[0] and infs <= most[1]
+
+
+def _measurable(tensor: Tensor) -> Tensor:
+    tensor = tensor.detach()
+    if tensor.layout not in (torch.strided, torch.sparse_coo):
+        tensor = tensor.values()
+    # Floats of eight bits have no norm.
+    is_plain = tensor.dtype in _MEASURABLE or tensor.is_complex()
+    return tensor if is_plain else tensor.float()
 
 
 def _key_text(key: Any) -> str:
@@ -122,13 +125,8 @@ def _tensors(
         if id(content) in seen:
             return
         seen.add(id(content))
-        if content.layout not in (torch.strided, torch.sparse_coo):
-            content = content.values()
-        # Floats of eight bits have no norm.
-        if content.dtype in _MEASURABLE or content.is_complex():
-            yield path, content.detach()
-        elif content.is_floating_point():
-            yield path, content.detach().float()
+        if content.is_floating_point() or content.is_complex():
+            yield path, _measurable(content)
     elif isinstance(content, Mapping):
         for key, value in content.items():
             yield from _tensors(value, (*path, key), seen)

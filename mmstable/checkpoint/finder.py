@@ -17,6 +17,7 @@ from mmstable.checkpoint.loading import (
     read_guarded,
 )
 from mmstable.checkpoint.manifest import Manifest, is_count
+from mmstable.checkpoint.placeholders import read_counts
 from mmstable.files import read_bounded
 from mmstable.messages.printable import printable, short_repr
 
@@ -137,8 +138,8 @@ def _compare(path: Path, sha256: str, manifest: Manifest) -> None:
 
 def _check_values(path: Path, checkpoint: dict[str, Any]) -> None:
     saved = checkpoint.get('mmstable', {}).get('SafeCheckpointHook')
-    counts = saved.get('infinite_buffers') if type(saved) is dict else None
-    poison = find_poison(checkpoint, counts if type(counts) is dict else None)
+    known = saved.get('placeholders') if type(saved) is dict else None
+    poison = find_poison(checkpoint, read_counts(known))
     if poison:
         raise BadCheckpoint(path, f'non-finite: {list_culprits(poison)}')
 

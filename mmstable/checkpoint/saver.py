@@ -19,13 +19,14 @@ from mmengine.logging import print_log
 from mmengine.runner import Runner
 
 from mmstable.checkpoint.atomic_file import HashedStream, atomic_file
-from mmstable.checkpoint.audit import find_poison, list_culprits
+from mmstable.checkpoint.audit import list_culprits
 from mmstable.checkpoint.loading import (
     BadCheckpoint,
     check_container,
     inspect_checkpoint,
 )
 from mmstable.checkpoint.manifest import Manifest, remove_manifest
+from mmstable.checkpoint.placeholders import Placeholders
 from mmstable.events import Culprit
 from mmstable.messages import say
 from mmstable.version import __version__
@@ -55,12 +56,11 @@ class CheckpointSaver:
     """Saves what ``runner.save_checkpoint`` would save.
 
     Args:
-        infinite (Mapping[str, int]): Buffers that hold Inf for a reason;
-            see :func:`mmstable.checkpoint.audit.count_infinite`.
+        placeholders (Placeholders): What is not finite for a reason.
     """
 
-    def __init__(self, infinite: Mapping[str, int]) -> None:
-        self.infinite = infinite
+    def __init__(self, placeholders: Placeholders) -> None:
+        self.placeholders = placeholders
         self._loads = False
 
     def save(
@@ -123,7 +123,7 @@ class CheckpointSaver:
     def _complete(
         self, checkpoint: dict[str, Any], extra: Mapping[str, Any]
     ) -> None:
-        poison = find_poison(checkpoint, self.infinite)
+        poison = self.placeholders.find_poison(checkpoint)
         if poison:
             raise Poisoned(poison)
         checkpoint.setdefault('mmstable', {}).update(extra)

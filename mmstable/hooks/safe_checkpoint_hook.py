@@ -13,8 +13,8 @@ from mmengine.runner import Runner
 
 from mmstable import run_view
 from mmstable.checkpoint.atomic_file import replace_text
-from mmstable.checkpoint.audit import count_infinite
 from mmstable.checkpoint.best_checkpoint import RunnerStandIn, save_first
+from mmstable.checkpoint.placeholders import Placeholders, placeholders_of
 from mmstable.checkpoint.references import keep_own_references
 from mmstable.checkpoint.saver import CheckpointSaver, Poisoned
 from mmstable.checkpoint.storage import EMERGENCY, CheckpointStorage
@@ -24,6 +24,7 @@ from mmstable.events import records
 from mmstable.legacy.checkpoints import prepare_to_resume
 from mmstable.messages import say
 from mmstable.messages.language import choose_language
+from mmstable.optim.parameter_names import unwrap
 from mmstable.optim.step_sources import monitor_of
 from mmstable.registry import HOOKS, register_globally
 from mmstable.run_state.optimizer_names import name_saved_states
@@ -65,7 +66,7 @@ class SafeCheckpointHook(CheckpointHook):
         self.max_keep_ckpts = integer(
             _NAME, 'max_keep_ckpts', self.max_keep_ckpts, -1
         )
-        self._saver = CheckpointSaver({})
+        self._saver = CheckpointSaver(Placeholders())
         self._resumer = ProgressResumer()
         self._weights = TrainedWeights()
         self._place: CheckpointStorage
@@ -88,9 +89,9 @@ class SafeCheckpointHook(CheckpointHook):
                 f'got {type(runner).__name__}. Use CheckpointHook with it.'
             )
         choose_language(runner.hooks)
-        self._saver = CheckpointSaver(
-            count_infinite(run_view.saved_model(runner))
-        )
+        placeholders = placeholders_of(unwrap(runner.model))
+        placeholders.learn(run_view.saved_model(runner))
+        self._saver = CheckpointSaver(placeholders)
         self._resumer.restore(runner)
 
     def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
@@ -339,8 +340,8 @@ class SafeCheckpointHook(CheckpointHook):
     def _try_to_save(
         self, runner: Runner, name: str, state: dict, kwargs: dict
     ) -> Exception | None:
-        infinite = dict(self._saver.infinite)
-        extra = {type(self).__name__: {'infinite_buffers': infinite, **state}}
+        known = self._saver.placeholders.counts
+        extra = {type(self).__name__: {'placeholders': known, **state}}
         try:
             self._place.save(self._saver, runner, name, extra, **kwargs)
         except Poisoned as error:

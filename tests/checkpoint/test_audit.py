@@ -7,8 +7,15 @@ import pytest
 import torch
 from torch import nn
 
-from mmstable.checkpoint.audit import count_infinite, find_poison
+from mmstable.checkpoint.audit import find_poison
+from mmstable.checkpoint.placeholders import Placeholders
 from tests.toys import INF, NAN
+
+
+def counts(model: nn.Module) -> dict:
+    placeholders = Placeholders()
+    placeholders.learn(model)
+    return placeholders.counts
 
 
 class Masked(nn.Module):
@@ -37,9 +44,9 @@ def checkpoint_of(model: nn.Module) -> dict:
 
 def test_healthy_state_has_no_poison():
     model = Masked()
-    infinite = count_infinite(model)
-    assert infinite == {'mask': 3}
-    assert find_poison(checkpoint_of(model), infinite) == []
+    known = counts(model)
+    assert known == {'mask': (0, 3)}
+    assert find_poison(checkpoint_of(model), known) == []
     # A file of somebody else has no list; a mask looks like a mask.
     assert find_poison(checkpoint_of(model)) == []
 
@@ -69,15 +76,15 @@ def test_poison_is_named(path, value, dtype):
     place[path[-1]] = bad
     name = '.'.join(map(str, path))
     kind = 'NaN' if math.isnan(value) else 'Inf'
-    for infinite in (count_infinite(model), None):
-        assert find_poison(checkpoint, infinite) == [(name, kind)]
+    for known in (counts(model), None):
+        assert find_poison(checkpoint, known) == [(name, kind)]
 
 
 def test_mask_may_not_get_worse():
     model = Masked()
-    infinite = count_infinite(model)
+    known = counts(model)
     model.mask[2, 0] = -INF
-    found = find_poison(checkpoint_of(model), infinite)
+    found = find_poison(checkpoint_of(model), known)
     assert [name for name, _ in found] == [
         'state_dict.mask',
         'ema_state_dict.module.mask',
@@ -88,8 +95,8 @@ def test_mask_may_not_get_worse():
 
 def test_optimizer_has_no_masks():
     state = dict(state={0: dict(exp_avg=torch.tensor([0.0, INF]))})
-    for infinite in ({}, None):
-        assert find_poison(dict(optimizer=state), infinite) == [
+    for known in ({}, None):
+        assert find_poison(dict(optimizer=state), known) == [
             ('optimizer.state.0.exp_avg', 'Inf')
         ]
 

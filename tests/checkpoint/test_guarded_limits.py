@@ -216,8 +216,8 @@ def test_keys_of_the_old_format(tmp_path):
 
 @pytest.mark.parametrize(
     'saved', [dict(SafeCheckpointHook=[1]),
-              dict(SafeCheckpointHook=dict(infinite_buffers=5)),
-              dict(SafeCheckpointHook=dict(infinite_buffers={'a': 'x'}))]
+              dict(SafeCheckpointHook=dict(placeholders=5)),
+              dict(SafeCheckpointHook=dict(placeholders={'a': 'x'}))]
 )  # fmt: skip
 def test_whatever_is_wrong_a_candidate_is_skipped(tmp_path, saved):
     state = dict(a=torch.tensor([1.0, 2.0, float('inf')]))

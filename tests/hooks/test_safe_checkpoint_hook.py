@@ -113,7 +113,7 @@ def test_checkpoint_is_complete_and_described(tmp_path):
     state = runner.optim_wrapper.state_dict()
     assert_same(checkpoint['optimizer'], state)
     assert checkpoint['meta']['iter'] == 6
-    assert {'rng', 'infinite_buffers'} <= checkpoint['mmstable'][
+    assert {'rng', 'placeholders'} <= checkpoint['mmstable'][
         'SafeCheckpointHook'
     ].keys()
     side = Manifest.read(path)

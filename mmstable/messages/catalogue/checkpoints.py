@@ -25,6 +25,13 @@ MESSAGES = {
     'checkpoint.not_finite': Message(
         en='not finite: {names}', zh_cn='含 NaN 或 Inf：{names}'
     ),
+    'audit.placeholders': Message(
+        en='mmstable: not finite before training began: {names}. That is no '
+        'fault as long as it does not spread; once such a tensor is finite, '
+        'it has to stay finite.',
+        zh_cn='mmstable: 训练开始前就含 NaN 或 Inf：{names}。只要不增多，就不'
+        '算故障；这些张量一旦变为有限值，就必须保持有限。',
+    ),
     'checkpoint.culprits': Message(
         en='{names} and {more} more', zh_cn='{names} 等，另有 {more} 处'
     ),

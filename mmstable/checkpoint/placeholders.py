@@ -1,0 +1,123 @@
+"""What a model held that was not finite before it was trained."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from mmengine.logging import print_log
+from torch import Tensor
+from torch.nn import Module
+
+from mmstable.checkpoint.audit import (
+    AVERAGED,
+    Counts,
+    count_nonfinite,
+    find_poison,
+    list_culprits,
+    looks_like_mask,
+)
+from mmstable.events import Culprit
+from mmstable.messages import say
+
+
+class Placeholders:
+    """NaN and Inf that are no poison: they were there from the start.
+
+    These are masks, and values that are still to be filled in. What has
+    become finite must stay so: then it is taken off the list, until a
+    rollback brings an earlier state back. There is one list for each model,
+    so that all who look through a state find the same.
+    """
+
+    def __init__(self) -> None:
+        self._at_start: dict[str, tuple[int, int]] = {}
+        self._counts: dict[str, tuple[int, int]] = {}
+        self._told: set[str] = set()
+
+    @property
+    def counts(self) -> Counts:
+        """Names of tensors, to how many NaN and Inf belong there now."""
+        return dict(self._counts)
+
+    def learn(self, model: Module) -> None:
+        """Look at a model before anything is loaded into it."""
+        tensors: dict[str, Tensor] = dict(model.named_parameters())
+        tensors.update(model.named_buffers())
+        for name in tensors:
+            self._at_start.pop(name, None)
+        for path, _ in find_poison({'state_dict': tensors}, known={}):
+            name = path.partition('.')[2]
+            self._at_start[name] = count_nonfinite(tensors[name])
+        self.start_over()
+
+    def start_over(self) -> None:
+        """Expect the state of the start again: one was restored."""
+        self._counts = dict(self._at_start)
+
+    def find_poison(self, checkpoint: Mapping[str, Any]) -> list[Culprit]:
+        """What is not finite, and was before; see :func:`find_poison`."""
+        found = find_poison(checkpoint, self._counts)
+        if self._counts:
+            self._shrink(checkpoint)
+        return found
+
+    def _shrink(self, checkpoint: Mapping[str, Any]) -> None:
+        """Take off the list what has become finite, and name the rest."""
+        seen: dict[str, list[Tensor]] = {}
+        for section, tensors in checkpoint.items():
+            if str(section).endswith('state_dict'):
+                for known in self._counts:
+                    for name in (known, f'{AVERAGED}{known}'):
+                        if name in tensors:
+                            seen.setdefault(known, []).append(tensors[name])
+        for name, found in seen.items():
+            # An average of the model may become finite later than that.
+            nans, infs = map(max, zip(*map(count_nonfinite, found)))
+            before = self._counts[name]
+            self._counts[name] = min(nans, before[0]), min(infs, before[1])
+        self._tell(seen)
+
+    def _tell(self, seen: Mapping[str, list[Tensor]]) -> None:
+        new = [
+            Culprit(name, 'NaN' if self._counts[name][0] else 'Inf')
+            for name, (first, *_) in seen.items()
+            if name not in self._told
+            and any(self._counts[name])
+            and (self._counts[name][0] or not looks_like_mask(first))
+        ]
+        if new:
+            self._told.update(culprit.name for culprit in new)
+            text = say('audit.placeholders', names=list_culprits(new))
+            print_log(text, logger='current', level=logging.WARNING)
+
+
+_OF_MODELS: WeakKeyDictionary[Module, Placeholders] = WeakKeyDictionary()
+
+
+def placeholders_of(model: Module) -> Placeholders:
+    """The list of a model; the same for all who ask.
+
+    Args:
+        model (Module): The user's own model, without any wrapper.
+    """
+    return _OF_MODELS.setdefault(model, Placeholders())
+
+
+def read_counts(saved: Any) -> Counts | None:
+    """A list that came out of a file; None if it is not one."""
+    if type(saved) is dict and all(map(_is_entry, saved.items())):
+        return saved
+    return None
+
+
+def _is_entry(entry: tuple[Any, Any]) -> bool:
+    name, counts = entry
+    return (
+        type(name) is str
+        and type(counts) in (list, tuple)
+        and len(counts) == 2
+        and all(type(count) is int for count in counts)
+    )
