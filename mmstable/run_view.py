@@ -7,6 +7,7 @@ here and nowhere else, so that a new release of mmengine breaks one file.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -43,9 +44,20 @@ def accumulative_counts(wrapper: Any) -> int:
     return getattr(wrapper, '_accumulative_counts', 1)
 
 
-def window_is_open(runner: Runner) -> bool:
-    """Whether gradients of an unfinished accumulation window are kept."""
-    return not all(one.should_update() for one in wrappers(runner).values())
+def window_is_open(runner: Runner, done: int | None = None) -> bool:
+    """Whether gradients of an unfinished accumulation window are kept.
+
+    Args:
+        runner (Runner): The runner.
+        done (int, optional): Iterations done, if somebody waits for the end
+            of all windows. Those of several wrappers may never end together:
+            then they count as closed once in as many iterations as all of
+            their lengths divide. Defaults to None.
+    """
+    held = wrappers(runner).values()
+    if all(one.should_update() for one in held):
+        return False
+    return done is None or done % math.lcm(*map(accumulative_counts, held)) > 0
 
 
 def resolve_steps(runner: Runner) -> None:

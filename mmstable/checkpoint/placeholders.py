@@ -26,10 +26,11 @@ from mmstable.messages import say
 class Placeholders:
     """NaN and Inf that are no poison: they were there from the start.
 
-    These are masks, and values that are still to be filled in. What has
-    become finite must stay so: then it is taken off the list, until a
-    rollback brings an earlier state back. There is one list for each model,
-    so that all who look through a state find the same.
+    These are masks, and values that are still to be filled in: buffers, and
+    parameters that are not trained. What has become finite must stay so: it
+    is taken off the list, until a rollback brings an earlier state back.
+    There is one list for each model, so that all who look through a state
+    find the same.
     """
 
     def __init__(self) -> None:
@@ -44,8 +45,11 @@ class Placeholders:
 
     def learn(self, model: Module) -> None:
         """Look at a model before anything is loaded into it."""
-        tensors: dict[str, Tensor] = dict(model.named_parameters())
-        tensors.update(model.named_buffers())
+        tensors = dict(model.named_buffers())
+        for name, param in model.named_parameters():
+            # No training makes NaN finite again.
+            if not param.requires_grad:
+                tensors[name] = param
         for name in tensors:
             self._at_start.pop(name, None)
         for path, _ in find_poison({'state_dict': tensors}, known={}):

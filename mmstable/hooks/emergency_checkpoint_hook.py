@@ -86,9 +86,9 @@ class EmergencyCheckpointHook(Hook):
             self._keeper.after_train_iter(runner, batch_idx)
             if self._signal.received is None:
                 return
-        if run_view.window_is_open(runner):
-            return
         iteration, stop = runner.iter + 1, self._coordinated_stop
+        if run_view.window_is_open(runner, iteration):
+            return
         if stop is None:
             self._stop_if_asked(runner, iteration)
             return
@@ -113,7 +113,9 @@ class EmergencyCheckpointHook(Hook):
         outputs: Any = None,
     ) -> None:
         """Stop if asked to; half of all signals arrive here."""
-        if not self._is_training or run_view.window_is_open(runner):
+        if not self._is_training:
+            return
+        if run_view.window_is_open(runner, runner.iter):
             return
         # Nobody would answer a rank that has more to validate than others.
         if batch_idx < self._common_val_iters:

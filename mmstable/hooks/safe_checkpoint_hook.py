@@ -153,15 +153,16 @@ class SafeCheckpointHook(CheckpointHook):
             self.every_n_train_iters(runner, self.interval, self.save_begin)
             or (self.save_last and self.is_last_train_iter(runner))
         )
+        done = runner.iter + 1
         if due:
-            self._waiting = runner.iter + 1
-        if self._waiting is None or run_view.window_is_open(runner):
+            self._waiting = done
+        if self._waiting is None or run_view.window_is_open(runner, done):
             return
-        step = self._waiting if self.by_epoch else runner.iter + 1
+        step = self._waiting if self.by_epoch else done
         self._waiting = None
-        runner.logger.info(say('checkpoint.saving', iteration=runner.iter + 1))
+        runner.logger.info(say('checkpoint.saving', iteration=done))
         self._save_checkpoint_with_step(
-            runner, step, dict(epoch=runner.epoch, iter=runner.iter + 1)
+            runner, step, dict(epoch=runner.epoch, iter=done)
         )
 
     def after_train_epoch(self, runner: Runner) -> None:
@@ -303,7 +304,7 @@ class SafeCheckpointHook(CheckpointHook):
         can_wait = not self.by_epoch or hasattr(
             runner.train_loop, 'state_dict'
         )
-        return can_wait and run_view.window_is_open(runner)
+        return can_wait and run_view.window_is_open(runner, runner.iter)
 
     def _announce(
         self, runner: Runner, path: str | None, kept: list[int]

@@ -46,6 +46,12 @@ class ParameterNames:
             for param in group['params']
         ]
 
+    def parameters(self) -> list[Tensor]:
+        """Those of the optimizer, and of all models it trains."""
+        held = [g['params'] for g in self._optimizer.param_groups]
+        held += [list(model.parameters()) for model in self._models]
+        return list({id(p): p for params in held for p in params}.values())
+
     def _place(self, param: Tensor) -> str:
         for i, group in enumerate(self._optimizer.param_groups):
             for j, candidate in enumerate(group['params']):

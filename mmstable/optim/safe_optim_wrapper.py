@@ -29,6 +29,7 @@ from mmstable.optim.buffer_protection import BufferProtection
 from mmstable.optim.parameter_names import ParameterNames
 from mmstable.optim.safe_step import SafeStep
 from mmstable.optim.saved_state import keep_configured_implementation
+from mmstable.optim.trial_backward import backward_if_finite
 from mmstable.optim.update import Update
 from mmstable.registry import OPTIM_WRAPPERS, register_globally
 from mmstable.settings import flag, integer
@@ -211,7 +212,7 @@ class SafeOptimWrapper(OptimWrapper):
             safe_step.resolve()
         can_drop = self._accumulative_counts > 1 and self._can_drop()
         if can_drop and not torch.isfinite(loss.detach()).all():
-            safe_step.drop()
+            self._backward_or_drop(loss, kwargs)
         else:
             safe_step.watch(loss)
             if safe_step.ranks.is_behind and self.should_sync():
@@ -221,6 +222,16 @@ class SafeOptimWrapper(OptimWrapper):
                 loss = self.loss_scaler.scale(loss)
             loss.backward(**kwargs)
         self._inner_count += 1
+
+    def _backward_or_drop(self, loss: Tensor, kwargs: dict[str, Any]) -> None:
+        """Let gradients decide, as they do where nothing is accumulated."""
+        # A constant that is not finite does no harm.
+        if backward_if_finite(
+            self.loss_scaler.scale(loss), self._names.parameters(), **kwargs
+        ):
+            self._safe_step.watch(loss)
+        else:
+            self._safe_step.drop()
 
     def _can_drop(self) -> bool:
         # A rank that leaves out its backward pass must not keep the others

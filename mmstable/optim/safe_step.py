@@ -27,6 +27,9 @@ from mmstable.optim.step_attempt import StepAttempt, live_gradients
 from mmstable.optim.update import Update
 from mmstable.optim.window import Window
 
+# More bad losses in a row than this may be about the scale after all.
+_MOST_BAD_LOSSES = 3
+
 
 class SafeStep:
     """Steps of one optimizer that a bad gradient cannot harm.
@@ -69,6 +72,8 @@ class SafeStep:
         # A step that ran ahead: only the device knows its verdict.
         self.ahead: StepAttempt | None = None
         self._warned_of_empty = False
+        # Steps in a row that were skipped because of their loss.
+        self._bad_losses = 0
 
     def watch(self, loss: Tensor) -> None:
         """Note a loss that is going to be back-propagated."""
@@ -142,7 +147,9 @@ class SafeStep:
     def forget(self) -> None:
         """Drop what is known of the optimizer: its state is replaced."""
         self.ahead = None
-        self._window = Window()
+        # The rest of an open window makes a step nevertheless.
+        window = self._window
+        self._window = window.forget() if self._accumulates else Window()
         self._buffers.keep_step()
         self._update.forget()
 
@@ -206,6 +213,7 @@ class SafeStep:
 
     def _note_applied(self, attempt: StepAttempt, norms: list[float]) -> None:
         facts = self._update.note_applied(attempt, norms)
+        self._bad_losses = 0
         self._scaler.note_clean_step()
         self._buffers.keep_step()
         if attempt.window.all_dropped:
@@ -265,8 +273,8 @@ class SafeStep:
             not verdict.loss_is_bad,
             self._scaler.can_shrink and not verdict.behind,
         )
-        if fault is not Fault.NAN_LOSS and not verdict.behind:
-            self._scaler.note_bad_gradients()
+        if not verdict.behind:
+            self._back_off(fault)
         self._buffers.undo_step()
         self._catch_up(verdict.leader)
         self._report(
@@ -279,6 +287,15 @@ class SafeStep:
                 copied_from=verdict.leader,
             ),
         )
+
+    def _back_off(self, fault: Fault) -> None:
+        """Lower the loss scale, unless the loss itself was bad."""
+        is_loss = fault is Fault.NAN_LOSS
+        self._bad_losses = self._bad_losses + 1 if is_loss else 0
+        # A loss with a constant that is not finite trains well, and never
+        # tells that the scale is too high.
+        if not is_loss or self._bad_losses > _MOST_BAD_LOSSES:
+            self._scaler.note_bad_gradients()
 
     def _fall_behind(self, attempt: StepAttempt) -> None:
         """All others have updated; this rank gets that a step later."""
@@ -296,14 +313,15 @@ class SafeStep:
             self._update.forget()
 
     def _report_nothing(self, iteration: int, window: Window) -> None:
+        scale = self._scaler.get_scale()
         outcome, fault = Outcome.EMPTY, None
         if window.is_lost:
             outcome, fault = Outcome.SKIPPED, Fault.NAN_LOSS
+            self._back_off(fault)
             self._buffers.undo_step()
         else:
             self._buffers.keep_step()
             self._warn_of_empty(iteration)
-        scale = self._scaler.get_scale()
         report = StepReport(
             iteration=iteration,
             time=time.time(),
@@ -311,7 +329,7 @@ class SafeStep:
             outcome=outcome,
             fault=fault,
             loss_scale=scale,
-            next_loss_scale=scale,
+            next_loss_scale=self._scaler.get_scale(),
             dropped_micro_batches=window.all_dropped,
         )
         self._steps.add(report, window.bad_terms)

@@ -20,6 +20,8 @@ class Window:
         self.dropped = 0
         # Iterations left out by all ranks together.
         self.all_dropped = 0
+        # Iterations whose gradients are gone, on all ranks, for no fault.
+        self.forgotten = 0
         # Whether it has a loss of the iteration that is under way.
         self.is_fresh = False
         # Whether nothing is left of it.
@@ -40,6 +42,12 @@ class Window:
         self.is_fresh = True
         self.is_lost = self.kept == 0
 
+    def forget(self) -> Window:
+        """What is left of it when its gradients are thrown away."""
+        rest = Window()
+        rest.forgotten = self.kept + self.dropped + self.forgotten
+        return rest
+
     def close(self, all_dropped: int, ranks: int) -> None:
         """Take account of what all ranks have left out.
 
@@ -48,9 +56,10 @@ class Window:
             ranks (int): How many ranks have averaged their gradients.
         """
         self.all_dropped = all_dropped
-        iterations = ranks * (self.kept + self.dropped)
-        if all_dropped:
-            self.shrinkage = (iterations - all_dropped) / iterations
+        used = ranks * (self.kept + self.dropped) - all_dropped
+        lost = all_dropped + ranks * self.forgotten
+        if lost and used:
+            self.shrinkage = used / (used + lost)
 
     def note_terms(self, outputs: Mapping[str, Any]) -> None:
         """Note the losses of an iteration; more are to come."""
@@ -66,7 +75,7 @@ class Window:
         if not self._losses:
             return math.nan
         total = sum(float(one.sum()) for one in self._losses)
-        return total * (1 + self.dropped / self.kept)
+        return total * (1 + (self.dropped + self.forgotten) / self.kept)
 
     def bad_terms(self, outputs: Any) -> tuple[str, ...]:
         """Names of the losses that were not finite; waits for the device.

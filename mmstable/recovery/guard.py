@@ -71,7 +71,7 @@ class DivergenceGuard:
             and self.policy.can_roll_back
             and not self.incidents
             and self.detector.is_calm
-            and not run_view.window_is_open(runner)
+            and not run_view.window_is_open(runner, iteration)
         ):
             self._take_snapshot(runner)
 
@@ -106,8 +106,8 @@ class DivergenceGuard:
 
     def act(self, runner: Runner, iteration: int) -> None:
         """Do what the gravest of all incidents calls for."""
-        if run_view.window_is_open(runner):
-            # Half of a window cannot be taken back.
+        if run_view.window_is_open(runner, iteration):
+            # It would lose the half that it has.
             return
         incidents, self.incidents = self.incidents, []
         incident = self.policy.gravest(incidents)
