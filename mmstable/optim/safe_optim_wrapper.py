@@ -27,6 +27,7 @@ from mmstable.numerics.loss_scaler import LossScaler
 from mmstable.numerics.scale_policy import ScalePolicy
 from mmstable.optim.buffer_protection import BufferProtection
 from mmstable.optim.parameter_names import ParameterNames
+from mmstable.optim.safe_closure import SafeClosure
 from mmstable.optim.safe_step import SafeStep
 from mmstable.optim.saved_state import keep_configured_implementation
 from mmstable.optim.trial_backward import backward_if_finite
@@ -106,6 +107,14 @@ class SafeOptimWrapper(OptimWrapper):
             self._buffers,
             self.steps,
             accumulates,
+        )
+        self._closure = SafeClosure(
+            optimizer,
+            self._update,
+            self._names,
+            self._buffers,
+            self.steps,
+            self._safe_step,
         )
 
     @property
@@ -241,11 +250,20 @@ class SafeOptimWrapper(OptimWrapper):
         )
 
     def step(self, **kwargs: Any) -> None:
-        """Update the weights, or skip the step if a gradient is bad."""
+        """Update the weights, or skip the step if a gradient is bad.
+
+        Args:
+            **kwargs: For ``optimizer.step``. With a ``closure`` the optimizer
+                computes loss and gradients by itself.
+        """
         iteration = self.steps.iteration
         if iteration is None:
             iteration = self._inner_count
-        self._safe_step.step(iteration, kwargs)
+        if kwargs and kwargs.get('closure') is not None:
+            is_scaled = self.loss_scaler.is_enabled()
+            self._closure.step(iteration, is_scaled, **kwargs)
+        else:
+            self._safe_step.step(iteration, kwargs)
 
     def zero_grad(self, **kwargs: Any) -> None:
         """Clear the gradients."""

@@ -131,6 +131,17 @@ class SafeStep:
             self._update.run_ahead(attempt)
             self.ahead = attempt
 
+    @property
+    def is_lost(self) -> bool:
+        """Whether all iterations of the open window are left out."""
+        return self._window.is_lost
+
+    def end_window(self) -> Window:
+        """End the window of a step that somebody else has made."""
+        self.ranks.steps += 1
+        window, self._window = self._window, Window()
+        return window
+
     def _close(self, window: Window) -> None:
         ranks = get_world_size() if self.ranks.is_reduced else 1
         dropped = window.dropped

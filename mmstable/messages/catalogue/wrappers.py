@@ -44,6 +44,12 @@ MESSAGES = {
         '因为该模型的 `train_step` 没有在 '
         '`optim_wrapper.optim_context(model)` 中做前向计算。',
     ),
+    'wrapper.closure_clip': Message(
+        en='mmstable: `clip_grad` has no effect on steps with a `closure`: '
+        'the optimizer computes its gradients in the closure. Clip there.',
+        zh_cn='mmstable: 带 `closure` 的步不受 `clip_grad` 影响：优化器在 '
+        'closure 中计算梯度。请在 closure 中裁剪。',
+    ),
     'wrapper.scale_note': Message(
         en='mmstable: loss scale: {note}. The config wins.',
         zh_cn='mmstable: loss scale：{note}。以配置为准。',
