@@ -9,11 +9,13 @@ from operator import attrgetter
 
 import torch
 from torch import Tensor
-from torch.nn import Module
+from torch.nn import Module, SyncBatchNorm
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from mmstable.numerics.grad_health import gradient_norms
 
 _COUNTER = 'num_batches_tracked'
+_COUNTED = (_BatchNorm.forward, SyncBatchNorm.forward)
 _version = attrgetter('_version')
 
 
@@ -37,8 +39,7 @@ class BufferCopy:
         self._live: list[Tensor | None] = []
         self._copies: list[Tensor | None] = []
         # What tells that an owner ran, and how often the newest forward pass
-        # has left it written to. BatchNorm's kernels do not count that for
-        # its statistics, but each of its forward passes does for its counter.
+        # has left it written to.
         self._runners: list[Module] = []
         self._written: list[Tensor] = []
         self._left: list[int] = []
@@ -50,11 +51,10 @@ class BufferCopy:
         self._ids: list[int] | None = None
         self._sources: list[Tensor] = []
         self._targets: list[Tensor] = []
-        self._sizes: list[int] = []
+        self._sizes: list[torch.Size] = []
 
     def take(self, modules: Collection[Module]) -> None:
         """Copy the statistics that these modules, not their parts, own."""
-        self.is_taken = True
         self._left = []
         self._shared.clear()
         if len(self._tables) != len(modules):
@@ -63,12 +63,13 @@ class BufferCopy:
         # of known ids are kept, so no other one can get an id.
         buffers = chain.from_iterable(map(dict.values, self._tables))
         ids = list(map(id, buffers))
-        sizes = list(map(Tensor.numel, self._sources))
+        sizes = list(map(Tensor.size, self._sources))
         if ids == self._ids and sizes == self._sizes:
             if self._sources:
                 _write(self._sources, self._targets)
         else:
             self._copy_anew(modules, ids)
+        self.is_taken = bool(self._owners)
 
     def _copy_anew(self, modules: Collection[Module], ids: list[int]) -> None:
         buffers = [
@@ -97,7 +98,7 @@ class BufferCopy:
         ]
         self._sources = [buffer for buffer, _ in strided]
         self._targets = [copy for _, copy in strided]
-        self._sizes = list(map(Tensor.numel, self._sources))
+        self._sizes = list(map(Tensor.size, self._sources))
         is_all = len(strided) == sum(one is not None for one in self._live)
         self._ids = ids if is_all else None
 
@@ -121,8 +122,7 @@ class BufferCopy:
             bool: Whether something could not be undone, because forward
             passes of other steps have written to the same buffers.
         """
-        if not self.is_taken or not self._owners:
-            self.is_taken = False
+        if not self.is_taken:
             return False
         self.is_taken = False
         self.note_others()
@@ -132,8 +132,8 @@ class BufferCopy:
         )
         wanted, kept = [], False
         for index, (module, _) in enumerate(self._owners):
-            if index not in sound:
-                # Spoiled before, or a mask that holds Inf for a reason.
+            if index not in sound and index in finite:
+                # Spoiled when it was copied, and mended since.
                 continue
             if module in self._shared and index in finite:
                 kept = True
@@ -181,14 +181,25 @@ def _clone(buffer: Tensor | None) -> Tensor | None:
 
 
 def _what_is_written(owners: Iterable[Module]) -> list[tuple[Module, Tensor]]:
-    """The counter of each module, or all of its buffers if it has none."""
+    """What tells that a module ran: its counter, or all of its buffers."""
     return [
         (module, buffer)
         for module in dict.fromkeys(owners)
         for name, buffer in module._buffers.items()
         if buffer is not None and not buffer.is_inference()
-        if name == _COUNTER or module._buffers.get(_COUNTER) is None
+        if name == _COUNTER or not _counts(module)
     ]
+
+
+def _counts(module: Module) -> bool:
+    """Whether a module counts its forward passes in training.
+
+    The kernels of BatchNorm do not tell what they write to its statistics.
+    """
+    return (
+        type(module).forward in _COUNTED
+        and module._buffers.get(_COUNTER) is not None
+    )
 
 
 def _finite(tensors: list[Tensor | None]) -> set[int]:

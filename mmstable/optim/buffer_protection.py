@@ -59,24 +59,36 @@ class BufferProtection:
         self._entered = True
         # Several forward passes may lead to one backward pass, but only of
         # the same iteration.
-        is_stale = not self.is_used and (
-            iteration is None or iteration != self._newest
-        )
+        is_new = iteration != self._newest
+        is_stale = not self.is_used and (iteration is None or is_new)
         self._newest = iteration
-        for copy in (self._step, self._iteration):
-            if copy is None:
-                continue
-            if is_stale or not copy.is_taken:
-                copy.take(self._modules.values())
-            else:
-                copy.note_others()
+        self._begin(self._step, is_stale)
+        if self._iteration is not None:
+            self._begin(self._iteration, is_stale or is_new)
+
+    def _begin(self, copy: BufferCopy, is_stale: bool) -> None:
+        if is_stale or not copy.is_taken:
+            copy.take(self._modules.values())
+        else:
+            copy.note_others()
 
     def after_forward(self) -> None:
-        """Note what the forward pass has changed."""
-        if self._enabled:
+        """Note what the forward pass, or a part of it, has changed."""
+        if self._step.is_taken:
             self._step.leave()
-            if self._iteration is not None:
-                self._iteration.leave()
+        if self._iteration is not None and self._iteration.is_taken:
+            self._iteration.leave()
+
+    def before_backward(self) -> None:
+        """Note what others have changed since the forward pass.
+
+        Modules under ``torch.utils.checkpoint`` run again while the loss is
+        back-propagated: :meth:`after_forward` comes again after that.
+        """
+        if self._step.is_taken:
+            self._step.note_others()
+        if self._iteration is not None and self._iteration.is_taken:
+            self._iteration.note_others()
 
     def keep_iteration(self) -> None:
         """The iteration counts."""
@@ -87,6 +99,7 @@ class BufferProtection:
         """The iteration is left out of its step."""
         if self._iteration is not None and self._iteration.restore():
             self._warn(say('wrapper.shared_buffers'))
+        self._warn_without_context()
 
     def keep_step(self) -> None:
         """The step was applied."""
@@ -97,6 +110,9 @@ class BufferProtection:
         self.is_used = False
         if self._step.restore():
             self._warn(say('wrapper.shared_buffers'))
+        self._warn_without_context()
+
+    def _warn_without_context(self) -> None:
         if self._enabled and not self._entered and self._has_statistics():
             self._warn(say('wrapper.no_context'))
 

@@ -219,6 +219,7 @@ class SafeOptimWrapper(OptimWrapper):
         safe_step = self._safe_step
         if safe_step.ahead is not None:
             safe_step.resolve()
+        self._buffers.before_backward()
         can_drop = self._accumulative_counts > 1 and self._can_drop()
         if can_drop and not torch.isfinite(loss.detach()).all():
             self._backward_or_drop(loss, kwargs)
@@ -230,14 +231,17 @@ class SafeOptimWrapper(OptimWrapper):
             if self.loss_scaler.is_enabled():
                 loss = self.loss_scaler.scale(loss)
             loss.backward(**kwargs)
+            self._buffers.after_forward()
         self._inner_count += 1
 
     def _backward_or_drop(self, loss: Tensor, kwargs: dict[str, Any]) -> None:
         """Let gradients decide, as they do where nothing is accumulated."""
         # A constant that is not finite does no harm.
-        if backward_if_finite(
+        is_finite = backward_if_finite(
             self.loss_scaler.scale(loss), self._names.parameters(), **kwargs
-        ):
+        )
+        self._buffers.after_forward()
+        if is_finite:
             self._safe_step.watch(loss)
         else:
             self._safe_step.drop()
