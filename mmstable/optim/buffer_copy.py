@@ -28,7 +28,8 @@ class BufferCopy:
 
     Forward passes of other steps may write to a buffer, too, and that cannot
     be told from what is to be undone. Such a buffer is restored only if it
-    is not finite any more.
+    is not finite any more. One that was not finite when it was copied stays
+    as it is if it has become finite.
     """
 
     def __init__(self) -> None:
