@@ -94,9 +94,7 @@ class Optimizing:
     ) -> None:
         self.count += 1
         loss = loss / self.length
-        grads = torch.autograd.grad(loss, self.params)
-        if update.fault == 'gradient':
-            grads[0].view(-1)[0] = INF
+        grads = self.gradients(update, loss)
         accumulates = self.length > 1
         if accumulates and not loss.isfinite() and not _finite(grads):
             self.dropped += 1
@@ -110,6 +108,21 @@ class Optimizing:
             ]
         if self.count % self.length == 0:
             self.step(trails)
+
+    def gradients(self, update: Update, loss: Tensor) -> list[Tensor]:
+        several = [
+            list(
+                torch.autograd.grad(
+                    one, self.params, retain_graph=number < update.losses
+                )
+            )
+            for number, one in enumerate([loss, 0.5 * loss], start=1)
+            if number <= update.losses
+        ]
+        if update.fault == 'gradient':
+            for grads in several:
+                grads[0].view(-1)[0] = INF
+        return [sum(one[1:], one[0]) for one in zip(*several)]
 
     def step(self, trails: dict[str, Trail]) -> None:
         if self.kept and _finite(self.grads):

@@ -30,6 +30,7 @@ class Update:
         through: The part that the loss is computed through, too.
         idle: Whether the loss is used for nothing.
         recomputed: Whether the part runs again in the backward pass.
+        losses: How many losses are back-propagated for it, one by one.
     """
 
     name: str
@@ -40,6 +41,7 @@ class Update:
     through: str | None = None
     idle: bool = False
     recomputed: bool = False
+    losses: int = 1
 
 
 @dataclass
@@ -75,6 +77,7 @@ def random_protocol(seed: int, length: int = 8) -> Protocol:
     if any(not style for style in styles.values()):
         # Who is never inside a context, is not inside that of another one.
         styles = {name: style and (name,) for name, style in styles.items()}
+    is_mixed = rng.random() < 0.2
     for number in range(length):
         chosen = [rng.choice(names) for _ in range(rng.randint(1, 3))]
         if len(names) == 2 and rng.random() < 0.25:
@@ -88,10 +91,13 @@ def random_protocol(seed: int, length: int = 8) -> Protocol:
                 fault=rng.choice(FAULTS) if rng.random() < 0.3 else None,
                 twice=rng.random() < 0.2,
                 recomputed=rng.random() < 0.15,
+                losses=rng.choice([1, 1, 1, 2]) if counts[name] == 1 else 1,
             )
             for name in chosen
         ]
         for one in updates:
+            if is_mixed and rng.random() < 0.3:
+                one.contexts = ()
             if number in protocol.passes_first:
                 continue
             if len(names) == 2 and rng.random() < 0.3:
@@ -183,8 +189,15 @@ class Parts(BaseModel):
             return
         is_bad = update.fault == 'gradient'
         name = f'parts.{update.name}.0.weight' if is_bad else None
+        wrapper = wrappers[update.name]
         with spoiled(self, name, INF):
-            wrappers[update.name].update_params(loss)
+            if update.losses == 1:
+                wrapper.update_params(loss)
+                return
+            wrapper.backward(loss, retain_graph=True)
+            wrapper.backward(0.5 * loss)
+        wrapper.step()
+        wrapper.zero_grad()
 
 
 def make_optimizer(kind: str, part: nn.Module) -> torch.optim.Optimizer:

@@ -94,3 +94,4 @@ def test_protocols_are_of_all_kinds():
     assert any(one.idle for one in updates)
     assert any(one.twice for one in updates)
     assert any(one.recomputed for one in updates)
+    assert any(one.losses > 1 for one in updates)
