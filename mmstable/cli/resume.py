@@ -84,7 +84,7 @@ def apply_start(cfg: Config, start: Start, args: argparse.Namespace) -> None:
     if args.trust_checkpoint:
         cfg.load_from = trust_checkpoint(cfg.load_from)
     if start.resume:
-        _add_report(cfg, start.checkpoint, args.override_lr_schedule)
+        _add_hooks(cfg, start.checkpoint, args)
 
 
 def _decide(
@@ -163,6 +163,8 @@ def _check_options(args: argparse.Namespace, wanted: Start) -> None:
         )
     if args.override_lr_schedule and not wanted.resume:
         raise UsageError('--override-lr-schedule goes with --resume.')
+    if args.allow_partial and not wanted.resume:
+        raise UsageError('--allow-partial goes with --resume.')
     if args.before_iter is not None and not is_search:
         raise UsageError(
             f"--before-iter chooses a checkpoint, but '{path}' is named by "
@@ -228,12 +230,15 @@ def _advise(search: Search) -> str:
     )
 
 
-def _add_report(
-    cfg: Config, checkpoint: str | None, override_lr_schedule: bool
+def _add_hooks(
+    cfg: Config, checkpoint: str | None, args: argparse.Namespace
 ) -> None:
-    hook = dict(
+    check = dict(
+        type='mmstable.ResumeCheckHook', allow_partial=args.allow_partial
+    )
+    report = dict(
         type='mmstable.ResumeReportHook',
         checkpoint=checkpoint,
-        override_lr_schedule=override_lr_schedule,
+        override_lr_schedule=args.override_lr_schedule,
     )
-    cfg.custom_hooks = [*(cfg.get('custom_hooks') or []), hook]
+    cfg.custom_hooks = [*(cfg.get('custom_hooks') or []), check, report]

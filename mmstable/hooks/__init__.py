@@ -8,6 +8,7 @@ from mmstable.hooks.grad_clip_hook import GradClipHook
 from mmstable.hooks.grad_nan_logger_hook import GradNanLoggerHook
 from mmstable.hooks.rank_failure_hook import RankFailureHook
 from mmstable.hooks.replica_check_hook import ReplicaCheckHook
+from mmstable.hooks.resume_check_hook import ResumeCheckHook
 from mmstable.hooks.resume_report_hook import ResumeReportHook
 from mmstable.hooks.safe_checkpoint_hook import SafeCheckpointHook
 from mmstable.hooks.safe_ema_hook import SafeEMAHook
@@ -22,6 +23,7 @@ __all__ = [
     'GradNanLoggerHook',
     'RankFailureHook',
     'ReplicaCheckHook',
+    'ResumeCheckHook',
     'ResumeReportHook',
     'SafeCheckpointHook',
     'SafeEMAHook',

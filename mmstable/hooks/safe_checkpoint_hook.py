@@ -71,6 +71,8 @@ class SafeCheckpointHook(CheckpointHook):
         self._weights = TrainedWeights()
         self._place: CheckpointStorage
         self._is_ready = False
+        # Whether this process has added anything to what it has loaded.
+        self._has_trained = False
         # The number of a checkpoint that waits for the end of a window.
         self._waiting: int | None = None
         self._last_good: str | None = None
@@ -119,7 +121,7 @@ class SafeCheckpointHook(CheckpointHook):
             runner.logger.warning(
                 say('checkpoint.not_local', folder=self.out_dir)
             )
-        self._is_ready = True
+        self._is_ready, self._has_trained = True, False
 
     def _keep_own_best(self, info: dict[str, Any]) -> None:
         """Never remove the best checkpoint of another run."""
@@ -149,6 +151,7 @@ class SafeCheckpointHook(CheckpointHook):
         outputs: dict | None = None,
     ) -> None:
         """Save if it is time and no window is open."""
+        self._has_trained = True
         due = not self.by_epoch and (
             self.every_n_train_iters(runner, self.interval, self.save_begin)
             or (self.save_last and self.is_last_train_iter(runner))
@@ -204,7 +207,7 @@ class SafeCheckpointHook(CheckpointHook):
             that is there already; None if nothing could be saved.
         """
         meta = _meta(runner)
-        if not self._is_ready or meta['iter'] == 0:
+        if not self._is_ready or not self._has_trained:
             return None
         if meta['iter'] == self._last_iteration:
             return self.last_ckpt
@@ -234,7 +237,7 @@ class SafeCheckpointHook(CheckpointHook):
             str or None: The checkpoint, or None if it could not be saved.
         """
         meta = _meta(runner)
-        if not self._is_ready or meta['iter'] == 0:
+        if not self._is_ready or not self._has_trained:
             return None
         if meta['iter'] == self._last_iteration:
             return self.last_ckpt

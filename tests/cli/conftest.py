@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.cli import score_project
+
 TOY = """
 import time
 import torch
@@ -77,3 +79,20 @@ def in_project(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(project)
     # A run that is configured by the command line must not leak into others.
     monkeypatch.setenv('CUDA_VISIBLE_DEVICES', '')
+
+
+@pytest.fixture(scope='session')
+def score_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the project of ``score_project``."""
+    folder = tmp_path_factory.mktemp('score_project')
+    score_project.write(folder)
+    return folder
+
+
+@pytest.fixture
+def in_score_project(
+    score_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stand in that folder."""
+    monkeypatch.syspath_prepend(str(score_folder))
+    monkeypatch.chdir(score_folder)

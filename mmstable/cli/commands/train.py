@@ -91,6 +91,16 @@ def _add_checkpoint_options(parser: argparse.ArgumentParser) -> None:
         action='store_true',
         help='load the named checkpoint even if that runs code in it',
     )
+    parser.add_argument(
+        '--allow-partial',
+        nargs='?',
+        type=_share,
+        const=0.5,
+        default=0.0,
+        metavar='SHARE',
+        help='resume although up to this share of the weights does not fit '
+        'the model; 0.5 without a number',
+    )
 
 
 def _add_machine_options(parser: argparse.ArgumentParser) -> None:
@@ -123,6 +133,18 @@ def _iteration(text: str) -> int:
             f"an iteration is a number from 1 on, got '{text}'"
         )
     return int(text)
+
+
+def _share(text: str) -> float:
+    try:
+        share = float(text)
+    except ValueError:
+        share = 0.0
+    if not 0 < share <= 1:
+        raise argparse.ArgumentTypeError(
+            f"a share is a number above 0 and up to 1, got '{text}'"
+        )
+    return share
 
 
 def _gpu_id(text: str) -> int:

@@ -63,6 +63,51 @@ MESSAGES = {
         zh_cn='mmstable: 该训练已经完成：已做 {iteration}/{last} 次迭代。'
         '如需继续，请增大 `train_cfg` 中的 max_iters 或 max_epochs。',
     ),
+    # Whether a checkpoint fits the model.
+    'fit.one': Message(
+        en='{name} is {here} here, {there} there',
+        zh_cn='{name} 模型中为 {here}，checkpoint 中为 {there}',
+    ),
+    'fit.counts': Message(
+        en='{count} of {total} tensors differ ({shapes} in shape, {only_here} '
+        'only in the model, {only_there} only in the checkpoint): {first}',
+        zh_cn='{total} 个张量中有 {count} 个不同（形状不同 {shapes} 个，'
+        '仅模型中有 {only_here} 个，仅 checkpoint 中有 {only_there} 个）：{first}',
+    ),
+    'fit.wrappers': Message(
+        en='the optimizers are {here} here, {there} there',
+        zh_cn='优化器在本次训练中为 {here}，checkpoint 中为 {there}',
+    ),
+    'fit.groups': Message(
+        en='the optimizer has {here:parameter group|parameter groups} with '
+        '{here_params:parameter|parameters} here, '
+        '{there:group|groups} with {there_params:parameter|parameters} there',
+        zh_cn='优化器在本次训练中有 {here} 个参数组、{here_params} 个参数，'
+        'checkpoint 中有 {there} 个参数组、{there_params} 个参数',
+    ),
+    'fit.refused': Message(
+        en='the checkpoint does not fit this run; {differences}. Nothing was '
+        'trained or saved. Check `model` and `optim_wrapper` of the config. '
+        'To resume with what fits, add --allow-partial {share}; the optimizer '
+        'starts anew then.',
+        zh_cn='checkpoint 与本次训练不符；{differences}。未训练，也未保存任何'
+        '内容。请检查配置中的 `model` 和 `optim_wrapper`。如只想恢复相符的'
+        '部分，请加 --allow-partial {share}，此时优化器重新开始。',
+    ),
+    'fit.nothing': Message(
+        en='the checkpoint has nothing in common with the model; '
+        '{differences}. Nothing was trained or saved. It is of another model, '
+        'and cannot be resumed.',
+        zh_cn='checkpoint 与模型没有任何相同之处；{differences}。未训练，也未'
+        '保存任何内容。它属于另一个模型，无法恢复。',
+    ),
+    'fit.partial': Message(
+        en='mmstable: resumed in part: {differences}. What differs starts '
+        'with the values that the model was built with; the optimizer starts '
+        'anew.',
+        zh_cn='mmstable: 部分恢复：{differences}。不同的部分使用模型构建时的'
+        '初值；优化器重新开始。',
+    ),
     # Checkpoints and configs of mmcv 1.x.
     'legacy.checkpoint': Message(
         en='mmstable: checkpoint: {note}.',
