@@ -32,6 +32,12 @@ class CheckpointError(MMStableError):
     exit_code = 3
 
 
+class WorkDirInUse(MMStableError):
+    """Another run trains in the same folder."""
+
+    exit_code = 5
+
+
 class ReplicasDivergedError(MMStableError):
     """Ranks that should hold the same weights do not."""
 

@@ -168,10 +168,11 @@ def _is_leftover(path: Path) -> bool:
     if pid == os.getpid():
         # In a container, the process before this one had the same number.
         return path.name not in _OPEN
-    return not _is_alive(pid)
+    return not is_alive(pid)
 
 
-def _is_alive(pid: int) -> bool:
+def is_alive(pid: int) -> bool:
+    """Whether there is a process of this number, as far as can be told."""
     if os.name == 'nt':
         # There this would send Ctrl-C.
         return True

@@ -124,8 +124,11 @@ def compare_optimizers(runner: Runner, saved: Mapping[str, Any]) -> str | None:
     if not run_view.has_many_wrappers(runner):
         saved = dict.fromkeys(wrappers, saved)
     if wrappers.keys() != saved.keys():
-        here, there = ', '.join(wrappers), ', '.join(map(printable, saved))
-        return say('fit.wrappers', here=here, there=there)
+        return say(
+            'fit.wrappers',
+            here=', '.join(wrappers),
+            there=', '.join(map(printable, saved)),
+        )
     for name, wrapper in wrappers.items():
         here = _group_sizes(wrapper.optimizer.param_groups)
         there = _group_sizes(_groups_in(saved[name]))

@@ -4,16 +4,28 @@ from __future__ import annotations
 
 import json
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from mmstable.checked_json import parse_json
 from mmstable.checkpoint.atomic_file import replace_text
+from mmstable.checkpoint.lineage import Lineage
 from mmstable.files import read_bounded
 
 _LONGEST = 1 << 16
 _LARGEST = 2**53
+KINDS = ('rolling', 'kept', 'emergency', 'best')
+_SUFFIX = '.json'
+_REQUIRED = (
+    'size',
+    'sha256',
+    'iteration',
+    'epoch',
+    'finite',
+    'time',
+    'versions',
+)
 
 
 @dataclass(frozen=True)
@@ -28,6 +40,11 @@ class Manifest:
         finite (bool): Whether it was free of NaN and Inf.
         time (float): When it was written, in seconds since 1970.
         versions (dict): Of what wrote it. Defaults to {}.
+        kind (str): Why it was saved: 'rolling' for one of the newest few,
+            'kept' for one of all, 'emergency', 'best', or '' if that is not
+            known. Defaults to ''.
+        lineage (Lineage, optional): Which starts of a run it comes from.
+            Defaults to None.
     """
 
     size: int
@@ -37,10 +54,16 @@ class Manifest:
     finite: bool
     time: float
     versions: dict[str, str] = field(default_factory=dict)
+    kind: str = ''
+    lineage: Lineage | None = None
 
     def write(self, checkpoint: Path) -> None:
         """Write it for a checkpoint."""
-        text = json.dumps(asdict(self), indent=1)
+        content = {
+            **vars(self),
+            'lineage': self.lineage and self.lineage.as_dict(),
+        }
+        text = json.dumps(content, indent=1)
         replace_text(manifest_path(checkpoint), text + '\n')
 
     @classmethod
@@ -49,15 +72,36 @@ class Manifest:
         try:
             text = read_bounded(manifest_path(checkpoint), _LONGEST)
             content = parse_json(text, _LONGEST)
-            known = {f.name: content[f.name] for f in fields(cls)}
+            known = {name: content[name] for name in _REQUIRED}
         except (OSError, ValueError, KeyError, TypeError):
             return None
-        return cls(**known) if _is_sound(known) else None
+        if not _is_sound(known):
+            return None
+        kind = content.get('kind')
+        return cls(
+            **known,
+            kind=kind if kind in KINDS else '',
+            lineage=Lineage.read(content.get('lineage')),
+        )
 
 
 def manifest_path(checkpoint: Path) -> Path:
     """Where the manifest of a checkpoint is."""
-    return checkpoint.with_name(f'{checkpoint.name}.json')
+    return checkpoint.with_name(f'{checkpoint.name}{_SUFFIX}')
+
+
+def manifests_in(folder: Path) -> dict[Path, Manifest]:
+    """All manifests of a folder, by the path of their checkpoint.
+
+    The checkpoint itself may be gone.
+    """
+    found = {}
+    for path in folder.glob(f'*.*{_SUFFIX}'):
+        checkpoint = path.with_name(path.name[: -len(_SUFFIX)])
+        manifest = Manifest.read(checkpoint)
+        if manifest is not None:
+            found[checkpoint] = manifest
+    return found
 
 
 def remove_manifest(checkpoint: Path) -> None:

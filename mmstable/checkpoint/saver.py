@@ -18,8 +18,9 @@ from mmengine.hooks import Hook
 from mmengine.logging import print_log
 from mmengine.runner import Runner
 
-from mmstable.checkpoint.atomic_file import HashedStream, atomic_file
+from mmstable.checkpoint.atomic_file import atomic_file
 from mmstable.checkpoint.audit import list_culprits
+from mmstable.checkpoint.lineage import Lineage
 from mmstable.checkpoint.loading import (
     BadCheckpoint,
     check_container,
@@ -31,6 +32,8 @@ from mmstable.events import Culprit
 from mmstable.messages import say
 from mmstable.version import __version__
 
+# Where a checkpoint says, below 'mmstable', what its manifest says of it.
+LABEL = 'label'
 # What a zip archive and small objects need besides the tensors.
 _RESERVE = 1 << 20
 
@@ -140,7 +143,7 @@ class CheckpointSaver:
 
         with atomic_file(path, verify) as stream:
             torch.save(checkpoint, cast(BinaryIO, stream))
-        side = _describe(checkpoint['meta'], stream)
+        side = describe(checkpoint, stream.size, stream.sha256())
         try:
             side.write(path)
         except OSError as error:
@@ -190,10 +193,21 @@ def _save_on_any_rank(runner: Runner, *args: Any, **kwargs: Any) -> None:
     getattr(save, '__wrapped__', save)(runner, *args, **kwargs)
 
 
-def _describe(meta: Mapping[str, Any], stream: HashedStream) -> Manifest:
+def describe(
+    checkpoint: Mapping[str, Any], size: int, sha256: str
+) -> Manifest:
+    """The manifest of a checkpoint that was found free of NaN and Inf.
+
+    Args:
+        checkpoint (Mapping): Its content.
+        size (int): Bytes of its file.
+        sha256 (str): Their digest.
+    """
+    meta = checkpoint['meta']
+    label = checkpoint['mmstable'].get(LABEL, {})
     return Manifest(
-        size=stream.size,
-        sha256=stream.sha256(),
+        size=size,
+        sha256=sha256,
         iteration=meta['iter'],
         epoch=meta['epoch'],
         finite=True,
@@ -204,6 +218,8 @@ def _describe(meta: Mapping[str, Any], stream: HashedStream) -> Manifest:
             'torch': torch.__version__,
             'python': platform.python_version(),
         },
+        kind=label.get('kind', ''),
+        lineage=Lineage.read(label.get('lineage')),
     )
 
 

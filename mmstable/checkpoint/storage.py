@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,23 @@ from mmstable.checkpoint.manifest import remove_manifest
 from mmstable.checkpoint.saver import CheckpointSaver
 
 EMERGENCY = 'emergency_iter_{}.pth'
+
+
+def checkpoint_folder(out_dir: str | None, work_dir: str) -> str:
+    """Where a ``CheckpointHook`` is going to save, by mmengine's rule."""
+    if out_dir is None or out_dir == work_dir:
+        return work_dir
+    return os.path.join(out_dir, os.path.basename(work_dir.rstrip(os.sep)))
+
+
+def checkpoint_folders(runner: Runner) -> list[Path]:
+    """Where a run that is training keeps checkpoints: its work dir first."""
+    folders = [runner.work_dir]
+    for hook in runner.hooks:
+        if isinstance(hook, CheckpointHook) and hook.out_dir is not None:
+            folders.append(str(hook.out_dir))
+    local = [one for one in folders if '://' not in one]
+    return [Path(one) for one in dict.fromkeys(local)]
 
 
 class CheckpointStorage:
@@ -70,12 +88,6 @@ class CheckpointStorage:
             self._backend.remove(path)
             if self.is_local:
                 remove_manifest(Path(path))
-
-    def remove_emergencies(self) -> None:
-        """Remove what a regular checkpoint has made needless."""
-        if self.is_local:
-            for path in Path(self._folder).glob(EMERGENCY.format('*')):
-                self.remove(str(path))
 
     def clear_up(self) -> None:
         """Remove what a killed process has left half done."""

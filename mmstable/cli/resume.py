@@ -6,6 +6,7 @@ import argparse
 import os
 import platform
 import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Callable
@@ -13,6 +14,7 @@ from typing import Callable
 from mmengine.config import Config
 from mmengine.dist import all_gather_object
 
+from mmstable.checkpoint.candidates import rank_candidates
 from mmstable.checkpoint.finder import (
     GoodCheckpoint,
     Search,
@@ -25,6 +27,7 @@ from mmstable.checkpoint.loading import (
     check_weights,
 )
 from mmstable.checkpoint.schemes import pin_checkpoint, trust_checkpoint
+from mmstable.checkpoint.storage import checkpoint_folder
 from mmstable.cli.suggest import near_files
 from mmstable.distributed.join_ranks import decide_on_rank_zero
 from mmstable.errors import CheckpointError, UsageError
@@ -87,6 +90,19 @@ def apply_start(cfg: Config, start: Start, args: argparse.Namespace) -> None:
         _add_hooks(cfg, start.checkpoint, args)
 
 
+def folders_of(cfg: Config) -> list[Path]:
+    """Where a run is going to write: its work dir first.
+
+    Args:
+        cfg (Config): Its config.
+    """
+    hook = (cfg.get('default_hooks') or {}).get('checkpoint')
+    out_dir = hook.get('out_dir') if isinstance(hook, dict) else None
+    folders = [cfg.work_dir, checkpoint_folder(out_dir, cfg.work_dir)]
+    local = [one for one in folders if '://' not in one]
+    return [Path(one) for one in dict.fromkeys(local)]
+
+
 def _decide(
     cfg: Config, args: argparse.Namespace, say: Callable[[str], None]
 ) -> Start:
@@ -96,9 +112,12 @@ def _decide(
     )
     wanted = by_options or by_config
     _check_options(args, wanted)
-    start = _look_up(wanted, cfg.work_dir, args, say)
+    folders = folders_of(cfg)
+    start = _look_up(wanted, folders, args, say)
     if by_options and by_config.checkpoint and start.checkpoint is None:
-        start = _look_up(by_config, cfg.work_dir, args, say)
+        start = _look_up(by_config, folders, args, say)
+    if not start.resume:
+        _warn_of_used_folder(folders, cfg.get('resume_command'), say)
     if wanted.resume or start.checkpoint is not None:
         say(str(start))
     return start
@@ -121,7 +140,7 @@ def _by_options(args: argparse.Namespace) -> Start | None:
 
 def _look_up(
     wanted: Start,
-    work_dir: str,
+    folders: Sequence[Path],
     args: argparse.Namespace,
     say: Callable[[str], None],
 ) -> Start:
@@ -135,7 +154,9 @@ def _look_up(
             f"{wanted.reason}: no checkpoint '{path}'.{near_files(path)}"
         )
     if wanted.resume and (path is None or os.path.isdir(path)):
-        found = _find(Path(path or work_dir), args.before_iter, say)
+        if path is not None and Path(path).resolve() != folders[0].resolve():
+            folders = [Path(path)]
+        found = _find(folders, args.before_iter, say)
         if found is None:
             return Start(None, False, wanted.reason)
         return _resumed(found, wanted.reason)
@@ -195,11 +216,16 @@ def _warn_of_trust(path: str, say: Callable[[str], None]) -> None:
 
 
 def _find(
-    folder: Path, before_iter: int | None, say: Callable[[str], None]
+    folders: Sequence[Path],
+    before_iter: int | None,
+    say: Callable[[str], None],
 ) -> GoodCheckpoint | None:
-    search = find_checkpoint(folder, before_iter)
+    folder, *others = folders
+    search = find_checkpoint(folder, before_iter, others)
     for reason in search.skipped:
         say(f'skipped {reason}')
+    for note in search.notes:
+        say(f'{note}; --resume-from takes it')
     if search.found is not None:
         return search.found
     if search.skipped:
@@ -210,6 +236,23 @@ def _find(
         )
     say(f"no checkpoint in '{folder}' yet")
     return None
+
+
+def _warn_of_used_folder(
+    folders: Sequence[Path],
+    command: str | None,
+    say: Callable[[str], None],
+) -> None:
+    ranking = rank_candidates(folders)
+    if ranking.live:
+        newest = ranking.live[0]
+        resume = '--resume' if command is None else f'{command} --resume'
+        say(
+            f"'{folders[0]}' has checkpoints of an earlier run, the newest is "
+            f'{printable(newest.path.name)} of iteration {newest.iteration}. '
+            'This is a new run, and replaces files of the same name. To '
+            f'continue the earlier one instead: {resume}'
+        )
 
 
 def _verify(path: Path) -> GoodCheckpoint:

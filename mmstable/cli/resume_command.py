@@ -7,8 +7,15 @@ from collections.abc import Mapping, Sequence
 
 from mmstable.messages.shell_command import shell_command
 
-# Options that say where to start; only `--resume` may have no value.
-_STARTS = ('--resume', '--resume-from', '--load-from', '--before-iter')
+# Options for one start; some may have no value.
+_STARTS = (
+    '--resume',
+    '--resume-from',
+    '--load-from',
+    '--before-iter',
+    '--allow-partial',
+)
+_FLAGS = ('--force',)
 
 
 def resume_command(
@@ -29,7 +36,7 @@ def resume_command(
             skipping = False
             continue
         skipping = word in _STARTS
-        if not skipping and word.partition('=')[0] not in _STARTS:
+        if not skipping and word.partition('=')[0] not in _STARTS + _FLAGS:
             kept.append(word)
     if not any(word.startswith('--work-dir') for word in kept):
         kept += ['--work-dir', work_dir]

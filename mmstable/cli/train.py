@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Callable
 
@@ -21,13 +23,18 @@ from mmstable.cli.config_mistakes import (
     refuse_impossible_batches,
 )
 from mmstable.cli.legacy_config import modernize
-from mmstable.cli.resume import apply_start, choose_start
+from mmstable.cli.resume import apply_start, choose_start, folders_of
 from mmstable.cli.resume_command import (
     launch_command,
     program_of,
     resume_command,
 )
-from mmstable.distributed.join_ranks import ReportedByRankZero, join_ranks
+from mmstable.cli.run_lock import locked
+from mmstable.distributed.join_ranks import (
+    ReportedByRankZero,
+    decide_on_rank_zero,
+    join_ranks,
+)
 from mmstable.distributed.launchers import rank_of
 from mmstable.errors import StoppedBySignal, TrainingDiverged, UsageError
 
@@ -45,7 +52,10 @@ def train(args: argparse.Namespace) -> int:
     is_first = rank_of(args.launcher) == 0
     say = partial(say_for, 'train') if is_first else _say_nothing
     try:
-        _build_and_train(_prepare(args, say))
+        cfg = _prepare(args, say)
+        with _lock(cfg, args.force, say):
+            apply_start(cfg, choose_start(cfg, args, say), args)
+            _build_and_train(cfg)
     except StoppedBySignal as stop:
         say(f'{stop}; the command to resume is above')
         return stop.exit_code
@@ -72,8 +82,18 @@ def _prepare(args: argparse.Namespace, say: Callable[[str], None]) -> Config:
     note = join_ranks(cfg)
     if note is not None:
         say(note)
-    apply_start(cfg, choose_start(cfg, args, say), args)
     return cfg
+
+
+@contextmanager
+def _lock(
+    cfg: Config, force: bool, say: Callable[[str], None]
+) -> Iterator[None]:
+    """Keep other runs out; rank 0 does it for all ranks."""
+    with ExitStack() as stack:
+        lock = locked(folders_of(cfg), force, say)
+        decide_on_rank_zero(lambda: stack.enter_context(lock))
+        yield
 
 
 def edit_config(

@@ -5,11 +5,13 @@ from __future__ import annotations
 import unicodedata
 from typing import Any
 
-from mmengine.hooks import Hook
+from mmengine.hooks import CheckpointHook, Hook
 from mmengine.runner import Runner
 
 from mmstable import run_view
 from mmstable.checkpoint.lr_schedule import ConfiguredSchedule
+from mmstable.checkpoint.references import drop_foreign_references
+from mmstable.checkpoint.storage import checkpoint_folder
 from mmstable.events.samples import read_lr, read_scale
 from mmstable.hooks.safe_param_scheduler_hook import SafeParamSchedulerHook
 from mmstable.legacy.checkpoints import prepare_to_resume
@@ -65,11 +67,21 @@ class ResumeReportHook(Hook):
         """Make the checkpoint fit, and see what it lacks."""
         for note in prepare_to_resume(checkpoint):
             runner.logger.info(say('legacy.checkpoint', note=note))
+        self._drop_foreign_references(runner, checkpoint)
         self._missing = [
             section
             for section in ('optimizer', 'param_schedulers')
             if section not in checkpoint
         ]
+
+    def _drop_foreign_references(
+        self, runner: Runner, checkpoint: dict
+    ) -> None:
+        """Never let mmengine remove the best checkpoint of another run."""
+        for hook in runner.hooks:
+            if isinstance(hook, CheckpointHook):
+                folder = checkpoint_folder(hook.out_dir, runner.work_dir)
+                drop_foreign_references(checkpoint, folder)
 
     def before_train(self, runner: Runner) -> None:
         """Report, unless the checkpoint only gave weights to a new run."""

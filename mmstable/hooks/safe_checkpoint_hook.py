@@ -14,10 +14,17 @@ from mmengine.runner import Runner
 from mmstable import run_view
 from mmstable.checkpoint.atomic_file import replace_text
 from mmstable.checkpoint.best_checkpoint import RunnerStandIn, save_first
+from mmstable.checkpoint.candidates import last_start_in
+from mmstable.checkpoint.housekeeping import Housekeeping
+from mmstable.checkpoint.lineage import Lineage
 from mmstable.checkpoint.placeholders import Placeholders, placeholders_of
 from mmstable.checkpoint.references import keep_own_references
-from mmstable.checkpoint.saver import CheckpointSaver, Poisoned
-from mmstable.checkpoint.storage import EMERGENCY, CheckpointStorage
+from mmstable.checkpoint.saver import LABEL, CheckpointSaver, Poisoned
+from mmstable.checkpoint.storage import (
+    EMERGENCY,
+    CheckpointStorage,
+    checkpoint_folders,
+)
 from mmstable.checkpoint.trained_weights import TrainedWeights
 from mmstable.errors import ConfigError
 from mmstable.events import records
@@ -75,6 +82,10 @@ class SafeCheckpointHook(CheckpointHook):
         self._has_trained = False
         # The number of a checkpoint that waits for the end of a window.
         self._waiting: int | None = None
+        # Of the checkpoint that was loaded, and of this run.
+        self._resumed: Lineage | None = None
+        self._lineage: Lineage
+        self._house: Housekeeping | None = None
         self._last_good: str | None = None
         self._last_iteration: int | None = None
 
@@ -101,6 +112,9 @@ class SafeCheckpointHook(CheckpointHook):
         for note in prepare_to_resume(checkpoint):
             runner.logger.info(say('legacy.checkpoint', note=note))
         ours = checkpoint.get('mmstable', {})
+        label = ours.get(LABEL)
+        known = label.get('lineage') if isinstance(label, dict) else None
+        self._resumed = Lineage.read(known)
         self._resumer.load(checkpoint, ours.get(type(self).__name__, {}))
         self._resumer.restore(runner)
 
@@ -115,8 +129,14 @@ class SafeCheckpointHook(CheckpointHook):
             self._keep_own_best(info)
         # Without a limit: an old one goes when a new one is there.
         self.keep_ckpt_ids = deque(kept)
+        self._begin_lineage(runner)
         if is_main_process():
             self._place.clear_up()
+            if self._house is not None:
+                self._house.complete_manifests()
+            self._tidy(runner.iter)
+        if self.save_best and self._place.is_local:
+            self._settle_best(runner)
         if not self._place.is_local:
             runner.logger.warning(
                 say('checkpoint.not_local', folder=self.out_dir)
@@ -133,6 +153,50 @@ class SafeCheckpointHook(CheckpointHook):
             return
         for key in self.best_ckpt_path_dict:
             self.best_ckpt_path_dict[key] = info.get(f'best_ckpt_{key}')
+
+    def _begin_lineage(self, runner: Runner) -> None:
+        """Give this start its place among all starts in the folder."""
+        found: list[Any] = [None]
+        if is_main_process():
+            before = last_start_in(checkpoint_folders(runner))
+            found = [self._start_after(before, runner.iter)]
+        broadcast_object_list(found)
+        self._lineage = found[0]
+        if self._place.is_local:
+            self._house = Housekeeping(
+                Path(self.out_dir),
+                self._lineage,
+                self.filename_tmpl,
+                self._place.remove,
+            )
+
+    def _start_after(self, before: int, iteration: int) -> Lineage:
+        # A new run that only starts from these weights is at iteration 0.
+        if self._resumed is None or iteration == 0:
+            return Lineage.begin(before + 1, iteration)
+        number = 1 + max(before, self._resumed.number)
+        return self._resumed.resume(number, iteration)
+
+    def _settle_best(self, runner: Runner) -> None:
+        """Know the best one, also if the run was killed when it was saved."""
+        names = {'best_ckpt': self.key_indicators[0]}
+        if len(self.key_indicators) > 1:
+            names = {f'best_ckpt_{key}': key for key in self.key_indicators}
+        info, hub = runner.message_hub.runtime_info, runner.message_hub
+        found: list[Any] = [{}]
+        if is_main_process() and self._house is not None:
+            for name, key in names.items():
+                begin = '' if key == 'auto' else f'{key}_'.replace('/', '_')
+                found[0][name] = self._house.settle_best(
+                    f'best_{begin}', info.get(name), runner.iter
+                )
+        broadcast_object_list(found)
+        for name, best in found[0].items():
+            score = name.replace('ckpt', 'score')
+            if best is not None and score in best.info:
+                hub.update_info(score, best.info[score])
+                hub.update_info(name, best.path)
+        self._keep_own_best(info)
 
     def before_train_iter(
         self,
@@ -282,7 +346,7 @@ class SafeCheckpointHook(CheckpointHook):
             self._announce(runner, previous, list(self.keep_ckpt_ids))
         elif self._point_to_last(runner):
             self.keep_ckpt_ids = deque(kept)
-            self._prune(outdated)
+            self._prune(outdated, meta['iter'])
         else:
             self.keep_ckpt_ids = deque(outdated + kept)
 
@@ -345,7 +409,13 @@ class SafeCheckpointHook(CheckpointHook):
         self, runner: Runner, name: str, state: dict, kwargs: dict
     ) -> Exception | None:
         known = self._saver.placeholders.counts
-        extra = {type(self).__name__: {'placeholders': known, **state}}
+        extra = {
+            type(self).__name__: {'placeholders': known, **state},
+            LABEL: {
+                'kind': self._kind(name),
+                'lineage': self._lineage.as_dict(),
+            },
+        }
         try:
             self._place.save(self._saver, runner, name, extra, **kwargs)
         except Poisoned as error:
@@ -353,6 +423,13 @@ class SafeCheckpointHook(CheckpointHook):
         except Exception as error:
             return error
         return None
+
+    def _kind(self, name: str) -> str:
+        if name.startswith(EMERGENCY.partition('{')[0]):
+            return 'emergency'
+        if name.startswith('best_'):
+            return 'best'
+        return 'rolling' if self.max_keep_ckpts > 0 else 'kept'
 
     def _report(self, runner: Runner, name: str, failure: Exception) -> None:
         facts = {'name': name, 'reason': failure, 'last_good': ''}
@@ -393,11 +470,20 @@ class SafeCheckpointHook(CheckpointHook):
             return False
         return True
 
-    def _prune(self, outdated: list[int]) -> None:
+    def _prune(self, outdated: list[int], iteration: int) -> None:
         for step in outdated:
-            self._remove(self._place.path(self.filename_tmpl.format(step)))
-        if self.max_keep_ckpts > 0 and is_main_process():
-            self._place.remove_emergencies()
+            path = self._place.path(self.filename_tmpl.format(step))
+            if self._house is None or not self._house.is_foreign(Path(path)):
+                self._remove(path)
+        if is_main_process():
+            self._tidy(iteration + 1)
+
+    def _tidy(self, before: int) -> None:
+        """Remove what is needless, also what a kill has left."""
+        if self._house is not None and self.max_keep_ckpts > 0:
+            kept = {self.filename_tmpl.format(k) for k in self.keep_ckpt_ids}
+            self._house.remove_outdated(kept, before)
+            self._house.remove_emergencies(EMERGENCY, before)
 
     def _remove(self, path: str) -> None:
         if is_main_process():

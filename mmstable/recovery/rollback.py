@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from mmengine.dist import broadcast_object_list, is_main_process
@@ -10,6 +9,7 @@ from mmengine.runner import Runner
 
 from mmstable.checkpoint.finder import GoodCheckpoint, find_checkpoint
 from mmstable.checkpoint.loading import load_checkpoint
+from mmstable.checkpoint.storage import checkpoint_folders
 from mmstable.run_state.run_state import RunState
 from mmstable.run_state.schedules import catch_up, schedule_positions
 from mmstable.run_state.snapshot import Snapshots
@@ -112,6 +112,7 @@ def last_good_checkpoint(
     """
     found: list[Any] = [None]
     if is_main_process():
-        found = [find_checkpoint(Path(runner.work_dir), before).found]
+        folder, *others = checkpoint_folders(runner)
+        found = [find_checkpoint(folder, before, others).found]
     broadcast_object_list(found)
     return found[0]

@@ -6,6 +6,7 @@ import torch
 
 import mmstable  # noqa: F401  (guards mmengine's loader)
 from mmstable.checkpoint.finder import find_checkpoint
+from mmstable.checkpoint.lineage import Lineage
 from mmstable.checkpoint.manifest import Manifest, manifest_path
 from tests.some_files import some_files
 from tests.toys import INF, NAN
@@ -14,7 +15,7 @@ _TIME = 1e9
 
 
 def save(
-    folder, name, iteration, side=True, value=1.0, finite=True, time=None
+    folder, name, iteration, side=True, value=1.0, finite=True, **label
 ):
     path = folder / name
     torch.save(
@@ -31,7 +32,8 @@ def save(
             iteration,
             0,
             finite,
-            _TIME + iteration if time is None else time,
+            _TIME - iteration,
+            **label,
         ).write(path)
     return path
 
@@ -94,15 +96,88 @@ def test_before_an_iteration(tmp_path):
     assert find_checkpoint(tmp_path, before_iter=10).found is None
 
 
+FIRST = Lineage('run', ((1, 0),))
+AGAIN = FIRST.resume(2, 10)
+
+
 def test_past_that_was_given_up_comes_last(tmp_path):
     """Went on from 10 once more, and came to 20 so far."""
-    save(tmp_path, 'iter_10.pth', 10, time=_TIME)
-    old = save(tmp_path, 'iter_30.pth', 30, time=_TIME + 1)
-    again = save(tmp_path, 'iter_20.pth', 20, time=_TIME + 2)
-    assert find_checkpoint(tmp_path).found.path == again.resolve()
-    for name in ('iter_10.pth', 'iter_20.pth'):
-        (tmp_path / name).write_bytes(b'')
+    save(tmp_path, 'iter_10.pth', 10, lineage=FIRST)
+    old = save(tmp_path, 'iter_30.pth', 30, lineage=FIRST)
+    again = save(tmp_path, 'iter_20.pth', 20, lineage=AGAIN)
+    search = find_checkpoint(tmp_path)
+    assert search.found.path == again.resolve()
+    assert search.notes == (
+        'iter_30.pth of iteration 30 is not taken: the run went back and was '
+        'started again after it',
+    )
+    again.write_bytes(b'')
+    assert find_checkpoint(tmp_path).found.iteration == 10
+    (tmp_path / 'iter_10.pth').write_bytes(b'')
     assert find_checkpoint(tmp_path).found.path == old.resolve()
+
+
+def test_a_newer_run_goes_before_more_iterations(tmp_path):
+    save(tmp_path, 'iter_30.pth', 30, side=False)
+    save(tmp_path, 'iter_40.pth', 40, lineage=FIRST)
+    new = save(tmp_path, 'iter_15.pth', 15, lineage=Lineage.begin(2))
+    search = find_checkpoint(tmp_path)
+    assert search.found.path == new.resolve()
+    assert search.notes == (
+        'iter_40.pth of iteration 40 is not taken: it is of an older run in '
+        'the same folder',
+        'iter_30.pth of iteration 30 is not taken: a newer run was started '
+        'in its folder',
+    )
+
+
+def test_what_others_saved_last_goes_first(tmp_path):
+    """mmengine's own hook has no manifests, but writes the pointer."""
+    save(tmp_path, 'iter_40.pth', 40, lineage=FIRST)
+    save(tmp_path, 'iter_60.pth', 60, side=False)
+    last = save(tmp_path, 'iter_50.pth', 50, side=False)
+    (tmp_path / 'last_checkpoint').write_text(str(last))
+    search = find_checkpoint(tmp_path)
+    assert search.found.path == last.resolve()
+    assert search.notes == (
+        'iter_60.pth of iteration 60 is not taken: last_checkpoint names '
+        'another one, which was saved later',
+    )
+
+
+def test_a_run_that_continues_that_of_others_goes_first(tmp_path):
+    stock = save(tmp_path, 'iter_30.pth', 30, side=False)
+    (tmp_path / 'last_checkpoint').write_text(str(stock))
+    lineage = Lineage.begin(1, 30)
+    new = save(tmp_path, 'iter_40.pth', 40, lineage=lineage)
+    assert find_checkpoint(tmp_path).found.path == new.resolve()
+    new.write_bytes(b'')
+    assert find_checkpoint(tmp_path).found.path == stock.resolve()
+
+
+def test_other_folders_of_the_run_are_looked_at(tmp_path):
+    work, other = tmp_path / 'work', tmp_path / 'other'
+    work.mkdir()
+    other.mkdir()
+    stale = save(work, 'iter_30.pth', 30, side=False)
+    last = save(other, 'iter_20.pth', 20, side=False)
+    (work / 'last_checkpoint').write_text(str(last))
+    assert find_checkpoint(work).found.path == stale.resolve()
+    search = find_checkpoint(work, others=[other])
+    assert search.found.path == last.resolve()
+    assert len(search.notes) == 1
+
+
+def test_names_of_any_kind_are_found(tmp_path):
+    save(tmp_path, 'step-10-of-x.pt', 10, kind='kept')
+    path = save(tmp_path, 'weights.20', 20, side=False)
+    save(tmp_path, 'weights.15', 15, side=False)
+    save(tmp_path, 'weights.backup', 90, side=False)
+    assert find_checkpoint(tmp_path).found.iteration == 10
+    (tmp_path / 'last_checkpoint').write_text(str(path))
+    assert find_checkpoint(tmp_path).found.iteration == 20
+    path.write_bytes(b'')
+    assert find_checkpoint(tmp_path).found.iteration == 15
 
 
 def test_a_copied_work_dir_is_searched_by_itself(tmp_path):

@@ -29,6 +29,11 @@ def _add_run_options(parser: argparse.ArgumentParser) -> None:
         'work_dirs/<name of the config> if neither this nor the config says',
     )
     parser.add_argument(
+        '--force',
+        action='store_true',
+        help='train although another run seems to use the work dir',
+    )
+    parser.add_argument(
         '--amp',
         action='store_true',
         help='train in mixed precision with mmstable.SafeAmpOptimWrapper',

@@ -72,7 +72,8 @@ MESSAGES = {
         en='{count} of {total} tensors differ ({shapes} in shape, {only_here} '
         'only in the model, {only_there} only in the checkpoint): {first}',
         zh_cn='{total} 个张量中有 {count} 个不同（形状不同 {shapes} 个，'
-        '仅模型中有 {only_here} 个，仅 checkpoint 中有 {only_there} 个）：{first}',
+        '仅模型中有 {only_here} 个，仅 checkpoint 中有 {only_there} 个）：'
+        '{first}',
     ),
     'fit.wrappers': Message(
         en='the optimizers are {here} here, {there} there',

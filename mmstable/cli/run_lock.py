@@ -1,0 +1,246 @@
+"""Only one run may train in a folder at a time.
+
+Two of them overwrite each other's checkpoints and prune what the other one
+needs. A small file says who is there. If its owner cannot be asked, because it
+was on another machine or in another container, a living one shows by touching
+the file every few seconds.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import secrets
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Callable
+
+from mmstable.checked_json import parse_json
+from mmstable.checkpoint.atomic_file import is_alive
+from mmstable.errors import WorkDirInUse
+from mmstable.files import create, read_bounded
+from mmstable.messages.printable import printable
+
+NAME = '.mmstable-lock'
+# Seconds between two signs of life, and how long to look out for one.
+BEAT = 2.0
+PATIENCE = 10.0
+_LONGEST = 4096
+
+
+@dataclass(frozen=True)
+class Owner:
+    """Who holds a lock.
+
+    Args:
+        host (str): The machine.
+        pid (int): The process.
+        space (str): Where that number has a meaning: the namespace of
+            processes, which a container has of its own.
+        born (str): When the process began, by the kernel's count, so that
+            another one with the same number is not taken for it.
+        token (str): What no other lock has.
+    """
+
+    host: str
+    pid: int
+    space: str
+    born: str
+    token: str
+
+    @classmethod
+    def this(cls) -> Owner:
+        """This process."""
+        pid = os.getpid()
+        return cls(
+            platform.node(), pid, _space(), _born(pid), secrets.token_hex(8)
+        )
+
+    @classmethod
+    def read(cls, path: Path) -> Owner | None:
+        """The owner of a lock; None if the file does not say."""
+        try:
+            content = parse_json(read_bounded(path, _LONGEST), _LONGEST)
+            texts = {
+                name: content[name]
+                for name in ('host', 'space', 'born', 'token')
+            }
+            pid = content['pid']
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+        if type(pid) is not int or not 0 < pid < 2**31:
+            return None
+        if any(type(text) is not str for text in texts.values()):
+            return None
+        return cls(pid=pid, **texts)
+
+    def can_be_asked(self) -> bool:
+        """Whether its process number has a meaning here."""
+        return (self.host, self.space) == (platform.node(), _space())
+
+    def is_alive(self) -> bool:
+        """Whether the process is still there, if that can be asked."""
+        if self.pid == os.getpid():
+            # In a container, the one before had the same number.
+            return self.token in _HELD
+        return is_alive(self.pid) and _born(self.pid) == self.born
+
+
+# Locks of this process.
+_HELD: set[str] = set()
+
+
+@contextmanager
+def locked(
+    folders: Sequence[Path], force: bool, say: Callable[[str], None]
+) -> Iterator[None]:
+    """Keep other runs out of folders for as long as this lasts.
+
+    Args:
+        folders (Sequence[Path]): Where the run writes.
+        force (bool): Whether to go in although somebody is there.
+        say (Callable): Prints a line for the user.
+
+    Raises:
+        WorkDirInUse: If another run is in one of them.
+    """
+    with ExitStack() as stack:
+        for folder in folders:
+            stack.enter_context(_locked(folder, force, say))
+        yield
+
+
+@contextmanager
+def _locked(
+    folder: Path, force: bool, say: Callable[[str], None]
+) -> Iterator[None]:
+    owner = Owner.this()
+    path = folder / NAME
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        _acquire(path, owner, force, say)
+    except OSError as error:
+        # Whether the run can do without this folder is not decided here.
+        say(f"cannot lock '{folder}': {error.strerror}")
+        yield
+        return
+    _HELD.add(owner.token)
+    done = threading.Event()
+    beat = threading.Thread(target=_beat, args=(path, done), daemon=True)
+    beat.start()
+    try:
+        yield
+    finally:
+        done.set()
+        _HELD.discard(owner.token)
+        _release(path, owner)
+
+
+def _acquire(
+    path: Path, owner: Owner, force: bool, say: Callable[[str], None]
+) -> None:
+    while not _create(path, owner):
+        other = Owner.read(path)
+        if not force:
+            _refuse_if_alive(path, other, say)
+        _remove(path, other)
+
+
+def _refuse_if_alive(
+    path: Path, other: Owner | None, say: Callable[[str], None]
+) -> None:
+    if other is not None and other.can_be_asked():
+        is_there = other.is_alive()
+    else:
+        host = '?' if other is None else other.host
+        say(
+            f"'{path.parent}' is locked from {host}: waiting "
+            f'{PATIENCE:g} s for a sign of life'
+        )
+        is_there = _shows_life(path)
+    if is_there:
+        who = 'an unknown process'
+        if other is not None:
+            who = f'process {other.pid} on {printable(other.host, 100)}'
+        raise WorkDirInUse(
+            f"'{path.parent}' is in use: {who} trains there, and two runs in "
+            'one folder destroy each other. Choose another --work-dir, or '
+            'stop that run. --force starts nevertheless.'
+        )
+
+
+def _shows_life(path: Path) -> bool:
+    before, end = _touched(path), time.monotonic() + PATIENCE
+    while time.monotonic() < end:
+        time.sleep(min(0.2, PATIENCE))
+        now = _touched(path)
+        if now is None:
+            return False
+        if now != before:
+            return True
+    return False
+
+
+def _create(path: Path, owner: Owner) -> bool:
+    try:
+        with open(path, 'x', opener=create, encoding='utf-8') as file:
+            json.dump(asdict(owner), file)
+    except FileExistsError:
+        return False
+    return True
+
+
+def _remove(path: Path, expected: Owner | None) -> None:
+    """Remove a lock, unless it has become another one meanwhile."""
+    aside = path.with_name(f'{NAME}-{secrets.token_hex(8)}')
+    try:
+        os.rename(path, aside)
+    except FileNotFoundError:
+        return
+    if Owner.read(aside) == expected:
+        aside.unlink()
+    else:
+        with suppress(OSError):
+            os.link(aside, path)
+        aside.unlink()
+
+
+def _release(path: Path, owner: Owner) -> None:
+    with suppress(OSError):
+        if Owner.read(path) == owner:
+            path.unlink()
+
+
+def _beat(path: Path, done: threading.Event) -> None:
+    while not done.wait(BEAT):
+        with suppress(OSError):
+            os.utime(path)
+
+
+def _touched(path: Path) -> int | None:
+    try:
+        return path.lstat().st_mtime_ns
+    except OSError:
+        return None
+
+
+def _space() -> str:
+    try:
+        return os.readlink('/proc/self/ns/pid')
+    except OSError:
+        return ''
+
+
+def _born(pid: int) -> str:
+    try:
+        text = Path(f'/proc/{pid}/stat').read_text(errors='replace')
+    except OSError:
+        return ''
+    # After the name, which may have spaces in it.
+    fields = text.rpartition(')')[2].split()
+    return fields[19] if len(fields) > 19 else ''
