@@ -14,9 +14,7 @@ from tests.toys import INF, NAN
 _TIME = 1e9
 
 
-def save(
-    folder, name, iteration, side=True, value=1.0, finite=True, **label
-):
+def save(folder, name, iteration, side=True, value=1.0, finite=True, **label):
     path = folder / name
     torch.save(
         dict(
