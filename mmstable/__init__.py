@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from mmstable.loops import *  # noqa: F403
     from mmstable.optim import *  # noqa: F403
     from mmstable.strategies import *  # noqa: F403
+    from mmstable.visualization import *  # noqa: F403
 
 # Their classes are public names of mmstable; imported when asked for.
 _PACKAGES = (
@@ -30,6 +31,7 @@ _PACKAGES = (
     'loops',
     'optim',
     'strategies',
+    'visualization',
 )
 
 

@@ -23,7 +23,7 @@ def register_all() -> None:
     """Register every class, and what else mmengine should know."""
     from mmengine.config.utils import MODULE2PACKAGE
 
-    from mmstable import hooks, loops, optim  # noqa: F401
+    from mmstable import hooks, loops, optim, visualization  # noqa: F401
     from mmstable.checkpoint.schemes import guard_checkpoints
     from mmstable.legacy import schedules  # noqa: F401
 

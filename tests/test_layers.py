@@ -21,6 +21,7 @@ ORDER = [
     'checked_json',
     'numerics',
     'run_view',
+    'visualization',
     'events',
     'distributed',
     'optim',

@@ -45,6 +45,16 @@ EVERYTHING = dict(
         dict(type='mmstable.RankFailureHook'),
         dict(type='mmstable.ReplicaCheckHook'),
     ],
+    # As `mmstable train` has it.
+    visualizer=dict(
+        type='Visualizer',
+        vis_backends=[
+            dict(
+                type='mmstable.QueuedVisBackend',
+                backend=dict(type='LocalVisBackend'),
+            )
+        ],
+    ),
     default_hooks=dict(
         logger=LOGGER,
         param_scheduler=dict(type='mmstable.SafeParamSchedulerHook'),

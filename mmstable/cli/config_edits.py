@@ -20,6 +20,7 @@ _PLAIN_WRAPPERS = (
     'SafeAmpOptimWrapper',
 )
 _SAFE_AMP = 'mmstable.SafeAmpOptimWrapper'
+_QUEUED = 'mmstable.QueuedVisBackend'
 
 
 def read_options(words: Sequence[str]) -> dict[str, Any]:
@@ -110,6 +111,35 @@ def set_seed(cfg: Config, seed: int | None, deterministic: bool) -> None:
     if deterministic:
         randomness['deterministic'] = True
     cfg.randomness = randomness
+
+
+def guard_vis_backends(cfg: Config) -> None:
+    """Keep the visualizer's back-ends from stopping or blocking the run."""
+    if cfg.get('visualizer') is None:
+        # As mmengine does by itself.
+        cfg.visualizer = dict(
+            type='Visualizer', vis_backends=[dict(type='LocalVisBackend')]
+        )
+    visualizer = cfg.visualizer
+    backends = isinstance(visualizer, dict) and visualizer.get('vis_backends')
+    if not backends:
+        return
+    if isinstance(backends, dict):
+        backends = [backends]
+    visualizer['vis_backends'] = [_queued(one) for one in backends]
+
+
+def _queued(backend: Any) -> Any:
+    kind = backend.get('type') if isinstance(backend, dict) else None
+    name = kind if isinstance(kind, str) else getattr(kind, '__name__', '')
+    name = name.rpartition('.')[2]
+    if not name or name == _QUEUED.rpartition('.')[2]:
+        return backend
+    inner = dict(backend)
+    # Known to others by the name of the back-end in it.
+    return dict(
+        type=_QUEUED, name=inner.pop('name', None) or name, backend=inner
+    )
 
 
 # Hooks of mmengine, which it drops by itself.

@@ -108,6 +108,7 @@ def edit_config(
     if args.no_validate:
         edits.disable_validation(cfg)
     edits.drop_absent_hooks(cfg)
+    edits.guard_vis_backends(cfg)
     cfg.launcher = args.launcher
     return cfg
 

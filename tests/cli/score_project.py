@@ -7,11 +7,18 @@ from pathlib import Path
 from mmstable.cli.main import main
 
 TOY = """
+import errno
+import threading
+
 import torch
 from mmengine.evaluator import BaseMetric
+from mmengine.hooks import Hook
 from mmengine.logging import MessageHub
 from mmengine.model import BaseModel
-from mmengine.registry import DATASETS, METRICS, MODELS
+from mmengine.registry import (
+    DATASETS, HOOKS, METRICS, MODELS, VISBACKENDS
+)
+from mmengine.visualization import BaseVisBackend
 from torch.utils.data import Dataset
 
 
@@ -75,6 +82,51 @@ class ScoreDataset(Dataset):
         return torch.full((4,), 0.1 * index), index % 2
 
 
+@VISBACKENDS.register_module()
+class Broken(BaseVisBackend):
+    '''Fails, or blocks, from a record on.'''
+
+    def __init__(self, save_dir=None, start=1, block=False):
+        super().__init__(save_dir)
+        self.count, self.start, self.block = 0, start, block
+
+    @property
+    def experiment(self):
+        return self
+
+    def _init_env(self):
+        pass
+
+    def add_config(self, config, **kwargs):
+        self._record()
+
+    def add_scalars(self, scalar_dict, step=0, file_path=None, **kwargs):
+        self._record()
+
+    def _record(self):
+        self.count += 1
+        if self.count >= self.start:
+            if self.block:
+                threading.Event().wait()
+            raise OSError(errno.ENOSPC, 'No space left on device')
+
+
+@HOOKS.register_module()
+class FillDisk(Hook):
+    def __init__(self, folder, at):
+        self.folder, self.at = folder, at
+
+    def before_train_iter(self, runner, batch_idx, data_batch=None):
+        if runner.iter + 1 == self.at:
+            with open(f'{self.folder}/rubbish', 'wb', 0) as file:
+                try:
+                    while True:
+                        file.write(bytes(1000))
+                except OSError as error:
+                    assert error.errno == errno.ENOSPC
+            print('the disk is full')
+
+
 @METRICS.register_module()
 class Score(BaseMetric):
     '''The iteration, or what is given for it.'''
@@ -129,21 +181,38 @@ randomness = dict(seed=0)
 """
 
 
+DASHBOARDS = """
+_base_ = ['./config.py']
+visualizer = dict(
+    type='Visualizer',
+    vis_backends=[
+        dict(type='LocalVisBackend'),
+        dict(type='TensorboardVisBackend'),
+        dict(type='Broken'),
+    ],
+)
+"""
+
+
 def write(folder: Path) -> None:
     (folder / 'toy_score_project.py').write_text(TOY)
+    (folder / 'dashboards.py').write_text(DASHBOARDS)
     (folder / 'config.py').write_text(CONFIG)
 
 
-def train(work: Path, *words: str, **options: object) -> int:
+def train(
+    work: Path, *words: str, config: str = 'config.py', **options: object
+) -> int:
     """Run ``mmstable train`` in this process.
 
     Args:
         work: The work directory.
         words: More of the command line.
+        config: The config.
         options: For ``--cfg-options``; '__' stands for a dot.
     """
     given = [f'{k.replace("__", ".")}={v}' for k, v in options.items()]
-    line = ['train', 'config.py', '--work-dir', str(work), *words]
+    line = ['train', config, '--work-dir', str(work), *words]
     return main([*line, '--cfg-options', *given] if given else line)
 
 

@@ -10,6 +10,7 @@ from mmstable.messages.catalogue import (
     ranks,
     resume,
     steps,
+    visualization,
     wrappers,
 )
 from mmstable.messages.message import Message
@@ -23,4 +24,5 @@ CATALOGUE: dict[str, Message] = {
     **ranks.MESSAGES,
     **data.MESSAGES,
     **fault_injection.MESSAGES,
+    **visualization.MESSAGES,
 }

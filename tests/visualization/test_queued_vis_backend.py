@@ -1,0 +1,137 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+import torch
+from mmengine.config import Config
+from mmengine.visualization import BaseVisBackend
+
+from mmstable.visualization import QueuedVisBackend
+from mmstable.visualization.call_queue import CallQueue
+
+
+class Recorder(BaseVisBackend):
+    """Remembers everything; waits before each record if it is held."""
+
+    def __init__(self):
+        super().__init__('')
+        self.seen = []
+        self.gate = threading.Event()
+        self.gate.set()
+
+    @property
+    def experiment(self):
+        return self
+
+    def _init_env(self):
+        pass
+
+    def _record(self, *what):
+        self.gate.wait(20)
+        self.seen.append(what)
+
+    def add_config(self, config, **kwargs):
+        self._record('config', config.a)
+
+    def add_graph(self, model, data_batch, **kwargs):
+        raise RuntimeError('no graph')
+
+    def add_image(self, name, image, step=0, **kwargs):
+        self._record(name, image.sum(), step)
+
+    def add_scalar(self, name, value, step=0, **kwargs):
+        self._record(name, float(value), step)
+
+    def add_scalars(self, scalar_dict, step=0, file_path=None, **kwargs):
+        self._record(scalar_dict, step, file_path)
+
+    def close(self):
+        self._record('closed')
+
+
+def test_everything_is_written_in_order_as_it_was_recorded():
+    recorder = Recorder()
+    queued = QueuedVisBackend(recorder)
+    recorder.gate.clear()
+    config, image = Config(dict(a=1)), np.ones((2, 2), np.uint8)
+    value, values = torch.tensor(3.0), dict(x=[1])
+    queued.add_config(config)
+    queued.add_image('image', image, 1)
+    queued.add_scalar('value', value, 2)
+    queued.add_scalars(values, 3, file_path='a.json')
+    # The run does not wait, and changes what it has recorded.
+    config.a, image[:] = 9, 9
+    value.fill_(9)
+    values['x'].append(9)
+    assert recorder.seen == []
+    recorder.gate.set()
+    queued.close()
+    assert recorder.seen == [
+        ('config', 1),
+        ('image', 4, 1),
+        ('value', 3.0, 2),
+        (dict(x=[1]), 3, 'a.json'),
+        ('closed',),
+    ]
+
+
+def test_what_does_not_fit_is_dropped_and_said_once(capture_log):
+    recorder = Recorder()
+    queued = QueuedVisBackend(recorder, size=3, timeout=0.2)
+    recorder.gate.clear()
+    with capture_log() as lines:
+        for step in range(10):
+            queued.add_scalar('x', step, step)
+        queued.close()
+    assert len(lines) == 2
+    assert 'slower than the run' in lines[0]
+    assert 'Recorder has lost' in lines[1]
+    recorder.gate.set()
+
+
+def test_a_graph_that_fails_is_no_fault_of_the_run(capture_log):
+    with capture_log() as lines:
+        QueuedVisBackend(Recorder()).add_graph(torch.nn.Linear(1, 1), [])
+    assert 'RuntimeError: no graph' in lines[0]
+
+
+def test_images_are_bounded_by_their_size():
+    gate = threading.Event()
+    queue = CallQueue(1000, 100, lambda error: None)
+    queue.put(gate.wait)
+    assert queue.put(lambda: None, 99)
+    assert not queue.put(lambda: None, 2)
+    assert queue.put(lambda: None, 1)
+    gate.set()
+    assert queue.wait(10)
+    # One that is too large by itself is let through.
+    assert queue.put(lambda: None, 1000)
+    assert queue.wait(10)
+
+
+def test_a_process_that_ends_writes_what_waits():
+    code = (
+        'import sys, time\n'
+        'from mmstable.visualization.call_queue import CallQueue\n'
+        'queue = CallQueue(9, 9, print)\n'
+        'queue.put(lambda: time.sleep(0.3))\n'
+        'queue.put(lambda: print("written", flush=True))\n'
+    )
+    done = subprocess.check_output([sys.executable, '-c', code], text=True)
+    assert done == 'written\n'
+
+
+@pytest.mark.parametrize(
+    ('settings', 'message'),
+    [
+        (dict(size=0), '`size` must be an int of at least 1'),
+        (dict(timeout=-1), '`timeout` must be a finite number of at least 0'),
+    ],
+)
+def test_settings_are_checked(settings, message):
+    with pytest.raises(ValueError, match=message):
+        QueuedVisBackend(Recorder(), **settings)
