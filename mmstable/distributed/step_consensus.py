@@ -113,6 +113,8 @@ class StepConsensus:
         self.is_sharded = sharing is Sharing.SHARDED
         # All ranks hold the same gradients.
         self.is_reduced = sharing is Sharing.REDUCED
+        # All ranks see the same norm of all gradients.
+        self.share_gradients = self.is_reduced or self.is_sharded
         # Nobody knows: ranks have to ask each other.
         self.must_vote = sharing is Sharing.APART
 
@@ -190,11 +192,21 @@ class StepConsensus:
         """
         return dist.any_rank_each(bad, unwanted)
 
+    def agree_on_spike(self) -> bool:
+        """Whether all ranks have found the norm of a step too large.
+
+        All have the same norm, but machines may differ in the last bit of
+        it. If one of them does not come, it has updated its weights.
+        """
+        if not self.is_reduced or get_world_size() == 1:
+            return True
+        topic = f'{self._topic}/{self.steps}/spike'
+        return bool(gather(topic, True, TIMEOUT, boolean, _all_came, boolean))
+
     def resolve_bad(
         self,
         losses_are_finite: bool,
         device: object,
-        agreed: bool,
         culprits: Sequence[Culprit] = (),
     ) -> Verdict | None:
         """Find out together what is wrong with a step.
@@ -202,7 +214,6 @@ class StepConsensus:
         Args:
             losses_are_finite (bool): Whether those of this rank are.
             device (object): Where its gradients are.
-            agreed (bool): Whether all ranks are known to take part.
             culprits (Sequence[Culprit]): What is not finite. Defaults to ().
 
         Returns:
@@ -211,7 +222,7 @@ class StepConsensus:
         """
         if get_world_size() == 1:
             return Verdict(not losses_are_finite)
-        certain = agreed or not self.is_reduced
+        certain = not self.is_reduced
         word = self._word(losses_are_finite, device)
         if certain:
             # Not the same on all ranks, as it is with DDP alone.
@@ -270,6 +281,10 @@ class StepConsensus:
             behind=self.is_behind,
             culprits=_plain(self._missed),
         )
+
+
+def _all_came(words: Mapping[int, bool]) -> bool:
+    return all(words.values())
 
 
 def _describe(device: object, where: str) -> dict[str, Any]:

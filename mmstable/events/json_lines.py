@@ -210,6 +210,12 @@ def _read_float(value: Any) -> float:
     return float(value)
 
 
+def _read_bool(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError(f'must be true or false, got {short_repr(value)}')
+    return value
+
+
 def _read_any(value: Any, deepest: int = _DEEPEST) -> Any:
     if deepest == 0:
         raise ValueError('is nested too deeply')
@@ -223,6 +229,7 @@ def _read_any(value: Any, deepest: int = _DEEPEST) -> Any:
 
 
 _SIMPLE: dict[str, _Reader] = {
+    'bool': _read_bool,
     'int': _read_int,
     'float': _read_float,
     'str': _read_str,

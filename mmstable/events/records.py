@@ -141,8 +141,9 @@ class Intervention(Event):
         fault (Fault): About what.
         reason (str): The same in words.
         since (int): The iteration that it began with.
-        subject (str): What was found bad: 'loss', 'grad_norm', or the name
-            of an optimizer wrapper. Defaults to ''.
+        subject (str): What was found bad: 'loss' or 'grad_norm', behind the
+            name of its optimizer wrapper if there are several, or such a
+            name alone. Defaults to ''.
         culprits (tuple[Culprit]): Entries of the state that are not finite.
             Defaults to ().
         restored (int, optional): The iteration that the run went back to.

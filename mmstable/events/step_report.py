@@ -110,8 +110,15 @@ class StepReport(Event):
         clipped_norm (float, optional): Norm of the unscaled gradients after
             clipping; None without clipping, and for sharded gradients that
             are clipped by value. Defaults to None.
+        loss (float, optional): The loss that the gradients come from, on this
+            rank, averaged over the window; None if it was not finite, or if
+            nobody watches for spikes. Defaults to None.
         culprits (tuple[Culprit]): The parameters whose gradients were not
             finite. Defaults to ().
+        scale_can_fall (bool): Whether a lower loss scale can still mend what
+            was wrong. Defaults to False.
+        micro_batches (int): Iterations of the accumulation window, of all
+            ranks that average their gradients. Defaults to 1.
         dropped_micro_batches (int): Iterations of an accumulation window
             that were left out because their loss was not finite.
             Defaults to 0.
@@ -138,7 +145,10 @@ class StepReport(Event):
     clip_coef: float | None = None
     clips: tuple[ClipRecord, ...] = ()
     clipped_norm: float | None = None
+    loss: float | None = None
     culprits: tuple[Culprit, ...] = ()
+    scale_can_fall: bool = False
+    micro_batches: int = 1
     dropped_micro_batches: int = 0
     losses: Mapping[str, float] = field(default_factory=dict)
     loss_terms: tuple[str, ...] = ()
@@ -154,6 +164,15 @@ class StepReport(Event):
     def skipped(self) -> bool:
         """Whether the step was skipped because of a fault."""
         return self.outcome is Outcome.SKIPPED
+
+    @property
+    def bad_share(self) -> float:
+        """How much of the step is lost to a fault, or spoiled by it."""
+        if self.fault is None:
+            return 0.0
+        if self.applied and self.dropped_micro_batches:
+            return self.dropped_micro_batches / self.micro_batches
+        return 1.0
 
 
 def classify(loss_is_finite: bool, scale_can_shrink: bool) -> Fault:

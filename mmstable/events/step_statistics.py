@@ -12,6 +12,9 @@ from mmstable.events import Fault, StepReport
 class StepStatistics:
     """The recent bad steps, and whether these are too many.
 
+    A step that was applied without some of its micro-batches counts by the
+    share of these.
+
     Overflows while the loss scale finds its level alarm nobody: those at the
     start of a run, and the first one after the scale has grown. Steps are
     numbered and only bad ones are remembered, so a good step costs nothing.
@@ -40,8 +43,9 @@ class StepStatistics:
         self._calibration_steps = calibration_steps
         self._least = least
         self._steps = 0
-        # Numbers of bad steps, with their fault if that is alarming.
-        self._bad: deque[tuple[int, str | None]] = deque()
+        # Numbers of bad steps, their fault if that is alarming, and how much
+        # of the step was lost.
+        self._bad: deque[tuple[int, str | None, float]] = deque()
         self._has_grown = False
 
     def add(self, report: StepReport, applied: int) -> bool:
@@ -67,7 +71,7 @@ class StepStatistics:
         if report.fault is None:
             return False
         fault = None if is_searching else report.fault.value
-        bad.append((self._steps, fault))
+        bad.append((self._steps, fault, report.bad_share))
         return not is_searching
 
     @property
@@ -75,14 +79,16 @@ class StepStatistics:
         """The share of bad steps, of whatever kind."""
         if not self._bad:
             return 0.0
-        return len(self._bad) / min(self._steps, self._window)
+        lost = sum(share for *_, share in self._bad)
+        return lost / min(self._steps, self._window)
 
     @property
     def in_a_row(self) -> int:
-        """Alarming steps since the last one that is not."""
+        """Alarming steps, by more than half, since the last other one."""
         count = 0
-        for number, fault in reversed(self._bad):
-            if fault is None or number != self._steps - count:
+        for number, fault, share in reversed(self._bad):
+            is_bad = fault is not None and share > 0.5
+            if not is_bad or number != self._steps - count:
                 break
             count += 1
         return count
@@ -95,14 +101,14 @@ class StepStatistics:
         bad, seen = self.counts()
         return seen >= self._least and bad > self._max_rate * seen
 
-    def counts(self) -> tuple[int, int]:
+    def counts(self) -> tuple[float, int]:
         """Alarming steps, and all that are looked back at."""
-        bad = sum(fault is not None for _, fault in self._bad)
+        bad = sum(share for _, fault, share in self._bad if fault)
         return bad, min(self._steps, self._window)
 
     def commonest_fault(self) -> Fault:
         """What most of the alarming steps suffer from."""
-        counts = Counter(fault for _, fault in self._bad if fault)
+        counts = Counter(fault for _, fault, _ in self._bad if fault)
         return Fault(counts.most_common(1)[0][0])
 
     def start_over(self) -> None:
@@ -123,7 +129,11 @@ class StepStatistics:
         if 'bad' not in state:
             state = _translate_windows(state)
         self._steps = state['steps']
-        self._bad = deque((number, fault) for number, fault in state['bad'])
+        # Once there were no shares.
+        self._bad = deque(
+            (number, fault, *(share or [1.0]))
+            for number, fault, *share in state['bad']
+        )
         self._has_grown = state['has_grown']
 
 

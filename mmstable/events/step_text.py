@@ -31,7 +31,10 @@ def _fault(report: StepReport, max_names: int) -> str:
     if report.fault is Fault.NAN_LOSS:
         return _loss(report)
     if report.fault is Fault.SPIKE:
-        return say('step.spike', norm=report.grad_norm)
+        loss = ''
+        if report.loss is not None:
+            loss = say('step.spike_loss', loss=report.loss)
+        return say('step.spike', loss=loss, norm=report.grad_norm)
     first_of_module: dict[str, Culprit] = {}
     for culprit in report.culprits:
         module = culprit.name.rpartition('.')[0]

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
 from typing import Any
 
 from mmengine.runner import Runner
 
-from mmstable import run_view
-from mmstable.events import Action, Event, Fault, StepReport
+from mmstable.events import Event, StepReport
 from mmstable.events.records import Poisoned
-from mmstable.events.samples import read_loss
 from mmstable.hooks.step_hook import StepHook
 from mmstable.messages.language import check_language
 from mmstable.optim.parameter_names import unwrap
@@ -45,7 +42,7 @@ class DivergenceGuardHook(StepHook):
     Args:
         actions (dict, optional): Fault to action. 'overflow', 'nan_loss' and
             'nan_grad' are about too many such steps and have 'rollback' by
-            default, as 'poisoned' has; 'spike' has 'warn'. Defaults to None.
+            default, as 'poisoned' has; 'spike' has 'skip'. Defaults to None.
         max_consecutive_bad (int): So many bad steps in a row are too many.
             Defaults to 10.
         max_bad_rate (float): The share of bad steps that is too high.
@@ -144,11 +141,6 @@ class DivergenceGuardHook(StepHook):
         """Be able to roll back from the very first iteration on."""
         super().before_train(runner)
         self._guard.bind(self.monitor)
-        if self._guard.policy[Fault.SPIKE] is Action.SKIP:
-            for name, wrapper in run_view.wrappers(runner).items():
-                if hasattr(wrapper, 'reject_steps'):
-                    is_spike = self._guard.detector.is_spike
-                    wrapper.reject_steps(partial(is_spike, name))
         self._guard.start(runner)
 
     def before_train_iter(
@@ -172,13 +164,11 @@ class DivergenceGuardHook(StepHook):
         data_batch: dict | tuple | list | None = None,
         outputs: dict | None = None,
     ) -> None:
-        """Judge loss and steps, and act."""
+        """Act on what the steps of this iteration were like."""
         # Before schedules step, and before anything is saved.
         self._rates.take_off()
-        iteration = self.monitor.iteration
-        self._guard.judge_loss(iteration, read_loss(outputs))
         if self._guard.incidents:
-            self._guard.act(runner, iteration)
+            self._guard.act(runner, self.monitor.iteration)
 
     def after_step(
         self, runner: Runner, name: str, report: StepReport

@@ -140,10 +140,20 @@ def combined_norm(norms: Sequence[float], norm_type: float = 2.0) -> float:
     return cast(float, total_norm(tensor, norm_type).tolist())
 
 
-def nonfinite_flag(value: Tensor) -> Tensor:
-    """1.0 where ``value`` is NaN or Inf, else 0.0; stays on the device."""
-    # Only a finite number minus itself is zero.
-    return torch.ne(value - value, 0.0).float()
+def within(value: Tensor, limit: float) -> Tensor:
+    """Whether a number is finite and up to a limit; stays on the device.
+
+    Args:
+        value (Tensor): The number. NaN is within no limit, nor is Inf.
+        limit (float): The limit, which may be Inf.
+    """
+    return torch.le(value, min(limit, torch.finfo(value.dtype).max))
+
+
+def flag_unless(good: Tensor) -> Tensor:
+    """0.0 where it is true, else 1.0, as optimizers read it."""
+    flag = torch.empty_like(good, dtype=torch.float32)
+    return torch.logical_not(good, out=flag)
 
 
 def find_nonfinite(

@@ -44,6 +44,11 @@ class LossScaler(GradScalerInterface):
         """Whether the scale is above its floor."""
         return self._enabled and self._scale > self.policy.min_scale
 
+    @property
+    def is_moving(self) -> bool:
+        """Whether overflows lower the scale as long as it can shrink."""
+        return self._enabled and not self.policy.frozen
+
     def scale(self, outputs: Any) -> Any:
         """Multiply a tensor, or every tensor of an iterable, by the scale."""
         if not self._enabled:

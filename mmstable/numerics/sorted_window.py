@@ -24,13 +24,18 @@ class SortedWindow:
         """How many are remembered at most."""
         return self._values.maxlen
 
-    def append(self, value: float) -> None:
-        """Remember one more, and forget the oldest if there are too many."""
+    def append(self, value: float) -> int:
+        """Remember one more, and forget the oldest if there are too many.
+
+        Returns:
+            int: How many are remembered now.
+        """
         values = self._values
         if len(values) == values.maxlen:
             del self._ordered[bisect.bisect_left(self._ordered, values[0])]
         values.append(value)
         bisect.insort(self._ordered, value)
+        return len(values)
 
     def extend(self, values: Iterable[float]) -> None:
         """Remember several."""

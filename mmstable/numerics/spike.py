@@ -40,6 +40,8 @@ class SpikeDetector:
             20.
     """
 
+    # Numbers without news after which the limit is found anew.
+    _LIMIT_LASTS = 10
     # What of the peak is left after one more number: half after 200,000.
     _KEPT = 0.5 ** (1 / 200_000)
     # How many outliers make a hard batch a known one, and how many of them a
@@ -69,18 +71,22 @@ class SpikeDetector:
         self._peak = 0.0
         self._outlier_count = 0.0
         self._spike_count = 0.0
+        # What is above this is a spike. Known before the number comes, so
+        # that a device can be told; finding it takes longer than comparing.
+        self.limit = math.inf
+        self._limit_age = 0
 
     @property
     def level(self) -> float:
         """The median of what is remembered; NaN if that is nothing."""
         return self._window.quantile(0.5) if len(self._window) else math.nan
 
-    @property
-    def limit(self) -> float:
-        """What is above this is a spike."""
-        if not self._is_warm:
-            return math.inf
-        return self._yardstick.limit(self._peak, self._margin)
+    def _find_limit(self) -> None:
+        self._limit_age = 0
+        if self._is_warm:
+            self.limit = self._yardstick.limit(self._peak, self._margin)
+        else:
+            self.limit = math.inf
 
     @property
     def _is_warm(self) -> bool:
@@ -109,6 +115,7 @@ class SpikeDetector:
             self._add_spike(value)
         else:
             self._add_usual(value)
+        self._find_limit()
         return is_spike
 
     def _is_nothing_new(self, value: float) -> bool:
@@ -127,11 +134,14 @@ class SpikeDetector:
         self._remember(value)
 
     def _remember(self, value: float) -> None:
-        self._window.append(value)
+        count = self._window.append(value)
         self._outlier_count = max(
             0.0, self._outlier_count - self._OUTLIER_SHARE
         )
         self._spike_count = max(0.0, self._spike_count - self._SPIKE_SHARE)
+        self._limit_age += 1
+        if self._limit_age >= self._LIMIT_LASTS or count == self._warmup:
+            self._find_limit()
 
     def _learn_outlier(self, yardstick: Yardstick) -> None:
         """Learn from spikes that the series has just fallen back from."""
@@ -173,3 +183,4 @@ class SpikeDetector:
         self._peak = state.get('peak', 0.0)
         self._outlier_count = state.get('outlier_count', 0.0)
         self._spike_count = state.get('spike_count', 0.0)
+        self._find_limit()

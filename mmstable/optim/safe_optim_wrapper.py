@@ -309,16 +309,18 @@ class SafeOptimWrapper(OptimWrapper):
         """
         self._safe_step.record_losses(outputs)
 
-    def reject_steps(self, judge: Callable[[float, float], bool]) -> None:
-        """Let somebody else skip good steps, too.
+    def limit_steps(self, loss: float, norm: float) -> None:
+        """Skip steps from now on that are above these limits, as spikes.
 
-        The verdict on every step is waited for from now on.
+        On an accelerator the device compares, and the host does not wait.
+        Reports of steps have their loss from now on.
 
         Args:
-            judge (Callable): Called with the loss and the unscaled norm of
-                the gradients of a step; True skips it as a spike.
+            loss (float): The largest loss; Inf for any.
+            norm (float): The largest norm of the unscaled gradients before
+                clipping; Inf for any.
         """
-        self._safe_step.reject = judge
+        self._safe_step.limit(loss, norm)
 
     def _learn(self, model: Module) -> None:
         """Learn what can only be learned from the model, once for each."""

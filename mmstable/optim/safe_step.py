@@ -6,7 +6,7 @@ import logging
 import math
 import time
 from collections.abc import Mapping
-from typing import Any, Callable
+from typing import Any
 
 from mmengine.dist import get_world_size
 from mmengine.logging import print_log
@@ -59,8 +59,10 @@ class SafeStep:
         accumulates: bool,
     ) -> None:
         self.ranks = StepConsensus()
-        # Called with the loss and the norm of a good step: skip it?
-        self.reject: Callable[[float, float], bool] | None = None
+        # A step above one of these is a spike.
+        self._loss_limit = self._norm_limit = math.inf
+        # Whether reports tell the loss.
+        self._tells_loss = False
         self._optimizer = optimizer
         self._update = update
         self._scaler = scaler
@@ -74,6 +76,15 @@ class SafeStep:
         self._warned_of_empty = False
         # Steps in a row that were skipped because of their loss.
         self._bad_losses = 0
+
+    def limit(self, loss: float, norm: float) -> None:
+        """Skip steps from now on whose loss or norm is above these.
+
+        Ranks that share their gradients judge by the norm only: that is the
+        same for all of them, so nobody has to ask.
+        """
+        self._tells_loss = True
+        self._loss_limit, self._norm_limit = loss, norm
 
     def watch(self, loss: Tensor) -> None:
         """Note a loss that is going to be back-propagated."""
@@ -123,12 +134,18 @@ class SafeStep:
         attempt = self._measure(params, grads, window, iteration, kwargs)
         if (
             attempt.is_on_host
-            or self.reject is not None
+            or self.ranks.must_vote
             or not self._update.can_run_ahead(attempt)
         ):
             self._finish(attempt, ran_ahead=False)
         else:
-            self._update.run_ahead(attempt)
+            safe_norm = self._update.safe_norm(attempt.plan)
+            shares = self.ranks.share_gradients
+            self._update.run_ahead(
+                attempt,
+                min(self._norm_limit, safe_norm),
+                math.inf if shares else self._loss_limit,
+            )
             self.ahead = attempt
 
     @property
@@ -194,29 +211,32 @@ class SafeStep:
             loss_scale=scale,
             magnification=scale * window.shrinkage,
             iteration=iteration,
+            loss=window.mean_loss() if self._tells_loss else None,
             step_kwargs=kwargs,
             is_whole=not ranks.is_sharded,
         )
 
     def _finish(self, attempt: StepAttempt, ran_ahead: bool) -> None:
-        norms = attempt.read_norms()
+        norms, loss, withheld = attempt.read()
         # NaN and Inf spread to the sum; a sum that overflows is looked at.
         is_wide = not math.isfinite(sum(norms))
         culprits = attempt.find_culprits() if is_wide else []
         bad = is_wide and self.ranks.is_bad(bool(culprits))
         if is_wide and not bad:
             norms = self._wide_norms(attempt)
-        unwanted = False
-        if self.reject is not None or self.ranks.must_vote:
-            bad, unwanted = self._vote(attempt, norms, bad)
+        is_made = ran_ahead and not withheld
+        spike = not (bad or is_made) and self._is_spike(attempt, norms, loss)
+        if self.ranks.must_vote:
+            bad, spike = self.ranks.vote(bad, spike)
+        attempt.told_loss = loss if math.isfinite(loss) else None
         if bad:
             self._skip(attempt, culprits)
-        elif unwanted:
+        elif spike:
             self._reject(attempt, norms)
         else:
-            if is_wide:
-                self._update.apply_wide(attempt, norms)
-            elif not ran_ahead:
+            if is_wide or withheld:
+                self._update.apply_late(attempt, norms)
+            elif not is_made:
                 self._update.apply(attempt, norms)
             self._note_applied(attempt, norms)
         if self.ranks.looks:
@@ -238,18 +258,21 @@ class SafeStep:
         )
         return dict(fault=Fault.NAN_LOSS, origins=origins)
 
-    def _vote(
-        self,
-        attempt: StepAttempt,
-        norms: list[float],
-        bad: bool,
-    ) -> list[bool]:
-        unwanted = False
-        if self.reject is not None and not bad:
+    def _is_spike(
+        self, attempt: StepAttempt, norms: list[float], loss: float
+    ) -> bool:
+        norm = norms[0]
+        if len(norms) > 1:
             norm = grad_health.combined_norm(norms, attempt.plan.norm_type)
-            unwanted = self.reject(attempt.window.mean_loss(), norm)
-        # Ranks share their gradients, but not their losses.
-        return self.ranks.vote(bad, unwanted)
+        if norm > self._norm_limit:
+            return self.ranks.agree_on_spike()
+        if self._loss_limit < loss < math.inf:
+            # A loss is each rank's own, gradients mostly are not.
+            return not self.ranks.share_gradients
+        # A spike that needs no history.
+        return norm > self._update.safe_norm(attempt.plan) and (
+            self.ranks.is_bad(self._update.harms_state(attempt, norms))
+        )
 
     def _reject(self, attempt: StepAttempt, norms: list[float]) -> None:
         norm = grad_health.combined_norm(norms, attempt.plan.norm_type)
@@ -274,7 +297,6 @@ class SafeStep:
         verdict = self.ranks.resolve_bad(
             attempt.window.all_finite(),
             attempt.device,
-            agreed=self.reject is not None,
             culprits=culprits,
         )
         if verdict is None:
@@ -284,6 +306,7 @@ class SafeStep:
             not verdict.loss_is_bad,
             self._scaler.can_shrink and not verdict.behind,
         )
+        can_fall = fault is Fault.OVERFLOW and self._scaler.is_moving
         if not verdict.behind:
             self._back_off(fault)
         self._buffers.undo_step()
@@ -293,6 +316,7 @@ class SafeStep:
             Outcome.SKIPPED,
             dict(
                 fault=fault,
+                scale_can_fall=can_fall,
                 culprits=verdict.culprits or culprits,
                 origins=verdict.origins,
                 copied_from=verdict.leader,
@@ -341,6 +365,7 @@ class SafeStep:
             fault=fault,
             loss_scale=scale,
             next_loss_scale=self._scaler.get_scale(),
+            micro_batches=window.all_iterations,
             dropped_micro_batches=window.all_dropped,
         )
         self._steps.add(report, window.bad_terms)
@@ -365,6 +390,8 @@ class SafeStep:
             outcome=outcome,
             loss_scale=attempt.loss_scale,
             next_loss_scale=self._scaler.get_scale(),
+            loss=attempt.told_loss,
+            micro_batches=window.all_iterations,
             dropped_micro_batches=window.all_dropped,
             **facts,
         )

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,6 +15,20 @@ from torch.optim import Optimizer
 from mmstable.numerics import grad_health
 from mmstable.optim.clip_plan import ClipPlan
 from mmstable.optim.window import Window
+
+
+class Measured(NamedTuple):
+    """What the host knows of a step.
+
+    Args:
+        norms (list[float]): Norms of the unscaled parts.
+        loss (float): The average loss of the window; NaN if unknown.
+        withheld (bool): Whether a step that ran ahead was left out.
+    """
+
+    norms: list[float]
+    loss: float
+    withheld: bool
 
 
 @dataclass
@@ -33,7 +48,13 @@ class StepAttempt:
         magnification (float): By what the gradients are larger than the
             average's: the loss scale, less what was left out of the window.
         iteration (int): Training iterations done, this one included.
+        loss (Tensor, optional): The average loss of the window, if anybody
+            wants to know it. Defaults to None.
         step_kwargs (dict): For ``optimizer.step``. Defaults to {}.
+        withheld (Tensor, optional): Of a step that runs ahead, 1.0 if the
+            device has left the weights alone. Defaults to None.
+        told_loss (float, optional): What the report says about the loss.
+            Defaults to None.
         clipped_norm (float, optional): Unscaled norm after clipping value
             by value. Defaults to None.
         is_whole (bool): Whether the gradients are all there are, and not
@@ -49,7 +70,10 @@ class StepAttempt:
     loss_scale: float
     magnification: float
     iteration: int
+    loss: Tensor | None = None
     step_kwargs: dict[str, Any] = field(default_factory=dict)
+    withheld: Tensor | None = None
+    told_loss: float | None = None
     clipped_norm: float | None = None
     is_whole: bool = True
 
@@ -63,13 +87,30 @@ class StepAttempt:
         """Whether the verdict can be read without waiting for a device."""
         return self.part_norms.device.type == 'cpu'
 
-    def read_norms(self) -> list[float]:
-        """Norms of the unscaled parts; waits for the device."""
+    def read(self) -> Measured:
+        """What was measured; waits for the device, once."""
         # Not `item()`: on a CPU `tolist()` is a plain read of memory.
-        norms: list[float] = self.part_norms.tolist()
-        if self.magnification == 1.0:
-            return norms
-        return [norm / self.magnification for norm in norms]
+        if self.is_on_host:
+            norms: list[float] = self.part_norms.tolist()
+            loss: float = math.nan
+            if self.loss is not None:
+                loss = self.loss.tolist()  # type: ignore[assignment]
+            withheld = False
+        else:
+            norms, loss, withheld = self._read_device()
+        if self.magnification != 1.0:
+            norms = [norm / self.magnification for norm in norms]
+        return Measured(norms, loss, withheld)
+
+    def _read_device(self) -> tuple[list[float], float, bool]:
+        parts = [self.part_norms]
+        for extra in (self.loss, self.withheld):
+            if extra is not None:
+                parts.append(extra.to(self.device).reshape(1))
+        values = torch.cat(parts).tolist() if parts[1:] else parts[0].tolist()
+        withheld = self.withheld is not None and values.pop() != 0.0
+        loss = math.nan if self.loss is None else values.pop()
+        return values, loss, withheld
 
     def wide_part_norms(self) -> Tensor:
         """Scaled norms of the parts in double precision, on the host."""

@@ -25,10 +25,11 @@ from mmstable.optim.window import Window
 class StockObserver:
     """Reports the steps of a wrapper of mmengine, and clips for it.
 
-    While somebody is subscribed, it stands in for the wrapper's ``step``:
-    gradients are measured once, before the wrapper unscales and clips them;
-    a step pre-hook of torch tells whether the optimizer was reached, which
-    it is not if mmengine's ``AmpOptimWrapper`` skips the step.
+    While somebody is subscribed, it stands in for the wrapper's ``backward``
+    and ``step``: losses are noted, and gradients are measured once, before
+    the wrapper unscales and clips them; a step pre-hook of torch tells
+    whether the optimizer was reached, which it is not if mmengine's
+    ``AmpOptimWrapper`` skips the step.
 
     Args:
         wrapper (OptimWrapper): A wrapper of mmengine.
@@ -45,6 +46,7 @@ class StockObserver:
         self._names.learn(model)
         self._update = Update(wrapper.optimizer, self._names, None)
         self._remove: list[Callable[[], Any]] = []
+        self._window = Window()
         # The gradients of the step that is being made, if they are good.
         self._attempt: tuple[StepAttempt, list[float]] | None = None
         self._is_updated = False
@@ -65,14 +67,19 @@ class StockObserver:
         self.steps.subscribe(name, publish)
         wrapper = self._wrapper
         handle = wrapper.optimizer.register_step_pre_hook(self._before_update)
-        self._original = wrapper.step
         self._remove = [handle.remove]
-        if 'step' in vars(wrapper):
-            before = self._original
-            self._remove.append(lambda: setattr(wrapper, 'step', before))
+        self._original_step = self._replace('step', self._step)
+        self._original_backward = self._replace('backward', self._backward)
+
+    def _replace(self, name: str, method: Callable) -> Callable:
+        """Stand in for a method of the wrapper; the original."""
+        wrapper, original = self._wrapper, getattr(self._wrapper, name)
+        if name in vars(wrapper):
+            self._remove.append(lambda: setattr(wrapper, name, original))
         else:
-            self._remove.append(lambda: delattr(wrapper, 'step'))
-        wrapper.step = self._step
+            self._remove.append(lambda: delattr(wrapper, name))
+        setattr(wrapper, name, method)
+        return original
 
     def unsubscribe(self) -> None:
         """Leave the wrapper as it was."""
@@ -84,21 +91,26 @@ class StockObserver:
         """Publish the steps of an iteration that is over."""
         self.steps.publish(outputs)
 
+    def _backward(self, loss: Tensor, **kwargs: Any) -> None:
+        self._window.keep(loss)
+        self._original_backward(loss, **kwargs)
+
     def _step(self, **kwargs: Any) -> None:
+        window, self._window = self._window, Window()
         params, grads = live_gradients(self._wrapper.optimizer)
         if not grads:
-            self._original(**kwargs)
+            self._original_step(**kwargs)
             return
         scale = self._read_scale()
-        attempt = self._measure(params, grads, scale)
-        norms = attempt.read_norms()
+        attempt = self._measure(params, grads, window, scale)
+        norms, loss, _ = attempt.read()
         culprits: list[tuple[Tensor, str]] = []
         if not all(map(math.isfinite, norms)):
             culprits = attempt.find_culprits()
             norms = [one / scale for one in attempt.wide_part_norms().tolist()]
         self._attempt = None if culprits else (attempt, norms)
         self._is_updated = False
-        self._original(**kwargs)
+        self._original_step(**kwargs)
         self._attempt = None
         if culprits:
             facts = self._describe_bad(culprits)
@@ -108,6 +120,7 @@ class StockObserver:
             # Nobody knows why.
             return
         outcome = Outcome.APPLIED if self._is_updated else Outcome.SKIPPED
+        next_scale = self._read_scale()
         iteration = self.steps.iteration
         self.steps.add(
             StepReport(
@@ -116,7 +129,10 @@ class StockObserver:
                 wrapper=self.steps.wrapper,
                 outcome=outcome,
                 loss_scale=scale,
-                next_loss_scale=self._read_scale(),
+                next_loss_scale=next_scale,
+                loss=loss if math.isfinite(loss) else None,
+                # It has no floor; below 1 it has never helped anybody.
+                scale_can_fall=bool(culprits) and 1.0 <= next_scale < scale,
                 **facts,
             )
         )
@@ -133,7 +149,11 @@ class StockObserver:
             self._update.clip_gradients(attempt, norms)
 
     def _measure(
-        self, params: list[Tensor], grads: list[Tensor], scale: float
+        self,
+        params: list[Tensor],
+        grads: list[Tensor],
+        window: Window,
+        scale: float,
     ) -> StepAttempt:
         plan = self._update.plan_for(params)
         norms = grad_health.gradient_norms(grads, plan.norm_type)
@@ -143,10 +163,11 @@ class StockObserver:
             norms=norms,
             plan=plan,
             part_norms=plan.part_norms(norms),
-            window=Window(),
+            window=window,
             loss_scale=scale,
             magnification=scale,
             iteration=0,
+            loss=window.mean_loss(),
         )
 
     def _describe_bad(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ from mmstable.numerics.clipping import (
     excess,
 )
 from mmstable.numerics.grad_health import combined_norm
+from mmstable.numerics.state_range import largest_safe_norm, overflows_state
 from mmstable.numerics.unit_clip import UnitClip
 from mmstable.optim.clip_plan import ClipPlan, Part, make_plan
 from mmstable.optim.fused_step import (
@@ -58,6 +60,8 @@ class Update:
         # The plan of the last applied step: one for each list of parameters.
         self._last_plan: ClipPlan | None = None
         self._folds: bool | None = None
+        # The norm up to which gradients do no harm to the optimizer's state.
+        self._safe_norm: float | None = None
 
     @property
     def clip(self) -> Clip | None:
@@ -67,7 +71,7 @@ class Update:
     @clip.setter
     def clip(self, clip: Clip) -> None:
         self._clip = clip
-        self._plan = self._folds = None
+        self._plan = self._folds = self._safe_norm = None
 
     def plan_for(
         self, params: list[Tensor], keep_empty: bool = False
@@ -95,7 +99,37 @@ class Update:
 
     def forget(self) -> None:
         """Drop what is known of the optimizer: its state is replaced."""
-        self._last_plan = self._folds = None
+        self._last_plan = self._folds = self._safe_norm = None
+
+    def safe_norm(self, plan: ClipPlan) -> float:
+        """The norm up to which no gradient can harm the optimizer's state.
+
+        Args:
+            plan (ClipPlan): How the gradients are clipped before.
+        """
+        if self._safe_norm is None or plan is not self._last_plan:
+            is_clipped = self._is_elementwise() or all(
+                part.limit() is not None for part in plan.parts
+            )
+            self._safe_norm = (
+                math.inf if is_clipped else largest_safe_norm(self._optimizer)
+            )
+        return self._safe_norm
+
+    def harms_state(self, attempt: StepAttempt, norms: list[float]) -> bool:
+        """Whether finite gradients would overflow the optimizer's state.
+
+        Args:
+            attempt (StepAttempt): The gradients.
+            norms (list[float]): Unscaled norms of its parts.
+        """
+        for part, norm in zip(attempt.plan.parts, norms):
+            factor = coefficient(norm, part.limit()) / attempt.magnification
+            params = [attempt.params[index] for index in part.indices]
+            grads = [attempt.grads[index] for index in part.indices]
+            if overflows_state(self._optimizer, params, grads, factor):
+                return True
+        return False
 
     def can_run_ahead(self, attempt: StepAttempt) -> bool:
         """Whether the optimizer can be started before the verdict is read."""
@@ -103,11 +137,26 @@ class Update:
         # its momentum uninitialised; the host has to withhold that one.
         return self._last_plan is attempt.plan and self._can_fold()
 
-    def run_ahead(self, attempt: StepAttempt) -> None:
-        """Update, unless the device finds the gradients bad."""
-        # Their sum, not their norm: squares could overflow once more.
-        found_inf = grad_health.nonfinite_flag(attempt.part_norms.sum())
-        self._step_parts(attempt, found_inf)
+    def run_ahead(
+        self, attempt: StepAttempt, norm_limit: float, loss_limit: float
+    ) -> None:
+        """Update, unless the device finds anything not finite or too large.
+
+        Args:
+            attempt (StepAttempt): The gradients.
+            norm_limit (float): The largest unscaled norm of all gradients.
+            loss_limit (float): The largest loss.
+        """
+        norm = attempt.part_norms[0]
+        if len(attempt.plan.parts) > 1:
+            order = attempt.plan.norm_type
+            norm = grad_health.total_norm(attempt.part_norms, order)
+        good = grad_health.within(norm, norm_limit * attempt.magnification)
+        if attempt.loss is not None and loss_limit < math.inf:
+            loss = attempt.loss.to(norm.device, non_blocking=True)
+            good.logical_and_(grad_health.within(loss, loss_limit))
+        attempt.withheld = grad_health.flag_unless(good)
+        self._step_parts(attempt, attempt.withheld)
 
     def apply(self, attempt: StepAttempt, norms: list[float]) -> None:
         """Update with gradients that are known to be good.
@@ -121,10 +170,16 @@ class Update:
         else:
             self.clip_gradients(attempt, norms, attempt.magnification)
             self._optimizer.step(**attempt.step_kwargs)
-        self._last_plan = attempt.plan
+        if self._last_plan is not attempt.plan:
+            self._last_plan = attempt.plan
+            # The optimizer may have state only now.
+            self._safe_norm = None
 
-    def apply_wide(self, attempt: StepAttempt, norms: list[float]) -> None:
-        """The same for norms that no float32 tensor can hold."""
+    def apply_late(self, attempt: StepAttempt, norms: list[float]) -> None:
+        """The same for gradients that the device did not want.
+
+        Also for norms that no float32 tensor can hold.
+        """
         with attempt.gradients_in_place():
             self.clip_gradients(attempt, norms, attempt.magnification)
             self._optimizer.step(**attempt.step_kwargs)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,7 +17,8 @@ class Window:
         self._terms: list[dict[str, Tensor]] = []
         self.kept = 0
         self.dropped = 0
-        # Iterations left out by all ranks together.
+        # Iterations of all ranks together, and those left out of them.
+        self.all_iterations = 1
         self.all_dropped = 0
         # Iterations whose gradients are gone, on all ranks, for no fault.
         self.forgotten = 0
@@ -56,7 +56,9 @@ class Window:
             ranks (int): How many ranks have averaged their gradients.
         """
         self.all_dropped = all_dropped
-        used = ranks * (self.kept + self.dropped) - all_dropped
+        iterations = ranks * (self.kept + self.dropped)
+        self.all_iterations = max(iterations, 1)
+        used = iterations - all_dropped
         lost = all_dropped + ranks * self.forgotten
         if lost and used:
             self.shrinkage = used / (used + lost)
@@ -70,12 +72,16 @@ class Window:
         """Whether every kept loss was finite; waits for the device."""
         return all(bool(torch.isfinite(one).all()) for one in self._losses)
 
-    def mean_loss(self) -> float:
-        """The average of the kept losses; waits for the device."""
+    def mean_loss(self) -> Tensor | None:
+        """The average of the kept losses, on their device."""
         if not self._losses:
-            return math.nan
-        total = sum(float(one.sum()) for one in self._losses)
-        return total * (1 + (self.dropped + self.forgotten) / self.kept)
+            return None
+        loss = self._losses[0]
+        if len(self._losses) > 1 or loss.dim():
+            sums = [one.sum().to(loss.device) for one in self._losses]
+            loss = torch.stack(sums).sum()
+        missing = self.dropped + self.forgotten
+        return loss * (1 + missing / self.kept) if missing else loss
 
     def bad_terms(self, outputs: Any) -> tuple[str, ...]:
         """Names of the losses that were not finite; waits for the device.

@@ -8,24 +8,23 @@ from typing import Any
 from mmstable.events import Fault, StepReport
 from mmstable.events.step_statistics import StepStatistics
 from mmstable.messages import say
-from mmstable.numerics.spike import SpikeDetector
 from mmstable.recovery.incident import Incident
+from mmstable.recovery.step_levels import Spike, StepLevels
 
 
 class DivergenceDetector:
-    """Judges losses and steps, and reports an incident to act on.
+    """Judges the steps of each wrapper, and reports an incident to act on.
 
     Args:
         limits (Mapping): For :class:`StepStatistics`.
-        spike (Mapping): For :class:`SpikeDetector`.
+        spike (Mapping): For :class:`StepLevels`.
     """
 
     def __init__(
         self, limits: Mapping[str, Any], spike: Mapping[str, Any]
     ) -> None:
         self._limits, self._spike = dict(limits), dict(spike)
-        self._loss = SpikeDetector(**self._spike)
-        self._norms: dict[str, SpikeDetector] = {}
+        self._levels: dict[str, StepLevels] = {}
         self._stats: dict[str, StepStatistics] = {}
         # The first bad step of those that no good one has ended, by wrapper.
         self._since: dict[str, int] = {}
@@ -40,19 +39,11 @@ class DivergenceDetector:
         for name in names:
             if name not in self._stats:
                 self._stats[name] = StepStatistics(**self._limits)
-                self._norms[name] = SpikeDetector(**self._spike)
+                self._levels[name] = StepLevels(self._spike)
 
     def since(self, iteration: int) -> int:
         """The first bad iteration of those that led to this one."""
         return min(self._since.values(), default=iteration)
-
-    def judge_loss(
-        self, iteration: int, loss: float | None
-    ) -> Incident | None:
-        """Judge the loss of an iteration."""
-        if loss is None or not self._loss.observe(loss):
-            return None
-        return _spike('loss', loss, self._loss.exceeded, iteration)
 
     def judge_step(
         self, name: str, report: StepReport, applied: int
@@ -64,22 +55,29 @@ class DivergenceDetector:
             report (StepReport): What became of the step.
             applied (int): Steps that the wrapper has applied so far.
         """
+        spike = self._levels[name].judge(report)
+        fault = report.fault
+        # Spikes that keep coming become the level, and a falling scale ends
+        # somewhere: neither is a series of bad steps.
+        if (fault is Fault.SPIKE and spike) or report.scale_can_fall:
+            return self._report_spike(name, spike, report)
         stats = self._stats[name]
-        if stats.add(report, applied):
+        is_alarming = stats.add(report, applied)
+        if is_alarming and report.bad_share > 0.5:
             self._since.setdefault(name, report.iteration)
-            if stats.is_too_high:
-                return self._too_many(name, stats, report.iteration)
-        elif report.fault is None and self._since:
+        elif self._since and report.applied:
             self._since.pop(name, None)
-        norm = report.grad_norm
-        if norm is None or not self._norms[name].observe(norm):
-            return None
-        level = self._norms[name].exceeded
-        return _spike('grad_norm', norm, level, report.iteration)
+        if is_alarming and stats.is_too_high:
+            return self._too_many(name, stats, report.iteration)
+        return self._report_spike(name, spike, report)
 
-    def is_spike(self, name: str, loss: float, norm: float) -> bool:
-        """Whether a step that waits for its verdict is one."""
-        return self._loss.is_spike(loss) or self._norms[name].is_spike(norm)
+    def step_limits(self, name: str) -> tuple[float, float]:
+        """The largest loss and norm of a wrapper's steps that are usual."""
+        return self._levels[name].limits()
+
+    def subject(self, name: str, quantity: str) -> str:
+        """What to call a quantity of a wrapper, as scalars do."""
+        return quantity if len(self._stats) == 1 else f'{name}/{quantity}'
 
     def start_over(self) -> None:
         """Forget recent steps: the state of the run was changed."""
@@ -98,35 +96,46 @@ class DivergenceDetector:
             consecutive=stats.in_a_row,
         )
         fault = stats.commonest_fault()
-        if fault is Fault.SPIKE:
-            # A single one may be ignored, but not a series.
-            fault = Fault.NAN_GRAD
-        return Incident(fault, reason, self.since(iteration), name)
+        since = self.since(iteration)
+        return Incident(fault, reason, since, name, is_series=True)
+
+    def _report_spike(
+        self, name: str, spike: Spike | None, report: StepReport
+    ) -> Incident | None:
+        if spike is None:
+            return None
+        subject = self.subject(name, spike.quantity)
+        reason = say(
+            'guard.spike',
+            subject=subject,
+            value=spike.value,
+            level=spike.level,
+        )
+        return Incident(
+            Fault.SPIKE,
+            reason,
+            report.iteration,
+            subject,
+            is_skipped=report.skipped,
+        )
 
     def state_dict(self) -> dict[str, Any]:
         """What a resumed run has to know."""
         return {
-            'loss': self._loss.state_dict(),
-            'norms': _states(self._norms),
+            'levels': _states(self._levels),
             'stats': _states(self._stats),
             'since': dict(self._since),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take over what :meth:`state_dict` gave."""
-        self._loss.load_state_dict(state['loss'])
         self.follow(state['stats'])
         for name, saved in state['stats'].items():
             self._stats[name].load_state_dict(saved)
-            self._norms[name].load_state_dict(state['norms'][name])
+        # Once all wrappers had one level of losses: learned anew.
+        for name, saved in state.get('levels', {}).items():
+            self._levels[name].load_state_dict(saved)
         self._since = dict(state['since'])
-
-
-def _spike(
-    subject: str, value: float, level: float, iteration: int
-) -> Incident:
-    reason = say('guard.spike', subject=subject, value=value, level=level)
-    return Incident(Fault.SPIKE, reason, iteration, subject)
 
 
 def _states(parts: Mapping[str, Any]) -> dict[str, Any]:

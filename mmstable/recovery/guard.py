@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Callable
 
 from mmengine.runner import Runner
 from torch.nn import Module
@@ -42,6 +43,8 @@ class DivergenceGuard:
         self._audit: RunAudit
         self._monitor: RunMonitor
         self.incidents: list[Incident] = []
+        # Of the wrappers that can skip spikes.
+        self._limit_steps: dict[str, Callable[[float, float], None]] = {}
 
     def learn(self, model: Module) -> None:
         """Look at the model before anything is loaded into it."""
@@ -52,6 +55,16 @@ class DivergenceGuard:
         self._monitor = monitor
         self.interventions.monitor = monitor
         self.detector.follow(monitor.sources)
+        self._limit_steps = {}
+        for name, source in monitor.sources.items():
+            limit_steps = getattr(source, 'limit_steps', None)
+            if limit_steps is None:
+                continue
+            if self.policy.skips_spikes:
+                self._limit_steps[name] = limit_steps
+                limit_steps(*self.detector.step_limits(name))
+            else:
+                limit_steps(math.inf, math.inf)
 
     def start(self, runner: Runner) -> None:
         """Take the first snapshot, if a rollback may need it."""
@@ -79,30 +92,38 @@ class DivergenceGuard:
         self, runner: Runner, name: str, report: StepReport
     ) -> None:
         """Judge a step; after a bad one, look through the state as well."""
-        tally = self._monitor.sources[name].steps.tally
-        self._note(self.detector.judge_step(name, report, tally.applied))
+        source = self._monitor.sources[name]
+        tally = source.steps.tally
+        incident = self.detector.judge_step(name, report, tally.applied)
+        if self.policy.spikes_change_the_run:
+            incident = self._share_spike(name, report.iteration, incident)
+        if incident is not None:
+            self.incidents.append(incident)
+        limit_steps = self._limit_steps.get(name)
+        if limit_steps is not None:
+            limit_steps(*self.detector.step_limits(name))
         if report.fault is None:
             self.interventions.budget.note_good_step()
         else:
             self._audit_state(runner, report.iteration)
 
-    def judge_loss(self, iteration: int, loss: float | None) -> None:
-        """Judge the loss of an iteration."""
-        incident = self.detector.judge_loss(iteration, loss)
+    def _share_spike(
+        self, name: str, iteration: int, incident: Incident | None
+    ) -> Incident | None:
         # A loss is each rank's own; a warning needs no agreement.
-        if self.policy.spikes_change_the_run:
-            anywhere = dist.any_rank(incident is not None)
-            if anywhere and incident is None:
-                reason = say('guard.spike_on_other_rank', subject='loss')
-                incident = Incident(Fault.SPIKE, reason, iteration, 'loss')
-        self._note(incident)
+        if dist.any_rank(incident is not None) and incident is None:
+            subject = self.detector.subject(name, 'loss')
+            reason = say('guard.spike_on_other_rank', subject=subject)
+            return Incident(Fault.SPIKE, reason, iteration, subject)
+        return incident
 
     def note_poison(self, culprits: Sequence[Culprit], iteration: int) -> None:
         """Take note of a state that is not finite."""
         reason = say('guard.poisoned', names=list_culprits(culprits))
         since = self.detector.since(iteration)
         found = tuple(culprits)
-        self._note(Incident(Fault.POISONED, reason, since, culprits=found))
+        incident = Incident(Fault.POISONED, reason, since, culprits=found)
+        self.incidents.append(incident)
 
     def act(self, runner: Runner, iteration: int) -> None:
         """Do what the gravest of all incidents calls for."""
@@ -113,7 +134,7 @@ class DivergenceGuard:
         incident = self.policy.gravest(incidents)
         if incident is None:
             return
-        action = self.policy[incident.fault]
+        action = self.policy.action(incident)
         if action is Action.ROLLBACK:
             if self.interventions.roll_back(runner, iteration, incident):
                 self._audit.heal(runner)
@@ -122,8 +143,7 @@ class DivergenceGuard:
             action = Action.STOP
         if action is Action.STOP:
             self.interventions.stop(runner, iteration, incident)
-        is_series = incident.fault not in (Fault.SPIKE, Fault.POISONED)
-        if action is Action.LOWER_LR or is_series:
+        if action is Action.LOWER_LR or incident.is_series:
             self.detector.start_over()
         self.interventions.warn(runner, iteration, incident, action)
 
@@ -137,10 +157,6 @@ class DivergenceGuard:
         # Running statistics are each rank's own.
         if dist.any_rank(bool(culprits)):
             self.note_poison(dist.lists_of_ranks(culprits), iteration)
-
-    def _note(self, incident: Incident | None) -> None:
-        if incident is not None:
-            self.incidents.append(incident)
 
     def state_dict(self) -> dict[str, Any]:
         """What a resumed run has to know."""

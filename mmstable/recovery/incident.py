@@ -15,10 +15,15 @@ class Incident:
         fault (Fault): What it is.
         reason (str): The same in words.
         since (int): The iteration that it began with.
-        subject (str): What was found bad: 'loss', 'grad_norm', or the name
-            of an optimizer wrapper. Defaults to ''.
+        subject (str): What was found bad: 'loss' or 'grad_norm', behind the
+            name of its optimizer wrapper if there are several, or such a
+            name alone. Defaults to ''.
         culprits (tuple[Culprit]): Entries of the state that are not finite.
             Defaults to ().
+        is_series (bool): Whether it is about too many bad steps. Defaults to
+            False.
+        is_skipped (bool): Whether the step that it is about was skipped.
+            Defaults to False.
     """
 
     fault: Fault
@@ -26,3 +31,5 @@ class Incident:
     since: int
     subject: str = ''
     culprits: tuple[Culprit, ...] = ()
+    is_series: bool = False
+    is_skipped: bool = False

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
 from typing import Any, NoReturn
 
 from mmengine.dist import is_main_process
@@ -142,7 +141,11 @@ class Interventions:
             iteration,
             action=did,
             lr_factor=self.rates.ramp.factor(iteration),
-            **asdict(incident),
+            fault=incident.fault,
+            reason=incident.reason,
+            since=incident.since,
+            subject=incident.subject,
+            culprits=incident.culprits,
             **facts,
         )
         self.monitor.emit(runner, done)

@@ -9,6 +9,8 @@ from mmengine.runner import Runner
 from mmstable import run_view
 from mmstable.numerics.lr_ramp import LearningRateRamp
 
+_KEY = 'train/stable/lr_factor'
+
 
 class LearningRateFactor:
     """Multiplies all learning rates while an iteration runs.
@@ -26,6 +28,8 @@ class LearningRateFactor:
         self.ramp = ramp
         self._cut_by = cut_by
         self._scheduled: list[tuple[dict[str, Any], Any]] = []
+        # The newest factor in the log; None if nobody knows.
+        self._shown: float | None = None
 
     def put_on(self, runner: Runner, iteration: int) -> None:
         """Multiply; mmengine has logged the rate of the schedule by now.
@@ -35,13 +39,21 @@ class LearningRateFactor:
             iteration (int): Iterations done.
         """
         factor = self.ramp.factor(iteration)
+        if factor != self._shown:
+            self._show(runner, factor)
         if factor == 1.0 or self._scheduled:
             return
-        runner.message_hub.update_scalar('train/stable/lr_factor', factor)
         for optimizer in run_view.optimizers(runner).values():
             for group in optimizer.param_groups:
                 self._scheduled.append((group, group['lr']))
                 group['lr'] = group['lr'] * factor
+
+    def _show(self, runner: Runner, factor: float) -> None:
+        hub, self._shown = runner.message_hub, factor
+        # A run that always had its full rate has nothing to show; a resumed
+        # one may have shown less before.
+        if factor != 1.0 or _KEY in hub.log_scalars:
+            hub.update_scalar(_KEY, factor)
 
     def cut(self, iteration: int) -> None:
         """Lower the factor from an iteration on."""

@@ -16,7 +16,7 @@ _CHOICES: Mapping[Fault, tuple[str, ...]] = {
     Fault.NAN_LOSS: _TOO_MANY,
     Fault.NAN_GRAD: _TOO_MANY,
     Fault.POISONED: ('rollback', 'warn', 'stop'),
-    Fault.SPIKE: ('warn', 'skip', 'lower_lr', 'rollback', 'stop'),
+    Fault.SPIKE: ('skip', 'warn', 'lower_lr', 'rollback', 'stop'),
 }
 
 
@@ -29,6 +29,11 @@ class Policy:
 
     def __init__(self, actions: Mapping[Fault, Action]) -> None:
         self._actions = dict(actions)
+        spikes = self._actions[Fault.SPIKE]
+        # Whether steps that are spikes are skipped before they are made.
+        self.skips_spikes = spikes is Action.SKIP
+        # Whether a spike leads to something that all ranks must do.
+        self.spikes_change_the_run = spikes not in (Action.WARN, Action.SKIP)
 
     def __getitem__(self, fault: Fault) -> Action:
         return self._actions[fault]
@@ -38,17 +43,22 @@ class Policy:
         """Whether any fault leads to a rollback."""
         return Action.ROLLBACK in self._actions.values()
 
-    @property
-    def spikes_change_the_run(self) -> bool:
-        """Whether a spike leads to something that all ranks must do."""
-        return self[Fault.SPIKE] not in (Action.WARN, Action.SKIP)
+    def action(self, incident: Incident) -> Action:
+        """What to do about an incident."""
+        chosen = self[incident.fault]
+        if chosen is Action.SKIP and incident.is_series:
+            # Skipping did not end it.
+            return self[Fault.NAN_GRAD]
+        if chosen is Action.SKIP and not incident.is_skipped:
+            return Action.WARN
+        return chosen
 
     def gravest(self, incidents: Iterable[Incident]) -> Incident | None:
         """The one to act on: of equally grave ones, the first."""
         return max(incidents, key=self._gravity, default=None)
 
     def _gravity(self, incident: Incident) -> tuple[int, bool]:
-        order = list(Action).index(self[incident.fault])
+        order = list(Action).index(self.action(incident))
         return order, incident.fault is Fault.POISONED
 
 

@@ -17,6 +17,8 @@ from mmstable.run_state.schedules import has_schedules
 
 # What a wrapper of mmstable knows of its own past, which stays.
 _COUNTS = 'safe_step'
+# What mmengine calls the state of a loss scaler.
+_SCALE = 'loss_scaler'
 
 
 class Optimizers(Part):
@@ -62,7 +64,7 @@ class Optimizers(Part):
                 )
         _apply(runner, copy.deepcopy(state['settings']))
         for name, scaler in _scalers(runner):
-            scaler.load_state_dict(state['scales'][name])
+            scaler.load_state_dict(_lower_scale(scaler, state['scales'][name]))
 
     def load(self, runner: Runner, checkpoint: Mapping[str, Any]) -> None:
         """Load as mmengine does; without a state, optimizers start anew."""
@@ -108,6 +110,15 @@ def _scalers(runner: Runner) -> Iterable[tuple[str, Any]]:
             yield name, scaler
 
 
+def _lower_scale(scaler: Any, saved: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The state of a scaler with the smaller scale, the present or the saved.
+
+    A scale that has overflowed since would overflow again.
+    """
+    present = scaler.state_dict()
+    return present if present['scale'] < saved['scale'] else saved
+
+
 def _settings(runner: Runner) -> list[dict[str, Any]]:
     return [
         {k: copy.deepcopy(v) for k, v in group.items() if k != 'params'}
@@ -121,7 +132,7 @@ def _apply(runner: Runner, settings: list[dict[str, Any]]) -> None:
 
 
 def _with_counts(runner: Runner, saved: Mapping[str, Any]) -> dict[str, Any]:
-    """A saved state with the counters of today."""
+    """A saved state with the counters of today, and no larger scale."""
     if not run_view.has_many_wrappers(runner):
         return _with_count(runner.optim_wrapper, saved)
     wrappers = run_view.wrappers(runner)
@@ -134,4 +145,8 @@ def _with_counts(runner: Runner, saved: Mapping[str, Any]) -> dict[str, Any]:
 def _with_count(wrapper: Any, saved: Mapping[str, Any]) -> dict[str, Any]:
     # mmengine's own wrappers have none.
     today = wrapper.state_dict() if hasattr(wrapper, 'last_step') else {}
-    return {**saved, **{k: v for k, v in today.items() if k == _COUNTS}}
+    merged = {**saved, **{k: v for k, v in today.items() if k == _COUNTS}}
+    scaler = run_view.loss_scaler(wrapper)
+    if scaler is not None and _SCALE in saved:
+        merged[_SCALE] = _lower_scale(scaler, saved[_SCALE])
+    return merged

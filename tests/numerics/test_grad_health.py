@@ -5,10 +5,11 @@ import torch
 
 from mmstable.numerics.grad_health import (
     find_nonfinite,
+    flag_unless,
     gradient_norms,
-    nonfinite_flag,
     total_norm,
     wide_total_norm,
+    within,
 )
 
 INF, NAN = float('inf'), float('nan')
@@ -72,7 +73,7 @@ def test_one_bad_value_spoils_its_norm_and_the_total(bad, norm_type, dtype):
     grads[2].view(-1)[5] = bad
     norms = gradient_norms(grads, norm_type)
     assert [math.isfinite(n) for n in norms] == [True, True, False, True]
-    assert nonfinite_flag(total_norm(norms, norm_type)).item() == 1.0
+    assert not within(total_norm(norms, norm_type), INF)
     kind = 'NaN' if math.isnan(bad) else 'Inf'
     assert find_nonfinite(grads, norms.tolist()) == {2: kind}
 
@@ -92,5 +93,21 @@ def test_half_precision_norms_do_not_overflow():
     )
 
 
-def test_flag_of_a_finite_value():
-    assert nonfinite_flag(torch.tensor(3e38)).item() == 0.0
+@pytest.mark.parametrize(
+    ('value', 'limit', 'flag'),
+    [
+        (3e38, INF, 0.0),
+        (2.0, 2.0, 0.0),
+        (2.1, 2.0, 1.0),
+        (-5.0, 2.0, 0.0),
+        (INF, INF, 1.0),
+        (INF, 1e300, 1.0),
+        (NAN, INF, 1.0),
+        (1.0, 1e300, 0.0),
+    ],
+)
+@pytest.mark.parametrize('dtype', [torch.float32, torch.float64])
+def test_the_flag_of_a_value(value, limit, flag, dtype):
+    good = within(torch.tensor(value, dtype=dtype), limit)
+    found = flag_unless(good)
+    assert (found.item(), found.dtype) == (flag, torch.float32)

@@ -324,5 +324,5 @@ def test_an_optimizer_that_fails_on_huge_gradients_keeps_what_came_later():
     )
     param.grad = later
     with pytest.raises(RuntimeError, match='cannot step'):
-        wrapper._update.apply_wide(attempt, [1.4e30])
+        wrapper._update.apply_late(attempt, [1.4e30])
     assert param.grad is later

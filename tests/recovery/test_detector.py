@@ -19,12 +19,16 @@ def make(**limits):
     return detector
 
 
-def good(iteration, norm=None):
-    return StepReport.now(iteration, outcome=Outcome.APPLIED, grad_norm=norm)
+def good(iteration, norm=None, loss=None):
+    return StepReport.now(
+        iteration, outcome=Outcome.APPLIED, grad_norm=norm, loss=loss
+    )
 
 
-def bad(iteration, fault=Fault.NAN_LOSS):
-    return StepReport.now(iteration, outcome=Outcome.SKIPPED, fault=fault)
+def bad(iteration, fault=Fault.NAN_LOSS, **facts):
+    return StepReport.now(
+        iteration, outcome=Outcome.SKIPPED, fault=fault, **facts
+    )
 
 
 def judge(detector, *reports, name='a'):
@@ -78,20 +82,76 @@ def test_overflows_at_the_start_are_the_scale_finding_its_level():
     assert judge(detector, *later)[-1].fault is Fault.OVERFLOW
 
 
-def test_spikes_of_loss_and_norm():
+def test_a_falling_scale_is_no_bad_step():
     detector = make()
+    falling = dict(fault=Fault.OVERFLOW, scale_can_fall=True)
+    reports = [bad(i, **falling) for i in range(1, 20)]
+    assert judge(detector, *reports) == [None] * 19
+    assert detector.is_calm
+    stuck = [bad(i, Fault.OVERFLOW) for i in (20, 21, 22)]
+    assert judge(detector, *stuck)[-1].fault is Fault.OVERFLOW
+
+
+def drops(iteration, dropped):
+    return StepReport.now(
+        iteration,
+        outcome=Outcome.APPLIED,
+        fault=Fault.NAN_LOSS,
+        micro_batches=8,
+        dropped_micro_batches=dropped,
+    )
+
+
+def test_dropped_micro_batches_count_against_micro_batches():
+    detector = make(max_rate=0.25, least=5)
+    assert judge(detector, *(drops(i, 2) for i in range(1, 20))) == [None] * 19
+    assert detector.is_calm
+    *before, incident = judge(detector, drops(20, 4))
+    assert before == []
+    assert incident.reason == '5.25 of the last 20 steps were bad, 0 in a row'
+    assert incident.fault is Fault.NAN_LOSS
+
+
+def test_steps_that_are_mostly_dropped_are_bad_ones():
+    detector = make()
+    *before, incident = judge(detector, *(drops(i, 5) for i in (1, 2, 3)))
+    assert before == [None] * 2
+    assert (incident.since, incident.is_series) == (1, True)
+
+
+def level(detector, name, loss, norm):
     for iteration in range(1, 10):
-        assert detector.judge_loss(iteration, 1.0) is None
-        assert judge(detector, good(iteration, norm=2.0)) == [None]
-    assert detector.judge_loss(10, None) is None
-    incident = detector.judge_loss(10, 1000.0)
-    assert (incident.fault, incident.subject) == (Fault.SPIKE, 'loss')
-    assert incident.reason == 'loss jumped to 1000 from a level of 1'
-    (incident,) = judge(detector, good(10, norm=2000.0))
-    assert (incident.fault, incident.subject) == (Fault.SPIKE, 'grad_norm')
-    assert detector.is_spike('a', 1000.0, 2.0)
-    assert detector.is_spike('a', 1.0, 2000.0)
-    assert not detector.is_spike('a', 1.0, 2.0)
+        report = good(iteration, norm, loss)
+        assert judge(detector, report, name=name) == [None]
+
+
+def test_each_wrapper_has_its_own_levels():
+    detector = make()
+    level(detector, 'a', 1.0, 2.0)
+    level(detector, 'b', 1000.0, 0.002)
+    (incident,) = judge(detector, good(10, 2.0, 1000.0))
+    assert (incident.fault, incident.subject) == (Fault.SPIKE, 'a/loss')
+    assert incident.reason == 'a/loss jumped to 1000 from a level of 1'
+    (incident,) = judge(detector, good(10, 2.0, 1.0), name='b')
+    assert (incident.fault, incident.subject) == (Fault.SPIKE, 'b/grad_norm')
+    loss, norm = detector.step_limits('a')
+    assert 1.0 < loss < 1000.0
+    assert 2.0 < norm < 2000.0
+    loss, norm = detector.step_limits('b')
+    assert 1000.0 < loss < 1e6
+    assert 0.002 < norm < 2.0
+
+
+def test_spikes_are_no_bad_steps_unless_they_are_nothing_new():
+    detector = make(max_consecutive_bad=2)
+    level(detector, 'a', 1.0, 2.0)
+    spikes = [bad(i, Fault.SPIKE, grad_norm=2e9) for i in range(10, 33)]
+    found = judge(detector, *spikes)
+    # Twenty make the level. What is still skipped then has another reason.
+    assert [one.is_series for one in found[:20]] == [False] * 20
+    assert found[20] is None
+    assert found[21].is_series
+    assert found[21].fault is Fault.SPIKE
 
 
 def test_after_an_intervention_it_starts_over():

@@ -61,4 +61,35 @@ def test_a_warm_up_on_top_of_the_schedule(tmp_path):
     expected = [0.05, 0.06, 0.07, 0.08, 0.09, 0.1, 0.1, 0.1]
     assert runner.diary.lr == pytest.approx(expected)
     shown = runner.message_hub.get_scalar('train/stable/lr_factor').data[0]
-    assert shown == pytest.approx([0.5, 0.6, 0.7, 0.8, 0.9])
+    assert shown == pytest.approx([0.5, 0.6, 0.7, 0.8, 0.9, 1.0])
+
+
+@pytest.mark.parametrize('cut', [9, 30])
+def test_the_log_shows_the_full_rate_again(tmp_path, cut):
+    """Also if the run is resumed after it has shown less."""
+
+    def shown(runner):
+        return runner.message_hub.get_scalar('train/stable/lr_factor')
+
+    guard = dict(lr_factor=0.5, lr_recovery=8)
+    checkpoints = dict(type='CheckpointHook', interval=9, by_epoch=False)
+    runner = run(
+        tmp_path,
+        guard,
+        [Sabotage(loss=[6, 7])],
+        iters=min(cut, 20),
+        default_hooks=dict(checkpoint=checkpoints),
+    )
+    if cut == 9:
+        assert shown(runner).current() < 1
+        runner = run(
+            tmp_path / 'rest',
+            dict(guard, lr_recovery=2),
+            iters=12,
+            load_from=str(tmp_path / 'iter_9.pth'),
+            resume=True,
+        )
+    assert shown(runner).current() == 1
+    assert list(shown(runner).data[0]).count(1.0) == 1
+    quiet = run(tmp_path / 'quiet', iters=2)
+    assert 'train/stable/lr_factor' not in quiet.message_hub.log_scalars

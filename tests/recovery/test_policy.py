@@ -21,7 +21,8 @@ def test_defaults():
     default = policy()
     assert default[Fault.POISONED] is Action.ROLLBACK
     assert default[Fault.NAN_LOSS] is Action.ROLLBACK
-    assert default[Fault.SPIKE] is Action.WARN
+    assert default[Fault.SPIKE] is Action.SKIP
+    assert default.skips_spikes
     assert default.can_roll_back
     assert not default.spikes_change_the_run
 

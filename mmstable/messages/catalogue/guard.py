@@ -7,8 +7,9 @@ from mmstable.messages.message import Message
 MESSAGES = {
     # Why something is done.
     'guard.bad_steps': Message(
-        en='{bad} of the last {seen} steps were bad, {consecutive} in a row',
-        zh_cn='最近 {seen} 步中有 {bad} 个异常步，连续 {consecutive} 个',
+        en='{bad:.4g} of the last {seen} steps were bad, {consecutive} in a '
+        'row',
+        zh_cn='最近 {seen} 步中有 {bad:.4g} 个异常步，连续 {consecutive} 个',
     ),
     'guard.poisoned': Message(
         en='the state of the run is not finite: {names}',

@@ -20,8 +20,11 @@ MESSAGES = {
         zh_cn='（{count} 个 micro-batch）',
     ),
     'step.spike': Message(
-        en='spike (gradient norm {norm:.4g})',
-        zh_cn='检测到尖峰（梯度范数 {norm:.4g}）',
+        en='spike ({loss}gradient norm {norm:.4g})',
+        zh_cn='检测到尖峰（{loss}梯度范数 {norm:.4g}）',
+    ),
+    'step.spike_loss': Message(
+        en='loss {loss:.4g}, ', zh_cn='loss {loss:.4g}，'
     ),
     'step.gradient': Message(
         en='gradient of {names} is {kind} ({parameters:parameter|parameters} '
@@ -78,10 +81,10 @@ MESSAGES = {
         '(NaN 或 Inf) 未逐条打印；每步的 loss_scale 和参数名见事件文件',
     ),
     'steps.too_many': Message(
-        en='{where}: {bad} of the last {seen} steps were bad ({percent:.1f} '
-        '%), {consecutive} in a row; more than {max_percent:g} %, or '
-        '{max_consecutive} in a row, are too many. {advice}',
-        zh_cn='⚠️  {where}: 最近 {seen} 步中有 {bad} 个异常步 '
+        en='{where}: {bad:.4g} of the last {seen} steps were bad '
+        '({percent:.1f} %), {consecutive} in a row; more than {max_percent:g} '
+        '%, or {max_consecutive} in a row, are too many. {advice}',
+        zh_cn='⚠️  {where}: 最近 {seen} 步中有 {bad:.4g} 个异常步 '
         '({percent:.1f} %)，连续 {consecutive} 个；超过 {max_percent:g} % 或'
         '连续 {max_consecutive} 个即为过多。{advice}',
     ),
