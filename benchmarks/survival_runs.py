@@ -71,20 +71,15 @@ def quick_config(contender: str, iterations: int) -> Config:
     if contender.startswith('stock'):
         _use_stock(cfg, contender.endswith('fp16'))
     else:
-        _use_mmstable(cfg, contender.endswith('fp16'), iterations)
+        _use_mmstable(cfg, contender.endswith('fp16'))
     return cfg
 
 
-def _use_mmstable(cfg: Config, fp16: bool, iterations: int) -> None:
+def _use_mmstable(cfg: Config, fp16: bool) -> None:
+    """What is shipped, but for the dtype."""
     cfg.optim_wrapper.update(
         dtype='float16' if fp16 else 'float32',
         loss_scale=dict(init_scale=_SCALE) if fp16 else None,
-    )
-    cfg.default_hooks.guard.update(
-        snapshot_interval=max(iterations // 10, 1),
-        lr_recovery=iterations // 5,
-        # The run with all faults together needs some.
-        max_rollbacks=20,
     )
 
 
@@ -113,7 +108,6 @@ def run_case(
     contender: str,
     iterations: int,
     faults: Sequence[dict],
-    skip_spikes: bool = False,
 ) -> Result:
     """Train with these faults, and look at what is left.
 
@@ -122,12 +116,8 @@ def run_case(
         contender (str): One of :data:`CONTENDERS`.
         iterations (int): How long.
         faults (Sequence[dict]): For ``FaultInjectorHook``.
-        skip_spikes (bool): Whether mmstable is told to leave spikes out; by
-            default it warns of them. Defaults to False.
     """
     cfg = quick_config(contender, iterations)
-    if skip_spikes:
-        cfg.default_hooks.guard.actions = dict(spike='skip')
     cfg.work_dir = str(folder)
     if faults:
         injector = dict(type='mmstable.FaultInjectorHook', enabled=True)
