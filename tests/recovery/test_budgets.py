@@ -61,7 +61,7 @@ def test_a_falling_scale_is_no_reason_to_go_back(tmp_path):
     def run(folder, *hooks):
         return train(
             tmp_path / folder,
-            [grown(20, 45), *hooks],
+            [grown(25, 45), *hooks],
             dict(SCALED),
             45,
             model=HalfGradients(),
