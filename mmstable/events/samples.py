@@ -32,16 +32,6 @@ def read_losses(outputs: Mapping[str, Any] | None) -> dict[str, float]:
     }
 
 
-def read_loss(outputs: Mapping[str, Any] | None) -> float | None:
-    """The sum of all losses of a training iteration, if it is there."""
-    if not isinstance(outputs, dict):
-        return None
-    loss = outputs.get('loss')
-    if isinstance(loss, Tensor):
-        return float(loss.detach()) if loss.numel() == 1 else None
-    return float(loss) if isinstance(loss, Real) else None
-
-
 def _is_number(value: Any) -> bool:
     if isinstance(value, Tensor):
         return value.numel() == 1

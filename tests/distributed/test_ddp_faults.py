@@ -51,7 +51,7 @@ class Run:
         )
         self.index = 0
 
-    def step(self, bad_loss=(), bad_grad=(), late=()):
+    def step(self, bad_loss=(), bad_grad=(), late=(), jump=()):
         """One iteration, with faults on given ranks."""
         rank = torch.distributed.get_rank()
         x, y = toy_batch(self.index * get_world_size() + rank)
@@ -62,6 +62,8 @@ class Run:
                 loss = (self.model(x).float() - y).square().mean()
             if rank in bad_loss:
                 loss = loss * NAN
+            if rank in jump:
+                loss = loss * 1e6
             if rank not in late:
                 self.wrapper.update_params(loss)
                 return self.wrapper.last_step
@@ -163,15 +165,32 @@ def infinity_after_the_all_reduce():
                 assert_equal(run, reference)
 
 
-def a_gate_makes_all_ranks_vote():
-    run = Run()
-    run.wrapper.reject_steps(lambda loss, norm: False)
+def spikes_are_judged_by_the_norm_that_all_share():
+    run, reference = Run(), Run()
+    # A loss is each rank's own: this limit is for single processes.
+    run.wrapper.limit_steps(loss=1e-9, norm=1e3)
+    for _ in range(3):
+        assert run.step().applied
+        reference.step()
+    assert_equal(run, reference)
     before = run.state()
-    report = run.step(late=(1,))
-    # With one collective there is nothing to be caught up with.
-    assert report.outcome is Outcome.SKIPPED
-    assert all(map(torch.equal, before, run.state()))
-    assert_alike(run, report)
+    for jump in ((1,), (0, 1)):
+        report = run.step(jump=jump)
+        assert (report.outcome, report.fault) == (Outcome.SKIPPED, Fault.SPIKE)
+        assert all(map(torch.equal, before, run.state()))
+        assert_alike(run)
+    expected = Counter({'gloo:all_reduce': 1})
+    assert count_collectives(run.step) == expected
+
+
+def a_rank_that_alone_sees_a_spike_follows_the_others():
+    run, reference = Run(), Run()
+    if torch.distributed.get_rank() == 1:
+        run.wrapper.limit_steps(loss=INF, norm=1e-9)
+    assert run.step().applied
+    reference.step()
+    assert_equal(run, reference)
+    assert_alike(run)
 
 
 def dropped_in_no_sync(count, choices):
@@ -358,7 +377,8 @@ def two_ranks(rank, folder):
     faults_of_one_rank()
     several_ranks_fail()
     infinity_after_the_all_reduce()
-    a_gate_makes_all_ranks_vote()
+    spikes_are_judged_by_the_norm_that_all_share()
+    a_rank_that_alone_sees_a_spike_follows_the_others()
     dropped_in_no_sync(2, every_choice(2))
     dropped_and_late_in_one_window()
     dropped_in_no_sync(3, [[], [(0, 0), (0, 1)], [(0, 0), (1, 1)]])
