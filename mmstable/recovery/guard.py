@@ -105,7 +105,8 @@ class DivergenceGuard:
         if report.fault is None:
             self.interventions.budget.note_good_step()
         else:
-            self._audit_state(runner, report.iteration)
+            # Only mmengine's wrappers update with what is not finite.
+            self._audit_state(runner, report.iteration, report.applied)
 
     def _share_spike(
         self, name: str, iteration: int, incident: Incident | None
@@ -117,13 +118,32 @@ class DivergenceGuard:
             return Incident(Fault.SPIKE, reason, iteration, subject)
         return incident
 
-    def note_poison(self, culprits: Sequence[Culprit], iteration: int) -> None:
-        """Take note of a state that is not finite."""
+    def note_poison(
+        self,
+        culprits: Sequence[Culprit],
+        iteration: int,
+        blames_lr: bool = False,
+    ) -> None:
+        """Take note of a state that is not finite.
+
+        Args:
+            culprits (Sequence[Culprit]): What is not finite.
+            iteration (int): Iterations done.
+            blames_lr (bool): Whether an update has done it. Defaults to
+                False.
+        """
         reason = say('guard.poisoned', names=list_culprits(culprits))
         since = self.detector.since(iteration)
         found = tuple(culprits)
-        incident = Incident(Fault.POISONED, reason, since, culprits=found)
-        self.incidents.append(incident)
+        self.incidents.append(
+            Incident(
+                Fault.POISONED,
+                reason,
+                since,
+                culprits=found,
+                blames_lr=blames_lr,
+            )
+        )
 
     def act(self, runner: Runner, iteration: int) -> None:
         """Do what the gravest of all incidents calls for."""
@@ -152,11 +172,14 @@ class DivergenceGuard:
         if not self.incidents:
             self.interventions.rollback.take_snapshot(runner, runner.iter)
 
-    def _audit_state(self, runner: Runner, iteration: int) -> None:
+    def _audit_state(
+        self, runner: Runner, iteration: int, blames_lr: bool = False
+    ) -> None:
         culprits = self._audit.find(runner)
         # Running statistics are each rank's own.
         if dist.any_rank(bool(culprits)):
-            self.note_poison(dist.lists_of_ranks(culprits), iteration)
+            found = dist.lists_of_ranks(culprits)
+            self.note_poison(found, iteration, blames_lr)
 
     def state_dict(self) -> dict[str, Any]:
         """What a resumed run has to know."""

@@ -95,6 +95,8 @@ def describe_stop(
 
 
 def _rate(factor: float, recovery: int) -> str:
+    if factor == 1:
+        return say('guard.full_rate')
     if recovery == 0:
         return say('guard.rate', factor=factor)
     return say('guard.recovering_rate', factor=factor, iterations=recovery)

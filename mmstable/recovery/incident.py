@@ -24,6 +24,8 @@ class Incident:
             False.
         is_skipped (bool): Whether the step that it is about was skipped.
             Defaults to False.
+        blames_lr (bool): Whether a lower learning rate may help. Defaults to
+            True.
     """
 
     fault: Fault
@@ -33,3 +35,4 @@ class Incident:
     culprits: tuple[Culprit, ...] = ()
     is_series: bool = False
     is_skipped: bool = False
+    blames_lr: bool = True

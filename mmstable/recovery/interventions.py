@@ -86,7 +86,8 @@ class Interventions:
         if back is None:
             return False
         self.budget.spend()
-        self.rates.cut(iteration)
+        if incident.blames_lr:
+            self.rates.cut(iteration)
         self._rollback_count += 1
         runner.message_hub.update_scalar(
             'train/stable/rollbacks', self._rollback_count

@@ -105,7 +105,7 @@ def test_a_resumed_run_knows_how_often_it_went_back(tmp_path):
         load_from=str(tmp_path / 'iter_8.pth'),
         resume=True,
     )
-    assert '1 rollback with a lower learning rate' in str(error)
+    assert '1 rollback did not help' in str(error)
 
 
 def test_tools_train_returns_the_exit_code(tmp_path, capsys):

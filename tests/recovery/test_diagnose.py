@@ -28,7 +28,7 @@ def test_a_run_is_given_up_after_so_many_rollbacks(tmp_path):
     assert found['stop']['culprits'][0]['name'] == 'state_dict.net.head.weight'
     assert found['wrappers']['optim_wrapper']['lr'] == 0.1
     assert found['checkpoint'] is None
-    assert '2 rollbacks with a lower learning rate' in str(error)
+    assert '2 rollbacks did not help' in str(error)
     assert 'start a new run' in str(error)
 
 

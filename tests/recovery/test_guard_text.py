@@ -79,9 +79,9 @@ def test_there_is_advice_for_every_fault(fault):
         (
             1,
             'mmstable train',
-            'loss jumped. 1 rollback with a lower learning rate did not '
-            'help. Nothing was validated or saved after that. What to '
-            'change: a; b. Resume with: mmstable train (details: file)',
+            'loss jumped. 1 rollback did not help. Nothing was validated or '
+            'saved after that. What to change: a; b. Resume with: mmstable '
+            'train (details: file)',
         ),
     ],
 )
@@ -97,7 +97,7 @@ def test_chinese():
     use_language('zh_cn')
     stop = done(Action.STOP)
     assert describe_stop(stop, 2, ['甲', '乙'], 'mmstable', 'file') == (
-        '训练在第 9 次迭代停止：自第 8 次迭代起出现 spike：loss jumped。已降低'
-        '学习率并回滚 2 次，仍无效。此后未做验证，也未保存。建议修改：甲；乙。'
-        '恢复训练：mmstable（详见 file）'
+        '训练在第 9 次迭代停止：自第 8 次迭代起出现 spike：loss jumped。已回滚 '
+        '2 次，仍无效。此后未做验证，也未保存。建议修改：甲；乙。恢复训练：'
+        'mmstable（详见 file）'
     )

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from mmstable.checkpoint.loading import load_checkpoint
-from tests.recovery.runs import SCHEDULE, run
+from tests.loops.runs import log_of
+from tests.recovery.runs import PLAIN, SCHEDULE, STOCK, Poison, run
 from tests.toys import Sabotage
 
 
@@ -38,6 +39,25 @@ def test_a_rate_that_does_not_recover_stays(tmp_path):
         iters=12,
     )
     assert runner.diary.lr == [0.1] * 7 + [0.05] * 5
+
+
+@pytest.mark.parametrize(
+    ('wrapper', 'faults', 'rate'),
+    [
+        (PLAIN, [Poison([6])], 0.1),
+        # It updates with what is not finite, so its rate may be too high.
+        (STOCK, [Sabotage(loss=[6])], 0.05),
+    ],
+    ids=['from_outside', 'by_an_update'],
+)
+def test_poison_from_outside_costs_no_learning_rate(
+    tmp_path, wrapper, faults, rate
+):
+    runner = run(tmp_path, dict(lr_recovery=0), faults, wrapper, iters=10)
+    (done,) = runner.diary.done
+    assert (done.fault.value, done.restored) == ('poisoned', 4)
+    assert runner.diary.lr[-1] == pytest.approx(rate)
+    assert ('learning rate as it was' in log_of(runner)) is (rate == 0.1)
 
 
 def test_checkpoints_have_the_rate_of_the_schedule(tmp_path):

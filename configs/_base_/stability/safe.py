@@ -16,7 +16,7 @@ stability = dict(
         lr_recovery=2000,
         # On top of the warm-up that the schedule has.
         warmup=dict(iters=1000, start_factor=0.1),
-        snapshot_interval=100,
+        snapshot_interval=50,
         spike=dict(threshold=8.0),
         max_rollbacks=3,
     ),

@@ -11,8 +11,7 @@ stability = dict(
     ),
     guard=dict(
         type='mmstable.DivergenceGuardHook',
-        # Spikes are skipped before they reach the weights.
-        actions=dict(spike='skip'),
+        # What is a spike to this one is none to the others.
         spike=dict(threshold=6.0, window=50, warmup=25),
         max_consecutive_bad=3,
         window=50,
@@ -20,7 +19,7 @@ stability = dict(
         lr_recovery=5000,
         warmup=dict(iters=3000, start_factor=0.01),
         # Little is lost by going back.
-        snapshot_interval=50,
+        snapshot_interval=25,
         max_rollbacks=5,
     ),
 )

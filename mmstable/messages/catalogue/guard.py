@@ -44,6 +44,9 @@ MESSAGES = {
         zh_cn='{incident}。已回滚到第 {restored} 次迭代的状态（{source}），'
         '数据不回退，从下一个 batch 继续；{rate}。第 {spent}/{most} 次回滚',
     ),
+    'guard.full_rate': Message(
+        en='learning rate as it was', zh_cn='学习率不变'
+    ),
     'guard.rate': Message(
         en='learning rate x {factor:g}', zh_cn='学习率 x {factor:g}'
     ),
@@ -76,9 +79,8 @@ MESSAGES = {
         '{advice:；}。{resume}（详见 {file}）',
     ),
     'guard.tried': Message(
-        en=' {rollbacks:rollback|rollbacks} with a lower learning rate did '
-        'not help.',
-        zh_cn='已降低学习率并回滚 {rollbacks} 次，仍无效。',
+        en=' {rollbacks:rollback|rollbacks} did not help.',
+        zh_cn='已回滚 {rollbacks} 次，仍无效。',
     ),
     'guard.no_checkpoint': Message(
         en='There is no good checkpoint from before: start a new run.',
