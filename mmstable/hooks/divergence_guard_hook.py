@@ -60,7 +60,7 @@ class DivergenceGuardHook(StepHook):
         warmup (dict, optional): ``iters`` and ``start_factor`` (0.1) of a
             warm-up on top of the schedule's own. Defaults to None.
         snapshot_interval (int): Iterations between two snapshots, of which
-            two are kept. Defaults to 50.
+            the newest and an older one are kept. Defaults to 50.
         max_snapshot_memory (float): GiB that both may take; above it
             rollbacks use checkpoints. Defaults to 8.0.
         max_rollbacks (int): After so many the run is stopped. Defaults to 3.

@@ -14,6 +14,9 @@ from mmstable.run_state.run_state import RunState
 from mmstable.run_state.schedules import catch_up, schedule_positions
 from mmstable.run_state.snapshot import Snapshots
 
+# How many intervals the older snapshot may be behind.
+_SPAN = 4
+
 
 class RolledBack(NamedTuple):
     """A rollback that has happened.
@@ -40,7 +43,7 @@ class Rollback:
         self.max_memory = max_memory
         self._last = 0
         # None: a state is too large to be kept in memory.
-        self._snapshots: Snapshots | None = Snapshots()
+        self._snapshots: Snapshots | None = Snapshots(_SPAN * interval)
 
     @property
     def uses_memory(self) -> bool:
@@ -63,7 +66,7 @@ class Rollback:
         """Take a snapshot, if these are on."""
         if self._snapshots is not None:
             self._last = iteration
-            memory = self._snapshots.oldest()
+            memory = self._snapshots.outdated(iteration)
             snapshot = RunState(runner).capture(memory)
             self._snapshots.add(iteration, snapshot)
 

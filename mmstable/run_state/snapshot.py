@@ -1,4 +1,4 @@
-"""The state of a run in host memory, and the two newest of them."""
+"""The state of a run in host memory, and two of them."""
 
 from __future__ import annotations
 
@@ -15,25 +15,41 @@ class Snapshot(NamedTuple):
 
 
 class Snapshots:
-    """The two newest.
+    """The newest, and an older one.
 
     A rollback goes to the newest one. If that did not help, that is, if the
     next rollback comes before a new one was taken, it goes to the older one.
+
+    Args:
+        span (int): How many iterations the older one may be behind.
     """
 
     COUNT = 2
 
-    def __init__(self) -> None:
+    def __init__(self, span: int) -> None:
+        self._span = span
         self._kept: list[tuple[int, Snapshot]] = []
         self._used: Snapshot | None = None
 
-    def oldest(self) -> Snapshot | None:
-        """The one to be dropped for the next, if there are two."""
-        return self._kept[0][1] if len(self._kept) == self.COUNT else None
+    def outdated(self, iteration: int) -> Snapshot | None:
+        """The one that the next takes the place of, if there are two.
+
+        Args:
+            iteration (int): Of the next.
+        """
+        if len(self._kept) < self.COUNT:
+            return None
+        return self._kept[self._outdated(iteration)][1]
+
+    def _outdated(self, iteration: int) -> int:
+        # What goes wrong slowly is not mended by what is nearly as new.
+        return int(iteration - self._kept[0][0] <= self._span)
 
     def add(self, iteration: int, snapshot: Snapshot) -> None:
-        """Keep one, in the place of the oldest if there are two."""
-        self._kept = [*self._kept[1 - self.COUNT :], (iteration, snapshot)]
+        """Keep one, in the place of an outdated one if there are two."""
+        if len(self._kept) == self.COUNT:
+            del self._kept[self._outdated(iteration)]
+        self._kept.append((iteration, snapshot))
         self._used = None
 
     def choose(self) -> tuple[int, Snapshot] | None:

@@ -56,9 +56,9 @@ MESSAGES = {
     ),
     'guard.in_memory': Message(en='in memory', zh_cn='内存快照'),
     'guard.snapshots': Message(
-        en='a snapshot every {interval} iterations; the two newest take '
-        '{mebibytes:.3g} MiB of host memory',
-        zh_cn='每 {interval} 次迭代做一次快照；最新的两份占用主机内存 '
+        en='a snapshot every {interval} iterations; the two that are kept '
+        'take {mebibytes:.3g} MiB of host memory',
+        zh_cn='每 {interval} 次迭代做一次快照；保留的两份占用主机内存 '
         '{mebibytes:.3g} MiB',
     ),
     'guard.no_snapshots': Message(
