@@ -98,6 +98,6 @@ def test_chinese():
     stop = done(Action.STOP)
     assert describe_stop(stop, 2, ['甲', '乙'], 'mmstable', 'file') == (
         '训练在第 9 次迭代停止：自第 8 次迭代起出现 spike：loss jumped。'
-        '已回滚 2 次，仍无效。此后未做验证，也未保存。建议修改：甲；乙。恢复训练：'
-        'mmstable（详见 file）'
+        '已回滚 2 次，仍无效。此后未做验证，也未保存。建议修改：甲；乙。'
+        '恢复训练：mmstable（详见 file）'
     )
