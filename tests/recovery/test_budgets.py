@@ -202,3 +202,13 @@ def test_nothing_but_spikes_becomes_the_new_level(tmp_path, name):
 
 
 FLAT = dict(CAREFUL, optimizer=dict(type='SGD', lr=1e-12))
+
+
+@pytest.mark.parametrize('share', [0.1, 0.7])
+def test_losses_that_are_mostly_zero_have_no_spikes(tmp_path, share):
+    """As hinge and triplet losses have them, with gradients of zero."""
+    runner = train(
+        tmp_path, [Hard(share, 300, factor=0.0), GUARD], dict(CAREFUL), 300
+    )
+    assert runner.optim_wrapper.applied_steps == 300
+    assert runner.diary.done == []
