@@ -56,7 +56,7 @@ def test_a_rank_that_is_left_alone_twice_gives_up(monkeypatch):
     monkeypatch.setattr(step_consensus, 'gather', lambda *args: None)
     ranks = StepConsensus()
     ranks.sharing = Sharing.REDUCED
-    assert ranks.resolve_bad(True, 'cpu', agreed=False) is None
+    assert ranks.resolve_bad(True, 'cpu') is None
     assert ranks.is_behind
     with pytest.raises(ReplicasDivergedError, match='has missed an update'):
-        ranks.resolve_bad(True, 'cpu', agreed=False)
+        ranks.resolve_bad(True, 'cpu')
