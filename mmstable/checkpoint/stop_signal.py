@@ -1,64 +1,132 @@
-"""Signals that ask a run to stop, noted and not obeyed at once."""
+"""Signals to a run, noted when they come and obeyed when it is safe."""
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 import threading
+import time
 from collections.abc import Sequence
 from types import FrameType
 from typing import Any
 
+# Asks to save and go on; all others ask to save and stop.
+SAVE = signal.SIGUSR1
+# What a run can listen to.
+SIGNALS = ('SIGTERM', 'SIGINT', 'SIGHUP', 'SIGUSR1')
+# Seconds in which a signal that comes again is still the same one: Slurm,
+# systemd and terminals send it to torchrun and to its ranks, and torchrun
+# sends it to the ranks once more.
+REPEATS = 5.0
+_retired: StopSignal | None = None
+
 
 class StopSignal:
-    """Remembers that this process was asked to stop.
+    """Remembers what this process was asked for.
 
-    The handler only sets a flag: saving from inside a handler could meet a
-    half-made update. A second signal ends the process at once. Forked
-    dataloader workers inherit the handler; there Ctrl-C, which a terminal
+    The handler only sets :attr:`pending`: saving from inside a handler could
+    meet a half-made update. A signal to stop that comes again ends the
+    process at once, unless it comes within seconds. What is ignored when
+    training starts, as SIGHUP below ``nohup``, stays ignored.
+
+    Forked processes inherit the handler; there Ctrl-C, which a terminal
     sends to the whole group, is left to the main process, and other signals
     do what they do by default.
 
     Args:
-        names (Sequence[str]): The signals, e.g. 'SIGTERM'.
+        names (Sequence[str]): The signals, of :data:`SIGNALS`.
     """
 
     def __init__(self, names: Sequence[str]) -> None:
         self._numbers = [signal.Signals[name] for name in names]
         self._previous: dict[int, Any] = {}
         self._pid = 0
-        self.received: signal.Signals | None = None
+        self._stopped_at: float | None = None
+        self._is_over = False
+        self.pending: signal.Signals | None = None
 
     def install(self) -> bool:
         """Start to listen; False outside the main thread, which cannot."""
         if threading.current_thread() is not threading.main_thread():
             return False
+        if _retired is not None:
+            _retired._restore()
         self._pid = os.getpid()
-        self.received = None
+        self.pending = self._stopped_at = None
+        self._is_over = False
         for number in self._numbers:
-            self._previous[number] = signal.signal(number, self._handle)
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                self._previous[number] = signal.signal(number, self._handle)
         return True
 
     def uninstall(self) -> None:
-        """Put the previous handlers back."""
+        """Put the previous handlers back.
+
+        If a signal to stop has just come, its repeats are ignored first,
+        until it cannot be the same any more or the process has ended.
+        """
+        global _retired  # noqa: PLW0603
+        if not self._previous or self._is_over:
+            return
+        if self._stopped_at is None:
+            self._restore()
+            return
+        self._is_over = True
+        _retired = self
+        atexit.register(self._ignore)
+
+    def saved(self) -> None:
+        """What was asked for is done, unless that was to stop."""
+        if self.pending is SAVE:
+            self.pending = None
+
+    def _restore(self) -> None:
+        global _retired  # noqa: PLW0603
         for number, previous in self._previous.items():
+            if signal.getsignal(number) != self._handle:
+                # Somebody else has taken it since.
+                continue
             # None: a handler that was not installed from Python.
             signal.signal(
                 number, signal.SIG_DFL if previous is None else previous
             )
         self._previous = {}
+        if _retired is self:
+            _retired = None
+            atexit.unregister(self._ignore)
+
+    def _ignore(self) -> None:
+        # Python's handlers end before the process does.
+        for number in self._previous:
+            signal.signal(number, signal.SIG_IGN)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if os.getpid() != self._pid:
-            if number == signal.SIGINT:
-                return
-            signal.signal(number, signal.SIG_DFL)
+            if number != signal.SIGINT:
+                signal.signal(number, signal.SIG_DFL)
+                os.kill(os.getpid(), number)
+            return
+        is_repeat = (
+            self._stopped_at is not None
+            and time.monotonic() - self._stopped_at < REPEATS
+        )
+        if is_repeat:
+            return
+        if self._is_over:
+            self._restore()
             os.kill(os.getpid(), number)
             return
-        if self.received is not None:
-            os._exit(128 + number)
-        self.received = signal.Signals(number)
+        self._note(signal.Signals(number))
         previous = self._previous.get(number)
         # Python's own handler of Ctrl-C would raise in the middle of a step.
         if callable(previous) and previous is not signal.default_int_handler:
             previous(number, frame)
+
+    def _note(self, number: signal.Signals) -> None:
+        if number is not SAVE:
+            if self._stopped_at is not None:
+                os._exit(128 + number)
+            self._stopped_at = time.monotonic()
+        if self._stopped_at is None or number is not SAVE:
+            self.pending = number

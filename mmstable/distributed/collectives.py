@@ -38,6 +38,11 @@ def least_of_ranks(number: int) -> int:
     return int(least)
 
 
+def most_of_ranks(number: int) -> int:
+    """The largest ``number`` of all ranks. A collective call."""
+    return -least_of_ranks(-number)
+
+
 def lists_of_ranks(items: list[_Item]) -> list[_Item]:
     """The items of all ranks, each once. A collective call."""
     if get_world_size() == 1:

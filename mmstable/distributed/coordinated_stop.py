@@ -1,46 +1,66 @@
-"""An iteration after which all ranks stop, agreed on without a collective."""
+"""An iteration after which all ranks save or stop, agreed by the store."""
 
 from __future__ import annotations
 
 import itertools
+from signal import Signals
+from typing import Any
 
-from mmstable.checked_json import integer
+from mmstable.checked_json import integer, record
 from mmstable.distributed.store import open_store, read_value, write_first
 
 _SERIAL = itertools.count()
-_ITERATION = integer(0)
+_REQUEST = record(after=integer(0), signal=integer(1, 64))
 
 
 class CoordinatedStop:
-    """Lets one rank ask all others to stop together with it.
+    """Lets one rank ask all others to obey a signal together with it.
 
     Ranks that average their gradients cannot be further apart than that
-    lets them. So a rank that writes into the store, before it averages the
-    next ones, is heard by all who look after that.
-
-    Args:
-        interval (int): Iterations between two looks.
-        window (int): Iterations between two averages.
+    lets them. So what a rank writes into the store, before it averages the
+    next ones, is seen by all who look after that. All ranks look after the
+    same iterations: those that complete a step.
     """
 
-    def __init__(self, interval: int, window: int) -> None:
-        self._interval = interval
-        self._window = window
+    def __init__(self) -> None:
         # The same on all ranks: they train the same runs in the same order.
         self._store = open_store(f'coordinated_stop/{next(_SERIAL)}')
+        # One for each signal that all ranks have obeyed, and one more.
+        self._round = 0
         self._is_requested = False
 
-    def request(self, iteration: int) -> None:
-        """Ask all ranks to stop, after an iteration that is done here."""
+    def request(self, iteration: int, number: Signals) -> None:
+        """Ask all ranks to obey a signal, after the next step.
+
+        Args:
+            iteration (int): The iteration that is done here.
+            number (Signals): The signal.
+        """
         if not self._is_requested:
             self._is_requested = True
-            looks = -(-(iteration + self._window) // self._interval)
-            at = looks * self._interval
-            write_first(self._store, 'at', at, _ITERATION)
+            value = dict(after=iteration, signal=int(number))
+            write_first(self._store, self._key, value, _read_request)
 
-    def is_due(self, iteration: int) -> bool:
-        """Whether all ranks stop after this iteration."""
-        if iteration % self._interval:
-            return False
-        at = read_value(self._store, 'at', _ITERATION)
-        return at is not None and at <= iteration
+    def due(self, iteration: int) -> Signals | None:
+        """The signal that all ranks obey now, if there is one.
+
+        Args:
+            iteration (int): The iteration that has completed a step.
+        """
+        request = read_value(self._store, self._key, _read_request)
+        if request is None or request['after'] >= iteration:
+            return None
+        self._round += 1
+        self._is_requested = False
+        return Signals(request['signal'])
+
+    @property
+    def _key(self) -> str:
+        return f'request/{self._round}'
+
+
+def _read_request(value: Any) -> dict[str, int]:
+    request = _REQUEST(value)
+    # It raises if there is no such signal.
+    Signals(request['signal'])
+    return request

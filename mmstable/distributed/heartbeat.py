@@ -174,6 +174,10 @@ class PeerWatch:
         key = f'beat/{rank}'
         return self._store.get(key) if self._store.check([key]) else None
 
+    def has_left(self, rank: int) -> bool:
+        """Whether a rank has come to its end."""
+        return self.last_beat(rank) == _DONE.encode()
+
     def _run(self) -> None:
         while not self._stopped.wait(self.interval):
             try:

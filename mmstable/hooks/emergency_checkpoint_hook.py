@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Sized
+from signal import Signals
 from typing import Any
 
 from mmengine.dist import get_world_size, is_main_process
@@ -11,57 +12,66 @@ from mmengine.runner import Runner
 
 from mmstable import run_view
 from mmstable.checkpoint.resume_hint import resume_hint
-from mmstable.checkpoint.stop_signal import StopSignal
+from mmstable.checkpoint.stop_signal import SAVE, SIGNALS, StopSignal
 from mmstable.distributed import collectives as dist
 from mmstable.distributed.coordinated_stop import CoordinatedStop
 from mmstable.distributed.parallelism import Sharing, find_sharing
 from mmstable.errors import StoppedBySignal, TrainingDiverged
 from mmstable.hooks.safe_checkpoint_hook import SafeCheckpointHook
+from mmstable.loops.after_failure import is_half_updated, why_inexact
+from mmstable.loops.shielded_workers import shield_workers
+from mmstable.loops.worker_deaths import WorkerDeaths
 from mmstable.messages import say
 from mmstable.registry import HOOKS, register_globally
 from mmstable.run_state.rng_keeper import RngKeeper
 from mmstable.settings import integer, names, one_of
 
 _NAME = 'EmergencyCheckpointHook'
-_SIGNALS = ('SIGTERM', 'SIGUSR1', 'SIGINT')
 
 
 @register_globally(HOOKS)
 class EmergencyCheckpointHook(Hook):
-    """Save what there is before a run ends ahead of time.
+    """Save what there is before a run ends ahead of time, or when asked to.
 
     On a signal the iteration that is on, of training or of validation, is
-    finished first, and all ranks agree. Then ``emergency_iter_N.pth`` is
-    saved, the command to resume is printed, and the run ends with exit code
-    128 + the signal's number. A second signal ends it at once.
+    finished first, and so is a window of gradient accumulation; all ranks
+    agree. Then ``emergency_iter_N.pth`` is saved. After SIGUSR1 training
+    continues. After the others the command to resume is printed, and the run
+    ends with exit code 128 + the signal's number. Another one ends it at
+    once, but not within 5 seconds: then it is the same one. Workers of data
+    loaders leave signals to the main process.
 
     On an exception the state after the last complete step is saved; with
-    several processes by :class:`RankFailureHook`. It is exact if the
-    exception came from the data or from the model, outside an accumulation
-    window. This needs one of mmstable's loops, which tell hooks of
-    exceptions. In both cases it needs :class:`SafeCheckpointHook`, which
-    does the saving: a state with NaN in it is not saved.
+    several processes by :class:`RankFailureHook`. If it cannot be brought
+    back exactly, that is said; half-updated weights are not saved. This
+    needs one of mmstable's loops, which tell hooks of exceptions. In all
+    cases it needs :class:`SafeCheckpointHook`, which does the saving: a
+    state with NaN in it is not saved.
 
     Args:
         signals (Sequence[str]): What to listen to. Defaults to
-            ('SIGTERM', 'SIGUSR1', 'SIGINT').
+            ('SIGTERM', 'SIGINT', 'SIGHUP', 'SIGUSR1').
         interval (int): With several ranks, iterations between two checks
-            whether one of them got a signal. Defaults to 10.
+            whether one of them got a signal, where that takes a collective
+            call: in validation, and in training if the ranks do not share
+            gradients. Else they look after every step. Defaults to 10.
     """
 
     # After the checkpoint of this iteration, if there is one (VERY_LOW).
     priority = 'LOWEST'
 
     def __init__(
-        self, signals: Sequence[str] = _SIGNALS, interval: int = 10
+        self, signals: Sequence[str] = SIGNALS, interval: int = 10
     ) -> None:
         for name in names(_NAME, 'signals', signals):
-            one_of(_NAME, 'signals', name, _SIGNALS)
+            one_of(_NAME, 'signals', name, SIGNALS)
         self._signal = StopSignal(names(_NAME, 'signals', signals))
+        self._deaths = WorkerDeaths()
         self._interval = integer(_NAME, 'interval', interval)
         self._is_training = False
         self._is_alone = True
         self._common_val_iters = 0
+        self._last_look = 0
         self._coordinated_stop: CoordinatedStop | None = None
         self._keeper = RngKeeper()
 
@@ -69,9 +79,25 @@ class EmergencyCheckpointHook(Hook):
         """Listen to signals from now on."""
         self._is_training = True
         self._is_alone = get_world_size() == 1
-        self._coordinated_stop = self._prepare_stop(runner)
+        self._last_look = runner.iter
+        self._coordinated_stop = None
+        if find_sharing(runner.model) in (Sharing.REDUCED, Sharing.SHARDED):
+            self._coordinated_stop = CoordinatedStop()
         if not self._signal.install():
             runner.logger.warning(say('emergency.no_signals'))
+            return
+        self._deaths.install()
+        shield_workers(runner.train_loop.dataloader)
+
+    def before_train_iter(
+        self,
+        runner: Runner,
+        batch_idx: int,
+        data_batch: dict | tuple | list | None = None,
+    ) -> None:
+        """A good moment to hear of a worker that has died."""
+        if self._deaths.is_pending:
+            self._deaths.raise_pending()
 
     def after_train_iter(
         self,
@@ -80,22 +106,27 @@ class EmergencyCheckpointHook(Hook):
         data_batch: dict | tuple | list | None = None,
         outputs: dict | None = None,
     ) -> None:
-        """Stop if asked to, and no accumulation window is open."""
+        """Obey a signal, if no accumulation window is open."""
         if self._is_alone:
             # An iteration that fails has drawn random numbers.
             self._keeper.after_train_iter(runner, batch_idx)
-            if self._signal.received is None:
-                return
+            if self._signal.pending is not None and (
+                not run_view.window_is_open(runner, runner.iter + 1)
+            ):
+                self._obey(runner, self._signal.pending)
+            return
         iteration, stop = runner.iter + 1, self._coordinated_stop
+        if stop is not None and self._signal.pending is not None:
+            # Before the others average, or they have to do it once more.
+            stop.request(iteration, self._signal.pending)
         if run_view.window_is_open(runner, iteration):
             return
         if stop is None:
-            self._stop_if_asked(runner, iteration)
+            self._look_together(runner, iteration)
             return
-        if self._signal.received is not None:
-            stop.request(iteration)
-        if stop.is_due(iteration):
-            self._stop(runner)
+        number = stop.due(iteration)
+        if number is not None:
+            self._obey(runner, number)
 
     def before_val(self, runner: Runner) -> None:
         """Agree on how many iterations all ranks are going to have."""
@@ -104,6 +135,18 @@ class EmergencyCheckpointHook(Hook):
             loader = getattr(runner.val_loop, 'dataloader', None)
             length = len(loader) if isinstance(loader, Sized) else 2**31
             self._common_val_iters = dist.least_of_ranks(length)
+            self._last_look = 0
+            shield_workers(loader)
+
+    def before_val_iter(
+        self,
+        runner: Runner,
+        batch_idx: int,
+        data_batch: dict | tuple | list | None = None,
+    ) -> None:
+        """A good moment to hear of a worker that has died."""
+        if self._deaths.is_pending:
+            self._deaths.raise_pending()
 
     def after_val_iter(
         self,
@@ -112,71 +155,64 @@ class EmergencyCheckpointHook(Hook):
         data_batch: dict | tuple | list | None = None,
         outputs: Any = None,
     ) -> None:
-        """Stop if asked to; half of all signals arrive here."""
+        """Obey a signal; half of them arrive here."""
         if not self._is_training:
             return
         if run_view.window_is_open(runner, runner.iter):
             return
         # Nobody would answer a rank that has more to validate than others.
         if batch_idx < self._common_val_iters:
-            self._stop_if_asked(runner, batch_idx + 1)
+            self._look_together(runner, batch_idx + 1)
+
+    def after_val(self, runner: Runner) -> None:
+        """Count iterations of training again."""
+        self._last_look = runner.iter
 
     def after_train(self, runner: Runner) -> None:
         """Leave the signals to others."""
-        self._is_training = False
-        self._signal.uninstall()
+        self._leave()
 
     def on_exception(self, runner: Runner, exception: BaseException) -> None:
         """Save the last complete state, unless that was done already."""
+        try:
+            # The first is saved already, the other not worth saving.
+            if not isinstance(exception, (StoppedBySignal, TrainingDiverged)):
+                self._save_what_is_left(runner, exception)
+        finally:
+            self._leave()
+
+    def _leave(self) -> None:
         self._is_training = False
+        self._deaths.uninstall()
         self._signal.uninstall()
-        if isinstance(exception, (StoppedBySignal, TrainingDiverged)):
-            # Saved already, or not worth saving.
-            return
-        if self._signal.received is not None and get_world_size() == 1:
-            # A signal to the whole group: it has killed dataloader workers,
-            # and that is what the exception is about.
-            self._stop(runner)
-        if get_world_size() > 1:
-            if any(hasattr(h, 'saves_on_exception') for h in runner.hooks):
-                return
-            error = type(exception).__name__
-            runner.logger.error(
-                say('emergency.needs_rank_failure_hook', error=error)
-            )
-            return
-        path = self._save(runner, self._keeper.of(runner))
-        if path is not None:
-            runner.logger.error(
-                say(
-                    'emergency.failed',
-                    error=type(exception).__name__,
-                    path=path,
-                    resume=resume_hint(runner, path),
-                )
-            )
 
-    def _prepare_stop(self, runner: Runner) -> CoordinatedStop | None:
-        """A way to agree without a collective, if gradients are shared."""
-        sharing = find_sharing(runner.model)
-        if sharing not in (Sharing.REDUCED, Sharing.SHARDED):
-            return None
-        wrappers = run_view.wrappers(runner).values()
-        windows = [run_view.accumulative_counts(w) for w in wrappers]
-        return CoordinatedStop(self._interval, max(windows))
-
-    def _stop_if_asked(self, runner: Runner, count: int) -> None:
-        if get_world_size() > 1 and count % self._interval:
+    def _look_together(self, runner: Runner, iteration: int) -> None:
+        """Obey a signal to any rank. A collective call, now and then."""
+        if not self._is_alone and (
+            iteration - self._last_look < self._interval
+        ):
             return
-        if dist.any_rank(self._signal.received is not None):
-            self._stop(runner)
+        self._last_look = iteration
+        number = dist.most_of_ranks(self._signal.pending or 0)
+        if number:
+            self._obey(runner, Signals(number))
 
-    def _stop(self, runner: Runner) -> None:
-        received = self._signal.received
-        name = say('emergency.other_rank')
-        if received is not None:
-            name = received.name
+    def _obey(self, runner: Runner, number: Signals) -> None:
+        """Save; stop if the signal asks for that. A collective call."""
         path = self._save(runner)
+        if number is not SAVE:
+            self._stop(runner, number, path)
+        self._signal.saved()
+        if is_main_process():
+            facts = dict(signal=number.name, path=path)
+            runner.logger.info(
+                say('emergency.saved_nothing', **facts)
+                if path is None
+                else say('emergency.saved', **facts)
+            )
+
+    def _stop(self, runner: Runner, number: Signals, path: str | None) -> None:
+        name = number.name
         text = say('emergency.stopped_unsaved', signal=name)
         if path is not None:
             resume = resume_hint(runner, path)
@@ -185,15 +221,55 @@ class EmergencyCheckpointHook(Hook):
             )
         if is_main_process():
             runner.logger.warning(text)
-        raise StoppedBySignal(name, received or 15)
+        raise StoppedBySignal(name, number)
+
+    def _save_what_is_left(
+        self, runner: Runner, exception: BaseException
+    ) -> None:
+        error = type(exception).__name__
+        if not self._is_alone:
+            if not any(hasattr(h, 'saves_on_exception') for h in runner.hooks):
+                runner.logger.error(
+                    say('emergency.needs_rank_failure_hook', error=error)
+                )
+            return
+        if is_half_updated(runner):
+            saver = self._saver(runner)
+            last = None if saver is None else saver.last_ckpt
+            resume = resume_hint(runner, last) or say('resume.newest')
+            runner.logger.error(
+                say('emergency.half_updated', error=error, resume=resume)
+            )
+            return
+        path = self._save(runner, self._keeper.of(runner))
+        if path is None:
+            return
+        facts = dict(error=error, path=path, resume=resume_hint(runner, path))
+        reason = why_inexact(runner, exception)
+        runner.logger.error(
+            say('emergency.failed', **facts)
+            if reason is None
+            else say('emergency.failed_inexact', **facts, reason=reason)
+        )
+        number = self._signal.pending
+        if number is not None and number is not SAVE:
+            # It was about to stop, which may be what the exception is about.
+            raise StoppedBySignal(number.name, number)
 
     def _save(
         self, runner: Runner, rng: Mapping[int, Any] | None = None
     ) -> str | None:
+        saver = self._saver(runner)
+        if saver is None:
+            runner.logger.warning(say('emergency.needs_checkpoint_hook'))
+            return None
+        if rng:
+            return saver.save_alone(runner, rng)
+        return saver.save_emergency(runner)
+
+    @staticmethod
+    def _saver(runner: Runner) -> SafeCheckpointHook | None:
         for hook in runner.hooks:
             if isinstance(hook, SafeCheckpointHook):
-                if rng:
-                    return hook.save_alone(runner, rng)
-                return hook.save_emergency(runner)
-        runner.logger.warning(say('emergency.needs_checkpoint_hook'))
+                return hook
         return None

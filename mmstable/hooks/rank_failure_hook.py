@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import os
 import time
-import traceback
 from pathlib import Path
 from typing import Any
 
-import torch
 from mmengine.dist import get_rank, get_world_size
 from mmengine.hooks import Hook
 from mmengine.runner import Runner
@@ -22,13 +20,17 @@ from mmstable.errors import MMStableError, PeerFailedError, StoppedBySignal
 from mmstable.hooks.event_log_hook import EventLogHook
 from mmstable.hooks.safe_checkpoint_hook import SafeCheckpointHook
 from mmstable.liveness.stacks import write_exception, write_stacks
+from mmstable.loops.after_failure import (
+    is_half_updated,
+    why_inexact,
+    window_was_open,
+)
 from mmstable.messages import say
 from mmstable.registry import HOOKS, register_globally
 from mmstable.run_state.rng_keeper import RngKeeper, unpack
 from mmstable.settings import number
 
 _NAME = 'RankFailureHook'
-_OPTIMIZERS = os.path.dirname(torch.optim.__file__)
 # Words of torch's backends for a rank that does not answer any more.
 _SECOND_HAND = ('gloo', 'nccl', 'connection', 'broken pipe', 'timed out')
 
@@ -141,6 +143,8 @@ class RankFailureHook(Hook):
         write_exception(_folder(runner), get_rank(), exception)
         failure = self._find_reason(runner, exception)
         if failure.rank != get_rank():
+            self._help(failure)
+            self._leave_last()
             self._stop()
             raise _error(failure) from exception
         path = self._save(runner, exception)
@@ -149,6 +153,7 @@ class RankFailureHook(Hook):
         runner.logger.error(
             say('rank.all_stop', failure=failure, resume=resume)
         )
+        self._leave_last()
         self._stop()
 
     def _raise_failure(self) -> None:
@@ -174,12 +179,46 @@ class RankFailureHook(Hook):
             return found
         return self._watch.report(_iterations_done(runner), _name(exception))
 
+    def _help(self, failure: PeerFailure) -> None:
+        """Give the rank that saves what it needs, and time.
+
+        This rank has failed as well. If it left now, a launcher would end
+        the others, and the store could be gone.
+        """
+        watch = self._watch
+        assert watch is not None
+        try:
+            watch.leave('state', self._keeper.pack())
+            self._await_result(watch, failure)
+        except RuntimeError:
+            # The store is gone.
+            return
+
+    def _leave_last(self) -> None:
+        """Wait for all others on rank 0, which may hold the store."""
+        watch = self._watch
+        if watch is None or get_rank() != 0:
+            return
+        deadline = time.monotonic() + self._grace
+        try:
+            while time.monotonic() < deadline:
+                others = range(1, get_world_size())
+                if all(watch.has_left(rank) for rank in others):
+                    return
+                time.sleep(0.05)
+        except RuntimeError:
+            # It was elsewhere, and is gone.
+            return
+
     def _save(self, runner: Runner, exception: BaseException) -> str | None:
-        reason = _why_not_to_save(runner, exception)
+        reason = _why_not_to_save(runner)
         if reason is not None:
             runner.logger.error(say('rank.not_saved', reason=reason))
             return None
         rng = self._collect_rng(runner)
+        reason = why_inexact(runner, exception)
+        if reason is not None:
+            runner.logger.error(say('rank.inexact', reason=reason))
         for hook in runner.hooks:
             if isinstance(hook, SafeCheckpointHook):
                 return hook.save_alone(runner, rng)
@@ -228,6 +267,8 @@ class RankFailureHook(Hook):
                 return
             time.sleep(0.05)
         _say_goodbye(runner, failure, path)
+        self._leave_last()
+        watch.stop()
         os._exit(PeerFailedError.exit_code)
 
     def _await_result(
@@ -257,16 +298,15 @@ def _iterations_done(runner: Runner) -> int:
     return runner.iter
 
 
-def _why_not_to_save(runner: Runner, exception: BaseException) -> str | None:
+def _why_not_to_save(runner: Runner) -> str | None:
     if find_sharing(runner.model) is not Sharing.REDUCED:
         return say('rank.has_no_whole_state')
-    for frame, _ in traceback.walk_tb(exception.__traceback__):
-        if frame.f_code.co_filename.startswith(_OPTIMIZERS):
-            return say('rank.was_updating')
+    if is_half_updated(runner):
+        return say('rank.was_updating')
     wrappers = run_view.wrappers(runner).values()
     if any(getattr(wrapper, 'is_behind', False) for wrapper in wrappers):
         return say('rank.is_behind')
-    if run_view.window_is_open(runner):
+    if window_was_open(runner):
         return say('rank.was_accumulating')
     return None
 

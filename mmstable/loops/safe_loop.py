@@ -88,8 +88,10 @@ class SafeLoop(BaseLoop):
         self.train_step.last = None
         monitor_of(self.runner)
         try:
-            return self._run()
+            with self.train_step.watch_updates():
+                return self._run()
         except (Exception, KeyboardInterrupt) as error:
+            self.train_step.undo_failed()
             better = self._tell(error)
             if better is not None:
                 raise better from error

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from mmengine.runner import Runner
+from torch.nn import Module
 
+from mmstable import run_view
 from mmstable.run_state.rng import plain_rng, raw_rng
 
 
@@ -21,12 +25,18 @@ class StepRecord:
             pass; None unless somebody asked for them. Defaults to None.
         is_done (bool): Whether the step came to its end. It is not while it
             runs, and stays so if it raises an exception. Defaults to False.
+        has_updated (bool): Whether an optimizer has begun to change the
+            weights. Defaults to False.
+        is_undone (bool): Whether it has failed, and left nothing behind but
+            random numbers that were drawn. Defaults to False.
     """
 
     iteration: int
     batch: Any
     raw_rng: tuple | None = None
     is_done: bool = False
+    has_updated: bool = False
+    is_undone: bool = False
 
     @property
     def rng(self) -> dict[str, Any] | None:
@@ -64,3 +74,44 @@ class TrainStep:
         )
         record.is_done = True
         return outputs
+
+    @contextmanager
+    def watch_updates(self) -> Iterator[None]:
+        """Note in the records when an optimizer begins to update."""
+        handles = [
+            wrapper.optimizer.register_step_pre_hook(self._note_update)
+            for wrapper in run_view.wrappers(self._runner).values()
+        ]
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def undo_failed(self) -> None:
+        """Put back what a step has changed before it failed.
+
+        These are the buffers that forward passes write to. If weights were
+        changed as well, nothing can be done.
+        """
+        record = self.last
+        if record is None or record.is_done or record.has_updated:
+            return
+        undone = [
+            _undo(wrapper, run_view.saved_model(self._runner))
+            for wrapper in reversed(run_view.wrappers(self._runner).values())
+        ]
+        record.is_undone = all(undone)
+
+    def _note_update(self, *args: Any) -> None:
+        if self.last is not None:
+            self.last.has_updated = True
+
+
+def _undo(wrapper: Any, model: Module) -> bool:
+    if hasattr(wrapper, 'undo_failed_iteration') and (
+        wrapper.undo_failed_iteration()
+    ):
+        return True
+    # Nobody has a copy: all is well only if there is nothing to save.
+    return dict(model.named_buffers()).keys().isdisjoint(model.state_dict())

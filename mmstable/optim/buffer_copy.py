@@ -48,6 +48,10 @@ class BufferCopy:
         self._shared: set[Module] = set()
         # The buffers of all modules, as these keep them by name.
         self._tables: list[dict[str, Tensor | None]] = []
+        # What is not copied, and how often it was written to before.
+        self._left_alone: list[tuple[Module, str]] = []
+        self._unsaved: list[Tensor] = []
+        self._before: list[int] = []
         # What to copy if nothing but values has changed.
         self._ids: list[int] | None = None
         self._sources: list[Tensor] = []
@@ -71,6 +75,7 @@ class BufferCopy:
         else:
             self._copy_anew(modules, ids)
         self.is_taken = bool(self._owners)
+        self._before = list(map(_version, self._unsaved))
 
     def _copy_anew(self, modules: Collection[Module], ids: list[int]) -> None:
         buffers = [
@@ -84,6 +89,15 @@ class BufferCopy:
             if buffer is None or buffer.is_floating_point() or name == _COUNTER
         ]
         self._owners = [(module, name) for module, name, _, _ in kept]
+        copied = set(self._owners)
+        others = [
+            (module, name, buffer)
+            for module, name, buffer in buffers
+            if buffer is not None and (module, name) not in copied
+            if not buffer.is_inference()
+        ]
+        self._left_alone = [(module, name) for module, name, _ in others]
+        self._unsaved = [buffer for _, _, buffer in others]
         self._all = [buffer for _, _, buffer in buffers]
         self._live = [buffer for _, _, buffer, _ in kept]
         self._copies = [copy for _, _, _, copy in kept]
@@ -142,6 +156,26 @@ class BufferCopy:
                 wanted.append(index)
         self._restore(wanted)
         return kept
+
+    def put_back(self) -> bool:
+        """Bring everything back as it was, whatever it was.
+
+        Returns:
+            bool: Whether all buffers are what they were.
+        """
+        self.is_taken = False
+        self.note_others()
+        self._restore(range(len(self._owners)))
+        return (
+            not self._shared
+            and self._before == list(map(_version, self._unsaved))
+            and all(
+                module._buffers.get(name) is buffer
+                for (module, name), buffer in zip(
+                    self._left_alone, self._unsaved
+                )
+            )
+        )
 
     def _restore(self, indices: Iterable[int]) -> None:
         sources, targets = [], []

@@ -116,6 +116,22 @@ class BufferProtection:
         if self._enabled and not self._entered and self._has_statistics():
             self._warn(say('wrapper.no_context'))
 
+    def undo_failed(self, iteration: int | None) -> bool:
+        """Undo the forward passes of an iteration that came to no end.
+
+        Args:
+            iteration (int, optional): The iteration of the run, if known.
+
+        Returns:
+            bool: Whether all buffers are what they were before it.
+        """
+        if not self._enabled:
+            return False
+        if iteration is None or iteration != self._newest:
+            # It has not come to a forward pass.
+            return True
+        return (self._iteration or self._step).put_back()
+
     def _has_statistics(self) -> bool:
         return any(
             buffer is not None and buffer.is_floating_point()

@@ -206,13 +206,15 @@ class SafeOptimWrapper(OptimWrapper):
             if self._name_ranks:
                 self._ranks.look_at(model)
         self._buffers.before_forward(self.steps.iteration)
-        if self._accumulative_counts == 1:
-            # Every iteration makes a step, so DDP has to synchronise.
-            yield
-        else:
-            with OptimWrapper.optim_context(self, model):
+        try:
+            if self._accumulative_counts == 1:
+                # Every iteration makes a step, so DDP has to synchronise.
                 yield
-        self._buffers.after_forward()
+            else:
+                with OptimWrapper.optim_context(self, model):
+                    yield
+        finally:
+            self._buffers.after_forward()
 
     def backward(self, loss: Tensor, **kwargs: Any) -> None:
         """Back-propagate, unless the loss would spoil others of its step."""
@@ -293,6 +295,14 @@ class SafeOptimWrapper(OptimWrapper):
     def forget(self) -> None:
         """Drop what is known of the optimizer: its state is replaced."""
         self._safe_step.forget()
+
+    def undo_failed_iteration(self) -> bool:
+        """Undo what forward passes did, if their iteration has failed.
+
+        Returns:
+            bool: Whether all buffers are what they were before it.
+        """
+        return self._buffers.undo_failed(self.steps.iteration)
 
     def resolve(self) -> None:
         """Wait for the verdict on the newest step."""

@@ -14,6 +14,7 @@ import pytest
 import torch
 from mmengine.hooks import EMAHook, Hook
 
+from mmstable.checkpoint import stop_signal
 from mmstable.checkpoint.stop_signal import StopSignal
 from mmstable.errors import StoppedBySignal
 from mmstable.hooks import EmergencyCheckpointHook
@@ -64,13 +65,22 @@ def send(number):
 
 
 def handlers():
-    numbers = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
-    return [signal.getsignal(number) for number in numbers]
+    numbers = [signal.Signals[name] for name in stop_signal.SIGNALS]
+    return [
+        signal.getsignal(number) for number in (*numbers, signal.SIGCHLD)
+    ]
 
 
-@pytest.mark.parametrize('name', ['SIGTERM', 'SIGUSR1', 'SIGINT'])
+@pytest.fixture(autouse=True)
+def no_repeats():
+    """A test has nothing to do with the signals of the one before."""
+    yield
+    if stop_signal._retired is not None:
+        stop_signal._retired._restore()
+
+
+@pytest.mark.parametrize('name', ['SIGTERM', 'SIGHUP', 'SIGINT'])
 def test_a_signal_saves_and_the_run_goes_on_exactly(tmp_path, name):
-    before = handlers()
     whole = runner_with(tmp_path / 'whole')
     whole.train()
     number = signal.Signals[name]
@@ -78,7 +88,6 @@ def test_a_signal_saves_and_the_run_goes_on_exactly(tmp_path, name):
     with pytest.raises(StoppedBySignal, match=name) as info:
         part.train()
     assert info.value.exit_code == 128 + number
-    assert handlers() == before
     path = tmp_path / 'part' / 'emergency_iter_3.pth'
     assert path.is_file()
     rest = runner_with(tmp_path / 'rest', load_from=str(path), resume=True)
@@ -87,6 +96,79 @@ def test_a_signal_saves_and_the_run_goes_on_exactly(tmp_path, name):
     assert_same(
         rest.optim_wrapper.state_dict(), whole.optim_wrapper.state_dict()
     )
+
+
+def test_repeats_are_ignored_and_then_all_is_as_before(tmp_path, monkeypatch):
+    heard = []
+    monkeypatch.setattr(stop_signal, 'REPEATS', 0.5)
+    previous = signal.signal(signal.SIGTERM, lambda *a: heard.append(a[0]))
+    before = handlers()
+    try:
+        runner = runner_with(tmp_path, Do(2, send(signal.SIGTERM)))
+        with pytest.raises(StoppedBySignal, match='SIGTERM'):
+            runner.train()
+        send(signal.SIGTERM)(runner)
+        send(signal.SIGHUP)(runner)
+        assert heard == [signal.SIGTERM]
+        time.sleep(0.6)
+        send(signal.SIGTERM)(runner)
+        assert heard == [signal.SIGTERM] * 2
+        assert handlers() == before
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+
+
+def test_what_is_ignored_stays_ignored(tmp_path):
+    previous = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        runner = runner_with(tmp_path, Do(2, send(signal.SIGHUP)))
+        runner.train()
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, previous)
+    assert runner.iter == 8
+
+
+@pytest.mark.parametrize('kind', ['iter', 'epoch'])
+def test_sigusr1_saves_and_training_continues(tmp_path, kind, capsys):
+    def run(folder, *hooks, **kwargs):
+        torch.manual_seed(0)
+        runner = runner_with(
+            folder,
+            *hooks,
+            model=DropoutModel(),
+            train_cfg=iter_loop(9) if kind == 'iter' else epoch_loop(3),
+            train_dataloader=loader(Numbered(9), shuffle=True),
+            **kwargs,
+        )
+        runner.train()
+        return runner
+
+    before = handlers()
+    whole = run(tmp_path / 'whole')
+    capsys.readouterr()
+    asked = [Do(n, send(signal.SIGUSR1)) for n in (4, 4, 7)]
+    part = run(tmp_path / 'part', *asked)
+    assert handlers() == before
+    assert_same(weights(part.model), weights(whole.model))
+    out = capsys.readouterr().out
+    assert out.count('Training continues.') == 2
+    for number in (4, 7):
+        saved = tmp_path / 'part' / f'emergency_iter_{number}.pth'
+        assert f'SIGUSR1: saved {saved}. Training continues.' in out
+        rest = run(tmp_path / f'{number}', load_from=str(saved), resume=True)
+        assert_same(weights(rest.model), weights(whole.model))
+
+
+def test_a_signal_to_stop_counts_more_than_one_to_save(tmp_path):
+    runner = runner_with(
+        tmp_path,
+        Do(3, send(signal.SIGUSR1)),
+        Do(3, send(signal.SIGTERM)),
+        Do(3, send(signal.SIGUSR1)),
+    )
+    with pytest.raises(StoppedBySignal, match='SIGTERM'):
+        runner.train()
 
 
 def test_an_open_window_is_finished_first(tmp_path):
@@ -226,8 +308,7 @@ def test_the_previous_handler_is_called(tmp_path):
     heard = []
     previous = signal.signal(signal.SIGUSR1, lambda *a: heard.append(a[0]))
     try:
-        with pytest.raises(StoppedBySignal, match='SIGUSR1'):
-            runner_with(tmp_path, Do(2, send(signal.SIGUSR1))).train()
+        runner_with(tmp_path, Do(2, send(signal.SIGUSR1))).train()
     finally:
         signal.signal(signal.SIGUSR1, previous)
     assert heard == [signal.SIGUSR1]
@@ -246,7 +327,7 @@ def test_a_forked_worker_dies_of_the_signal():
         os.read(ready, 1)
         os.kill(pid, signal.SIGTERM)
         assert os.waitpid(pid, 0)[1] == signal.SIGTERM
-        assert stop.received is None
+        assert stop.pending is None
     finally:
         stop.uninstall()
 

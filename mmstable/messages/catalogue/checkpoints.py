@@ -87,6 +87,18 @@ MESSAGES = {
         zh_cn='mmstable: 训练因 {error} 失败。此前的状态已保存到 {path}。'
         '{resume}',
     ),
+    'emergency.failed_inexact': Message(
+        en='mmstable: training failed with {error}. The state is saved in '
+        '{path}, but it is not exactly the one before: {reason}. {resume}',
+        zh_cn='mmstable: 训练因 {error} 失败。状态已保存到 {path}，但与此前的'
+        '状态并不完全一致：{reason}。{resume}',
+    ),
+    'emergency.half_updated': Message(
+        en='mmstable: training failed with {error} while the weights were '
+        'being updated, so no emergency checkpoint is saved. {resume}',
+        zh_cn='mmstable: 训练因 {error} 失败，当时权重正在更新，因此不保存'
+        '紧急 checkpoint。{resume}',
+    ),
     'emergency.stopped': Message(
         en='mmstable: stopped by {signal}: saved {path}. {resume}',
         zh_cn='mmstable: 因 {signal} 停止：已保存 {path}。{resume}',
@@ -95,8 +107,27 @@ MESSAGES = {
         en='mmstable: stopped by {signal}: no state that could be saved.',
         zh_cn='mmstable: 因 {signal} 停止：没有可保存的状态。',
     ),
-    'emergency.other_rank': Message(
-        en='a signal to another rank', zh_cn='其他 rank 收到的信号'
+    'emergency.saved': Message(
+        en='mmstable: {signal}: saved {path}. Training continues.',
+        zh_cn='mmstable: 收到 {signal}：已保存 {path}。训练继续。',
+    ),
+    'emergency.saved_nothing': Message(
+        en='mmstable: {signal}: nothing could be saved. Training continues.',
+        zh_cn='mmstable: 收到 {signal}：未能保存。训练继续。',
+    ),
+    # Why a saved state is not that between two iterations.
+    'failure.accumulating': Message(
+        en='gradients were being accumulated, and are lost',
+        zh_cn='梯度正在累积，已累积的部分丢失',
+    ),
+    'failure.hooks': Message(
+        en='not all hooks of the iteration have run',
+        zh_cn='该次迭代的 hook 没有全部运行',
+    ),
+    'failure.buffers': Message(
+        en='buffers, as the statistics of BatchNorm, may hold a part of the '
+        'failed iteration',
+        zh_cn='缓冲区（如 BatchNorm 的统计量）可能包含失败迭代的一部分',
     ),
     'emergency.not_saved': Message(
         en='mmstable: {name} is not saved: {reason}.',

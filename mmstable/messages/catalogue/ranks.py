@@ -41,6 +41,11 @@ MESSAGES = {
         en='mmstable: no emergency checkpoint, because {reason}.',
         zh_cn='mmstable: 不保存紧急 checkpoint，因为{reason}。',
     ),
+    'rank.inexact': Message(
+        en='mmstable: what is saved is not exactly the state before: '
+        '{reason}.',
+        zh_cn='mmstable: 保存的状态与此前的状态并不完全一致：{reason}。',
+    ),
     'rank.has_no_whole_state': Message(
         en='no rank has the whole state of this run',
         zh_cn='没有任何 rank 持有完整的训练状态',

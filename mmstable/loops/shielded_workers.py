@@ -1,0 +1,105 @@
+"""Data loader workers that leave signals to the main process.
+
+Ctrl-C, Slurm and systemd send a signal to all processes of a run. A worker
+that dies of it takes the data away that a run needs to stop in good order.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+from functools import partial
+from multiprocessing import context, resource_tracker
+from typing import Any
+
+from torch.utils.data import DataLoader
+
+from mmstable.checkpoint.stop_signal import SIGNALS
+
+_NUMBERS = [signal.Signals[name] for name in SIGNALS]
+# Seconds that a worker has to obey.
+_PATIENCE = 5.0
+
+
+def shield_workers(loader: Any) -> None:
+    """Let the workers that a loader starts from now on ignore signals.
+
+    They end with the main process, and when that one tells them to. They
+    have the signals blocked from their start, and so have programs that they
+    start.
+
+    Args:
+        loader (Any): A loader. Nothing is done if it has no workers, or a
+            ``multiprocessing_context`` with processes of its own.
+    """
+    if not isinstance(loader, DataLoader) or loader.num_workers == 0:
+        return
+    # Not on macOS and Windows.
+    if not hasattr(signal, 'sigwaitinfo'):
+        return
+    current: Any = loader.multiprocessing_context
+    current = current or multiprocessing.get_context()
+    worker = _WORKERS.get(current.Process)
+    if worker is not None:
+        shielded = type(current)()
+        shielded.Process = worker
+        loader.multiprocessing_context = shielded
+
+
+class _Shielded(multiprocessing.process.BaseProcess):
+    """A process that hears of signals from nobody but its parent."""
+
+    _popen: Any
+
+    def start(self) -> None:
+        """Start with the signals blocked: there is no moment without."""
+        # Starting this one would unblock them.
+        resource_tracker.ensure_running()
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, _NUMBERS)
+        try:
+            super().start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        self._popen.terminate = partial(_terminate, self._popen)
+
+    def run(self) -> None:
+        """Work, and listen to the parent."""
+        threading.Thread(target=_obey_parent, daemon=True).start()
+        super().run()
+
+
+def _terminate(popen: Any) -> None:
+    """What ``terminate`` does, and more if the process is stuck."""
+    popen._send_signal(signal.SIGTERM)
+    if popen.wait(timeout=_PATIENCE) is None:
+        popen.kill()
+
+
+def _obey_parent() -> None:
+    parent = multiprocessing.parent_process()
+    while parent is not None:
+        info = signal.sigwaitinfo(_NUMBERS)
+        if info.si_signo == signal.SIGTERM and info.si_pid == parent.pid:
+            # As torch's own handler does: nobody complains of this code.
+            os._exit(0)
+
+
+class _ForkWorker(_Shielded, context.ForkProcess):
+    pass
+
+
+class _SpawnWorker(_Shielded, context.SpawnProcess):
+    pass
+
+
+class _ForkServerWorker(_Shielded, context.ForkServerProcess):
+    pass
+
+
+_WORKERS: dict[Any, type[_Shielded]] = {
+    context.ForkProcess: _ForkWorker,
+    context.SpawnProcess: _SpawnWorker,
+    context.ForkServerProcess: _ForkServerWorker,
+}
