@@ -27,6 +27,14 @@ def saved_model(runner: Runner) -> Module:
     return model.module if is_model_wrapper(model) else model
 
 
+def saved_buffers(runner: Runner) -> set[str]:
+    """Names of the buffers that are in a checkpoint."""
+    model = saved_model(runner)
+    return {name for name, _ in model.named_buffers()} & set(
+        model.state_dict()
+    )
+
+
 def wrappers(runner: Runner) -> dict[str, Any]:
     """All optimizer wrappers by name; a single one is 'optim_wrapper'."""
     if has_many_wrappers(runner):

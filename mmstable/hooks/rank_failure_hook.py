@@ -216,7 +216,7 @@ class RankFailureHook(Hook):
             runner.logger.error(say('rank.not_saved', reason=reason))
             return None
         rng = self._collect_rng(runner)
-        reason = why_inexact(runner, exception)
+        reason = why_inexact(runner, exception) or _whose_buffers(runner)
         if reason is not None:
             runner.logger.error(say('rank.inexact', reason=reason))
         for hook in runner.hooks:
@@ -309,6 +309,13 @@ def _why_not_to_save(runner: Runner) -> str | None:
     if window_was_open(runner):
         return say('rank.was_accumulating')
     return None
+
+
+def _whose_buffers(runner: Runner) -> str | None:
+    """A note if others hold other buffers than this rank, which saves."""
+    if get_rank() == 0 or not run_view.saved_buffers(runner):
+        return None
+    return say('rank.own_buffers', rank=get_rank())
 
 
 def _name(exception: BaseException) -> str:

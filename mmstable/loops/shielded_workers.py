@@ -52,13 +52,16 @@ class _Shielded(multiprocessing.process.BaseProcess):
     """A process that hears of signals from nobody but its parent."""
 
     _popen: Any
+    _start_method: str
 
     def start(self) -> None:
         """Start with the signals blocked: there is no moment without."""
-        # Starting this one would unblock them.
-        resource_tracker.ensure_running()
         before = signal.pthread_sigmask(signal.SIG_BLOCK, _NUMBERS)
         try:
+            if self._start_method != 'fork':
+                # A process that others need; starting it unblocks some.
+                resource_tracker.ensure_running()
+                signal.pthread_sigmask(signal.SIG_BLOCK, _NUMBERS)
             super().start()
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from mmengine.runner import Runner
-from torch.nn import Module
 
 from mmstable import run_view
 from mmstable.run_state.rng import plain_rng, raw_rng
@@ -97,21 +96,17 @@ class TrainStep:
         record = self.last
         if record is None or record.is_done or record.has_updated:
             return
+        # Nobody has a copy with other wrappers: then all is well only if
+        # there is nothing to save.
         undone = [
-            _undo(wrapper, run_view.saved_model(self._runner))
+            hasattr(wrapper, 'undo_failed_iteration')
+            and wrapper.undo_failed_iteration()
             for wrapper in reversed(run_view.wrappers(self._runner).values())
         ]
-        record.is_undone = all(undone)
+        record.is_undone = all(undone) or (
+            not run_view.saved_buffers(self._runner)
+        )
 
     def _note_update(self, *args: Any) -> None:
         if self.last is not None:
             self.last.has_updated = True
-
-
-def _undo(wrapper: Any, model: Module) -> bool:
-    if hasattr(wrapper, 'undo_failed_iteration') and (
-        wrapper.undo_failed_iteration()
-    ):
-        return True
-    # Nobody has a copy: all is well only if there is nothing to save.
-    return dict(model.named_buffers()).keys().isdisjoint(model.state_dict())

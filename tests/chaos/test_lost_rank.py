@@ -49,7 +49,7 @@ def plant():
     torch.save((8, Marker()), stream)
     word = base64.b64encode(stream.getvalue())
     for key in ('watch/0/state/0', 'watch/0/result/1', 'watch/0/failure',
-                'coordinated_stop/0/at'):
+                'coordinated_stop/0/request/0'):
         store.set('mmstable/' + key, word)
 
 

@@ -1,6 +1,9 @@
-"""When do all ranks stop?"""
+"""When do all ranks obey a signal?"""
 
 from __future__ import annotations
+
+import json
+from signal import SIGHUP, SIGTERM, SIGUSR1
 
 import pytest
 from torch.distributed import HashStore
@@ -18,39 +21,51 @@ def common(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ('interval', 'window', 'asked', 'stop'),
-    [(10, 1, 3, 10), (10, 1, 10, 20), (10, 1, 9, 10), (1, 1, 5, 6)]
-    + [(10, 4, 8, 20), (5, 4, 16, 20)],
+    ('window', 'asked', 'stop'),
+    [(1, 3, 4), (7, 13, 14), (7, 14, 21), (7, 15, 21), (4, 8, 12)],
 )
-def test_nobody_is_asked_to_stop_in_the_past(
-    common, interval, window, asked, stop
+def test_all_stop_at_the_next_step_that_all_have_ahead(
+    common, window, asked, stop
 ):
-    asking, other = (
-        CoordinatedStop(interval, window),
-        CoordinatedStop(interval, window),
-    )
-    assert not any(other.is_due(i) for i in range(1, asked + 1))
-    asking.request(asked)
-    # The others have averaged once more before the store is surely read.
-    assert stop >= asked + window
-    for rank in (asking, other):
-        looks = [i for i in range(1, 60) if rank.is_due(i)]
-        assert looks[0] == stop
+    asking, other = CoordinatedStop(), CoordinatedStop()
+    looks = range(window, 60, window)
+    assert not any(other.due(i) for i in looks if i <= asked)
+    asking.request(asked, SIGTERM)
+    # The others may look for the last time before, or for the first after.
+    assert asked % window or other.due(asked) is None
     # A later wish changes nothing.
-    other.request(asked + 1)
-    assert int(common.get('at')) == stop
+    other.request(asked + 1, SIGHUP)
+    for rank in (asking, other):
+        later = [i for i in looks if i > asked]
+        assert later[0] == stop
+        assert rank.due(stop) is SIGTERM
+
+
+def test_one_after_the_other(common):
+    asking, other = CoordinatedStop(), CoordinatedStop()
+    asking.request(3, SIGUSR1)
+    other.request(3, SIGTERM)
+    assert [rank.due(4) for rank in (asking, other)] == [SIGUSR1] * 2
+    assert [rank.due(5) for rank in (asking, other)] == [None] * 2
+    other.request(5, SIGTERM)
+    assert [rank.due(6) for rank in (asking, other)] == [SIGTERM] * 2
 
 
 @pytest.mark.parametrize(
-    'garbage', [b'\xff', b'-5', b'1e3', b'true', b'null', b'9' * 5000, b'"4"']
+    'garbage',
+    [b'\xff', b'-5', b'true', b'null', b'9' * 5000, b'{}']
+    + [
+        json.dumps(dict(after=after, signal=signal)).encode()
+        for after, signal in [(-1, 15), (1, 0), (1, 33), (1, 99), ('1', 15)]
+    ],
 )
-def test_what_is_no_iteration_stops_nobody(common, said, garbage):
-    common.set('at', garbage)
-    asking, other = CoordinatedStop(1, 1), CoordinatedStop(1, 1)
-    assert not any(other.is_due(i) for i in range(1, 60))
+def test_what_is_no_request_stops_nobody(common, said, garbage):
+    common.set('request/0', garbage)
+    asking, other = CoordinatedStop(), CoordinatedStop()
+    assert not any(other.due(i) for i in range(1, 60))
     assert len(said) == 1
-    assert "under 'at' was not written by a rank of this run" in said[0]
+    assert "under 'request/0' was not written by a rank of this run" in said[0]
     assert said[0].isprintable()
     # A real wish takes its place.
-    asking.request(5)
-    assert [i for i in range(1, 9) if other.is_due(i)] == [6, 7, 8]
+    asking.request(5, SIGTERM)
+    assert [other.due(i) for i in (5, 6)] == [None, SIGTERM]

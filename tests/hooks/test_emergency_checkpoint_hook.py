@@ -66,9 +66,7 @@ def send(number):
 
 def handlers():
     numbers = [signal.Signals[name] for name in stop_signal.SIGNALS]
-    return [
-        signal.getsignal(number) for number in (*numbers, signal.SIGCHLD)
-    ]
+    return [signal.getsignal(number) for number in (*numbers, signal.SIGCHLD)]
 
 
 @pytest.fixture(autouse=True)

@@ -46,6 +46,11 @@ MESSAGES = {
         '{reason}.',
         zh_cn='mmstable: 保存的状态与此前的状态并不完全一致：{reason}。',
     ),
+    'rank.own_buffers': Message(
+        en='buffers, as the statistics of BatchNorm, are those of rank '
+        '{rank}, not of rank 0',
+        zh_cn='缓冲区（如 BatchNorm 的统计量）来自 rank {rank}，而不是 rank 0',
+    ),
     'rank.has_no_whole_state': Message(
         en='no rank has the whole state of this run',
         zh_cn='没有任何 rank 持有完整的训练状态',

@@ -1,0 +1,176 @@
+"""Signals to ``mmstable train``: nothing is lost, and all is exact."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.chaos.signal_runs import (
+    Run,
+    Variant,
+    assert_same_state,
+    prepare,
+    reference,
+    storm,
+)
+
+VARIANTS = [
+    Variant(loop, workers, window, persistent)
+    for loop in ('iter', 'epoch')
+    for workers, persistent in ((0, False), (2, False), (2, True))
+    for window in (1, 3)
+]
+# Resuming with persistent workers is not exact.
+VARIANTS = [one for one in VARIANTS if not one.persistent]
+
+
+@pytest.mark.parametrize(
+    'variant',
+    [Variant('iter', 2, 3, length=39), Variant('epoch', 2, length=20)],
+    ids=str,
+)
+def test_signals_to_the_group_lose_nothing(tmp_path, variant):
+    storm(tmp_path, variant, signals=2, rng=random.Random(str(variant)))
+
+
+def test_a_signal_that_comes_twice_is_one(tmp_path):
+    prepare(tmp_path, Variant())
+    run = Run(tmp_path, 'run')
+    run.wait_for_iteration(5)
+    run.send(signal.SIGTERM)
+    time.sleep(0.2)
+    run.send(signal.SIGTERM)
+    assert run.finish() == 143, run.text[-3000:]
+    assert run.emergencies()
+    assert 'stopped by SIGTERM: saved' in run.text
+
+
+def children(pid: int) -> list[int]:
+    found = []
+    for path in Path('/proc').glob('[0-9]*/stat'):
+        try:
+            fields = path.read_text().rpartition(')')[2].split()
+        except OSError:
+            continue
+        if int(fields[1]) == pid and fields[0] != 'Z':
+            found.append(int(path.parent.name))
+    return found
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        text = Path(f'/proc/{pid}/stat').read_text()
+    except OSError:
+        return False
+    return text.rpartition(')')[2].split()[0] != 'Z'
+
+
+def test_workers_end_with_the_main_process(tmp_path):
+    prepare(tmp_path, Variant(workers=2, length=10**4))
+    run = Run(tmp_path, 'run')
+    run.wait_for_iteration(3)
+    workers = children(run.process.pid)
+    assert len(workers) == 2
+    try:
+        for pid in workers:
+            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
+                os.kill(pid, number)
+        time.sleep(0.3)
+        assert all(map(is_alive, workers))
+        os.kill(run.process.pid, signal.SIGKILL)
+        deadline = time.monotonic() + 20
+        while any(map(is_alive, workers)) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        assert not any(map(is_alive, workers))
+    finally:
+        run.kill()
+        run.process.communicate()
+
+
+def test_a_worker_that_dies_harms_no_step_and_no_save(tmp_path):
+    prepare(tmp_path, Variant(workers=2))
+    expected = reference(tmp_path)
+    run = Run(tmp_path, 'run')
+    run.wait_for_iteration(4)
+    os.kill(children(run.process.pid)[-1], signal.SIGKILL)
+    assert run.finish() == 1, run.text[-3000:]
+    assert 'DataLoader worker' in run.text
+    assert 'The state before it is saved in' in run.text
+    (done,) = run.emergencies()
+    assert_same_state(
+        run.work_dir / f'emergency_iter_{done}.pth',
+        expected / f'iter_{done}.pth',
+    )
+
+
+@pytest.fixture(scope='module')
+def plain(tmp_path_factory):
+    """A folder with the checkpoints of a run without faults."""
+    folder = tmp_path_factory.mktemp('plain')
+    prepare(folder, Variant(length=12))
+    reference(folder)
+    return folder
+
+
+@pytest.mark.parametrize('stage', ['forward', 'backward'])
+def test_an_exception_leaves_the_state_before_it(plain, stage):
+    options = ('--cfg-options', f'model.fault={stage}:5')
+    run = Run(plain, stage, *options, PAUSE=0)
+    assert run.finish() == 1
+    assert 'The state before it is saved in' in run.text
+    assert_same_state(
+        run.work_dir / 'emergency_iter_4.pth',
+        plain / 'reference' / 'iter_4.pth',
+    )
+
+
+def test_an_exception_without_a_copy_of_the_buffers_says_so(plain):
+    run = Run(
+        plain,
+        'unprotected',
+        '--cfg-options',
+        'model.fault=forward:5',
+        'optim_wrapper.protect_buffers=False',
+        PAUSE=0,
+    )
+    assert run.finish() == 1
+    assert 'it is not exactly the one before: buffers' in run.text
+
+
+def test_half_updated_weights_are_not_saved(plain):
+    run = Run(
+        plain,
+        'half',
+        '--cfg-options',
+        'optim_wrapper.optimizer.type=HalfAdamW',
+        'default_hooks.checkpoint.interval=3',
+        PAUSE=0,
+    )
+    assert run.finish() == 1
+    assert not run.emergencies()
+    assert 'while the weights were being updated' in run.text
+    path = run.work_dir / 'iter_3.pth'
+    assert f' --resume-from {path}' in run.text
+
+
+def test_sigusr1_saves_and_sighup_stops(plain):
+    run = Run(plain, 'asked', '--cfg-options', 'train_cfg.max_iters=60')
+    run.wait_for_iteration(3)
+    run.send(signal.SIGUSR1)
+    run.wait_for(lambda line: 'SIGUSR1: saved' in line)
+    run.send(signal.SIGHUP)
+    assert run.finish() == 129, run.text[-3000:]
+    assert len(run.emergencies()) == 2
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize('seed', range(5))
+@pytest.mark.parametrize('variant', VARIANTS, ids=str)
+def test_two_hundred_signals(tmp_path, variant, seed):
+    """8 variants, 5 seeds, 5 signals: `pytest -m soak -n 2` in minutes."""
+    storm(tmp_path, variant, signals=5, rng=random.Random(seed))
