@@ -22,7 +22,8 @@ custom_hooks = [
     dict(type='mmstable.GradNanLoggerHook'),
     # Remembers what happened in <log dir>/stability/events.jsonl.
     dict(type='mmstable.EventLogHook'),
-    # Saves on Ctrl-C, SIGTERM, SIGUSR1 and exceptions before the run ends.
+    # Saves on Ctrl-C, SIGTERM, SIGHUP and exceptions before the run ends;
+    # SIGUSR1 saves, and training continues.
     dict(type='mmstable.EmergencyCheckpointHook'),
     # With several ranks: when one fails, all end within seconds.
     dict(type='mmstable.RankFailureHook'),
