@@ -44,6 +44,7 @@ FOREIGN = {
     '_non_persistent_buffers_set',
     '_orig_mod',
     '_params',
+    '_set_SIGCHLD_handler',
     '_step_supports_amp_scaling',
     '_untyped_storage',
     '_utils',

@@ -75,7 +75,8 @@ class _Shielded(multiprocessing.process.BaseProcess):
 
 def _terminate(popen: Any) -> None:
     """What ``terminate`` does, and more if the process is stuck."""
-    popen._send_signal(signal.SIGTERM)
+    if popen.poll() is None:
+        os.kill(popen.pid, signal.SIGTERM)
     if popen.wait(timeout=_PATIENCE) is None:
         popen.kill()
 
