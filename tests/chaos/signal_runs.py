@@ -97,7 +97,7 @@ _base_ = ['{root}/configs/_base_/default_runtime.py']
 custom_imports = dict(imports=['signal_module'])
 model = dict(type='SignalModel')
 loader = dict(
-    batch_size=3, num_workers={workers}, persistent_workers={persistent},
+    batch_size=3, num_workers={workers},
     dataset=dict(type='SignalData'),
     collate_fn=dict(type='default_collate'))
 train_dataloader = dict(
@@ -128,12 +128,10 @@ class Variant:
     loop: str = 'iter'
     workers: int = 0
     window: int = 1
-    persistent: bool = False
     length: int = 40
 
     def __str__(self) -> str:
-        kept = '_persistent' if self.persistent else ''
-        return f'{self.loop}_{self.workers}workers{kept}_{self.window}window'
+        return f'{self.loop}_{self.workers}workers_{self.window}window'
 
     def config(self) -> str:
         """The config file."""
@@ -151,7 +149,6 @@ class Variant:
         return CONFIG.format(
             root=ROOT,
             workers=self.workers,
-            persistent=self.persistent,
             window=self.window,
             loop=loop,
             by_epoch=self.loop == 'epoch',

@@ -20,13 +20,11 @@ from tests.chaos.signal_runs import (
 )
 
 VARIANTS = [
-    Variant(loop, workers, window, persistent)
+    Variant(loop, workers, window)
     for loop in ('iter', 'epoch')
-    for workers, persistent in ((0, False), (2, False), (2, True))
+    for workers in (0, 2)
     for window in (1, 3)
 ]
-# Resuming with persistent workers is not exact.
-VARIANTS = [one for one in VARIANTS if not one.persistent]
 
 
 @pytest.mark.parametrize(
@@ -99,7 +97,7 @@ def test_a_worker_that_dies_harms_no_step_and_no_save(tmp_path):
     run.wait_for_iteration(4)
     os.kill(children(run.process.pid)[-1], signal.SIGKILL)
     assert run.finish() == 1, run.text[-3000:]
-    assert 'DataLoader worker' in run.text
+    # Whatever torch has to say of it: its last batches are lost, too.
     assert 'The state before it is saved in' in run.text
     (done,) = run.emergencies()
     assert_same_state(
@@ -169,8 +167,8 @@ def test_sigusr1_saves_and_sighup_stops(plain):
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize('seed', range(5))
+@pytest.mark.parametrize('seed', range(2))
 @pytest.mark.parametrize('variant', VARIANTS, ids=str)
 def test_two_hundred_signals(tmp_path, variant, seed):
-    """8 variants, 5 seeds, 5 signals: `pytest -m soak -n 2` in minutes."""
-    storm(tmp_path, variant, signals=5, rng=random.Random(seed))
+    """8 variants, 2 seeds, 13 signals: 10 minutes with `-n 2`, 2 cores."""
+    storm(tmp_path, variant, signals=13, rng=random.Random(seed))
