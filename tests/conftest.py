@@ -49,3 +49,13 @@ def capture_log():
         logger.removeHandler(handler)
 
     return capture
+
+
+@pytest.fixture(autouse=True)
+def no_repeats():
+    """A test has nothing to do with the signals of the one before."""
+    from mmstable.checkpoint import stop_signal
+
+    yield
+    if stop_signal._retired is not None:
+        stop_signal._retired._restore()

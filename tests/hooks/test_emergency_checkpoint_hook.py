@@ -70,11 +70,10 @@ def handlers():
 
 
 @pytest.fixture(autouse=True)
-def no_repeats():
-    """A test has nothing to do with the signals of the one before."""
+def not_below_nohup():
+    previous = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     yield
-    if stop_signal._retired is not None:
-        stop_signal._retired._restore()
+    signal.signal(signal.SIGHUP, previous)
 
 
 @pytest.mark.parametrize('name', ['SIGTERM', 'SIGHUP', 'SIGINT'])
