@@ -195,6 +195,10 @@ def torchrun(ranks: int = 2) -> list[str]:
     ]
 
 
+def _listen_to_sighup() -> None:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
 class Run:
     """A run in a process group of its own.
 
@@ -224,7 +228,7 @@ class Run:
             text=True,
             start_new_session=True,
             # The tests may run below `nohup`.
-            preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),
+            preexec_fn=_listen_to_sighup,  # noqa: PLW1509
         )
         self.text = ''
 
