@@ -181,7 +181,7 @@ def test_a_signal_is_obeyed(tmp_path):
     class Stop(Hook):
         def before_train_iter(self, runner, batch_idx, data_batch=None):
             if runner.iter + 1 == 7:
-                os.kill(os.getpid(), signal.SIGUSR1)
+                os.kill(os.getpid(), signal.SIGTERM)
 
     with pytest.raises(StoppedBySignal):
         train(
