@@ -79,5 +79,6 @@ class StoppedBySignal(MMStableError):
 
     def __init__(self, name: str, number: int) -> None:
         super().__init__(f'stopped by {name}')
+        self.name = name
         # As a shell reports a process that a signal has ended.
         self.exit_code = 128 + number

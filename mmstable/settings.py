@@ -117,6 +117,15 @@ def mapping(owner: str, name: str, value: Any) -> dict[str, Any]:
     return dict(value or {})
 
 
+def overriding(value: Mapping[str, Any]) -> dict[str, Any]:
+    """A dict of a config that may replace another value of its base.
+
+    mmengine asks for ``_delete_=True`` in it then, and leaves that key in if
+    the base had no such value.
+    """
+    return {k: v for k, v in value.items() if k != '_delete_'}
+
+
 def known_settings(
     owner: str, given: Iterable[str], known: Collection[str]
 ) -> None:

@@ -25,6 +25,7 @@ def no_language(monkeypatch):
     from mmstable.messages import language
 
     monkeypatch.setattr(language, '_chosen', None)
+    monkeypatch.setattr(language, '_preferred', None)
     monkeypatch.delenv(language.VARIABLE, raising=False)
 
 

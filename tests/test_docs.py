@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from mmstable.cli.config_file import load_config
+from mmstable.numerics.clip_settings import parse_clip_grad
+from mmstable.numerics.scale_policy import ScalePolicy
 from mmstable.registry import HOOKS, OPTIM_WRAPPERS
 from tests.some_files import some_files
 from tests.toys import Sabotage, toy_runner
@@ -21,8 +23,10 @@ PAGES = sorted(
 BASE = """
 model = dict(type='Model')
 optim_wrapper = dict(
-    type='OptimWrapper', optimizer=dict(type='SGD', lr=0.1))
+    type='OptimWrapper', optimizer=dict(type='SGD', lr=0.1){more})
 """
+# The second as the schedules of mmseg have it.
+CLIPS = ['', ', clip_grad=None', ', clip_grad=dict(max_norm=1)']
 
 
 def blocks(page, language='python'):
@@ -42,15 +46,19 @@ def page_of(value):
     return str(value) if isinstance(value, Path) else ''
 
 
+@pytest.mark.parametrize('clip', CLIPS)
 @pytest.mark.parametrize(('page', 'block'), CONFIGS, ids=page_of)
-def test_configs_load_and_name_what_exists(tmp_path, page, block):
-    (tmp_path / 'my_config.py').write_text(BASE)
+def test_configs_load_and_name_what_exists(tmp_path, page, block, clip):
+    (tmp_path / 'my_config.py').write_text(BASE.replace('{more}', clip))
     path = tmp_path / 'shown.py'
     path.write_text(block, encoding='utf-8')
     cfg = load_config(str(path))
     wrapper = cfg.optim_wrapper.type
     if wrapper.startswith('mmstable.'):
         assert OPTIM_WRAPPERS.get(wrapper.partition('.')[2]) is not None
+        parse_clip_grad(cfg.optim_wrapper.get('clip_grad'))
+        scale = cfg.optim_wrapper.get('loss_scale', 'dynamic')
+        assert ScalePolicy.from_config(scale)
     for hook in cfg.get('custom_hooks', []):
         settings = dict(hook)
         assert HOOKS.get(settings.pop('type').partition('.')[2])(**settings)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
 import os
-from collections.abc import Sequence
 from typing import Any
 
-from mmengine.config import Config, ConfigDict, DictAction
+from mmengine.config import Config, ConfigDict
 
 from mmstable.errors import UsageError
-from mmstable.settings import did_you_mean
+from mmstable.messages import say as message
 
 # What `--amp` replaces. Other types carry logic of their own.
 _PLAIN_WRAPPERS = (
@@ -21,51 +19,7 @@ _PLAIN_WRAPPERS = (
 )
 _SAFE_AMP = 'mmstable.SafeAmpOptimWrapper'
 _QUEUED = 'mmstable.QueuedVisBackend'
-
-
-def read_options(words: Sequence[str]) -> dict[str, Any]:
-    """Read ``--cfg-options`` as mmengine does.
-
-    Args:
-        words (Sequence[str]): Each ``KEY=VALUE``.
-
-    Returns:
-        dict: From dotted names to values.
-    """
-    for word in words:
-        if not word.partition('=')[0].strip() or '=' not in word:
-            raise UsageError(f"--cfg-options takes KEY=VALUE, got '{word}'.")
-    read = argparse.Namespace()
-    try:
-        DictAction([], 'options')(argparse.ArgumentParser(), read, words)
-    except AssertionError as error:
-        raise UsageError(f'--cfg-options: {error}.') from error
-    return read.options
-
-
-def merge_options(
-    cfg: Config, options: dict[str, Any], allow_new: bool = False
-) -> None:
-    """Apply ``--cfg-options``.
-
-    Args:
-        cfg (Config): The config to change.
-        options (dict): From dotted names to values.
-        allow_new (bool): Whether top-level names may be new.
-            Defaults to False.
-    """
-    for key in options:
-        top = key.partition('.')[0]
-        # A new top-level name is most likely a slip of the keyboard.
-        if top not in cfg and '.' in key and not allow_new:
-            raise UsageError(
-                f"--cfg-options: the config has no '{top}', needed by "
-                f"'{key}'.{did_you_mean(top, cfg.keys())}"
-            )
-    try:
-        cfg.merge_from_dict(options)
-    except (KeyError, TypeError, IndexError, AssertionError) as error:
-        raise UsageError(f'--cfg-options: {error}') from error
+_DTYPES = {'fp16': 'float16', 'bf16': 'bfloat16'}
 
 
 def set_work_dir(cfg: Config, work_dir: str | None, config: str) -> None:
@@ -77,28 +31,44 @@ def set_work_dir(cfg: Config, work_dir: str | None, config: str) -> None:
         cfg.work_dir = os.path.join('work_dirs', name)
 
 
-def enable_amp(cfg: Config) -> None:
-    """Turn the config's optimizer wrapper into the safe mixed one."""
+def enable_amp(cfg: Config, precision: str = 'auto') -> None:
+    """Turn the config's optimizer wrapper into the safe mixed one.
+
+    Args:
+        cfg (Config): The config to change.
+        precision (str): 'fp16', 'bf16', or 'auto' for what the config says,
+            or else the wrapper's default. Defaults to 'auto'.
+    """
     wrapper = cfg.get('optim_wrapper')
     if wrapper is None:
-        raise UsageError('--amp: the config has no `optim_wrapper`.')
+        raise UsageError(message('options.amp_without_wrapper'))
     if 'constructor' in wrapper and 'optimizer' not in wrapper:
         for value in wrapper.values():
             if isinstance(value, dict) and 'optimizer' in value:
-                _make_safe_amp(value)
+                _make_safe_amp(value, precision)
     else:
-        _make_safe_amp(wrapper)
+        _make_safe_amp(wrapper, precision)
 
 
-def _make_safe_amp(wrapper: ConfigDict) -> None:
+def _make_safe_amp(wrapper: ConfigDict, precision: str) -> None:
     kind = wrapper.get('type', 'OptimWrapper')
     name = kind if isinstance(kind, str) else kind.__name__
     if name.rpartition('.')[2] not in _PLAIN_WRAPPERS:
+        known = _PLAIN_WRAPPERS
         raise UsageError(
-            '--amp: `optim_wrapper.type` must be one of '
-            f"{', '.join(_PLAIN_WRAPPERS)}, got '{name}'."
+            message('options.amp_wrapper', known=known, name=name)
         )
     wrapper.type = _SAFE_AMP
+    if precision in _DTYPES:
+        wrapper.dtype = _DTYPES[precision]
+
+
+def scale_learning_rate(cfg: Config) -> None:
+    """Let mmengine fit the learning rate to the batch size of all ranks."""
+    settings = cfg.get('auto_scale_lr') or {}
+    if 'base_batch_size' not in settings:
+        raise UsageError(message('options.no_base_batch_size'))
+    cfg.auto_scale_lr.enable = True
 
 
 def set_seed(cfg: Config, seed: int | None, deterministic: bool) -> None:
@@ -143,7 +113,7 @@ def _queued(backend: Any) -> Any:
 
 
 # Hooks of mmengine, which it drops by itself.
-_OWN_HOOKS = (
+OWN_HOOKS = (
     'runtime_info',
     'timer',
     'sampler_seed',
@@ -160,7 +130,7 @@ def drop_absent_hooks(cfg: Config) -> None:
     """
     hooks = cfg.get('default_hooks') or {}
     for name in [n for n in hooks if hooks[n] is None]:
-        if name not in _OWN_HOOKS:
+        if name not in OWN_HOOKS:
             hooks.pop(name)
 
 

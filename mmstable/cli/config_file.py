@@ -12,16 +12,16 @@ from mmstable.cli.pkg_resources_fallback import pkg_resources_available
 from mmstable.cli.plain_yaml import plain_yaml
 from mmstable.cli.suggest import near_files
 from mmstable.errors import UsageError
+from mmstable.messages import say as message
 
 
 def check_config_path(path: str) -> None:
     """Refuse a path that is no config file."""
     if not os.path.isfile(path):
-        raise UsageError(f"no config file '{path}'.{near_files(path)}")
+        hint = near_files(path)
+        raise UsageError(message('config.no_file', path=path, hint=hint))
     if os.path.splitext(path)[1] not in ('.py', '.json', '.yaml', '.yml'):
-        raise UsageError(
-            f"a config is a .py, .json, .yaml or .yml file, got '{path}'."
-        )
+        raise UsageError(message('config.wrong_suffix', path=path))
 
 
 def load_config(path: str, import_modules: bool = True) -> Config:
@@ -48,14 +48,12 @@ def load_config(path: str, import_modules: bool = True) -> Config:
 def _explain(path: str, error: Exception) -> str:
     culprit = os.path.normpath(_file_being_read(error) or path)
     if isinstance(error, FileNotFoundError) and not os.path.exists(culprit):
-        return f"'{path}' needs '{culprit}', which does not exist." + (
-            near_files(culprit)
+        hint = near_files(culprit)
+        return message(
+            'config.missing_base', path=path, base=culprit, hint=hint
         )
     if isinstance(error, FileNotFoundError) and '.mim' in str(error):
-        return (
-            f"'{path}' has a base 'mmstable::...', which needs an installed "
-            "package: run 'pip install -e .' in the checkout first."
-        )
+        return message('config.not_installed', path=path)
     if isinstance(error, SyntaxError):
         return f'{culprit}:{error.lineno}: {error.msg}'
     text = ' '.join(str(error).split())

@@ -2,33 +2,20 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import traceback
+from typing import Any
 
 from mmengine import registry as root
-from mmengine.config import Config
 from mmengine.registry import Registry
 
-from mmstable.loops.batch_checks import check_batch_size, check_counts
-from mmstable.settings import did_you_mean
+from mmstable.cli.suggest import did_you_mean
+from mmstable.messages import say as message
 
 _UNREGISTERED = re.compile(r'(\S+) is not in the (\S+)::(.+?) registry')
-
-
-def refuse_impossible_batches(cfg: Config) -> None:
-    """Raise for what is wrong whatever loop and wrapper are used."""
-    for setting in ('train_dataloader', 'val_dataloader', 'test_dataloader'):
-        check_batch_size(cfg.get(setting), setting)
-    iterations = (cfg.get('train_cfg') or {}).get('max_iters')
-    wrappers = {'optim_wrapper': cfg.get('optim_wrapper')}
-    wrappers.update(
-        (f'optim_wrapper.{name}', value)
-        for name, value in (wrappers['optim_wrapper'] or {}).items()
-    )
-    for setting, wrapper in wrappers.items():
-        if isinstance(wrapper, dict) and isinstance(iterations, int):
-            counts = wrapper.get('accumulative_counts')
-            check_counts(setting, counts, iterations)
+_UNEXPECTED = re.compile("unexpected keyword argument '(.+?)'")
+_NO_TYPE = re.compile(r'must contain the key "type", but got (.*)', re.S)
 
 
 def explain_mistake(error: Exception) -> str | None:
@@ -41,29 +28,30 @@ def explain_mistake(error: Exception) -> str | None:
         str or None: None if the config is not to blame.
     """
     if isinstance(error, KeyError):
-        return _explain_unregistered(str(error))
+        return _explain_key_error(str(error.args[0]) if error.args else '')
     if isinstance(error, TypeError) and _refused_arguments(error):
-        return f'the config has a wrong argument: {error}.'
+        hint = _suggest_argument(error)
+        return message('mistake.argument', error=error, hint=hint)
     if isinstance(error, (TypeError, ValueError)) and _is_ours(error):
-        return f'the config has a wrong setting: {error}'
+        return message('mistake.setting', error=error)
     if 'end should be larger than begin' in str(error):
-        return (
-            f'param_scheduler: {error}. Is the warm-up longer than the '
-            'training (train_cfg)?'
-        )
+        return message('mistake.warmup', error=error)
     return None
 
 
-def _explain_unregistered(message: str) -> str | None:
-    found = _UNREGISTERED.search(message)
+def _explain_key_error(text: str) -> str | None:
+    found = _NO_TYPE.search(text)
+    if found is not None:
+        what = found.group(1).rpartition('\n')[0] or found.group(1)
+        return message('mistake.no_type', path=what, hint='')
+    found = _UNREGISTERED.search(text)
     if found is None:
         return None
     name, scope, kind = found.groups()
     name = name.strip('\'"')
-    known = _registered_names(kind)
-    return (
-        f"the config asks for the {kind} '{name}', which is not registered "
-        f"in scope '{scope}'.{did_you_mean(name, known)}"
+    hint = did_you_mean(name, _registered_names(kind))
+    return message(
+        'mistake.unregistered', kind=kind, name=name, scope=scope, hint=hint
     )
 
 
@@ -93,6 +81,37 @@ def _is_ours(error: Exception) -> bool:
 
 
 def _refused_arguments(error: TypeError) -> bool:
-    """Whether the call itself failed, rather than something inside it."""
-    frames = traceback.extract_tb(error.__traceback__)
-    return bool(frames) and frames[-1].name == 'build_from_cfg'
+    """Whether the call itself failed, rather than something inside it.
+
+    Also if a class has passed an argument on to its base.
+    """
+    names = [f.name for f in traceback.extract_tb(error.__traceback__)]
+    while names and names[-1] == '__init__' and _UNEXPECTED.search(str(error)):
+        names.pop()
+    return bool(names) and names[-1] == 'build_from_cfg'
+
+
+def _suggest_argument(error: TypeError) -> str:
+    """What a misspelt argument was meant to be, if that can be told."""
+    found = _UNEXPECTED.search(str(error))
+    built = None
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        if frame.f_code.co_name == 'build_from_cfg':
+            built = frame.f_locals.get('obj_cls')
+    if found is None or built is None:
+        return ''
+    return did_you_mean(found.group(1), _arguments_of(built))
+
+
+def _arguments_of(built: Any) -> set[str]:
+    """The arguments of a class, and those that it passes on to its bases."""
+    names: set[str] = set()
+    for one in inspect.getmro(built) if inspect.isclass(built) else [built]:
+        try:
+            parameters = inspect.signature(one).parameters.values()
+        except (TypeError, ValueError):
+            break
+        names |= {p.name for p in parameters}
+        if all(p.kind is not p.VAR_KEYWORD for p in parameters):
+            break
+    return names

@@ -8,7 +8,7 @@ from typing import Any
 from mmengine.config import Config
 
 from mmstable.cli.base_files import plain_settings
-from mmstable.cli.config_edits import merge_options
+from mmstable.cli.config_options import merge_options
 from mmstable.errors import UsageError
 from mmstable.legacy.config import OLD_KEYS, Weight, translate
 from mmstable.legacy.config.keys import old_keys_of
@@ -47,10 +47,7 @@ def modernize(
     merge_options(cfg, after)
     loop = cfg.get('train_cfg') or {}
     if not any(key in loop for key in ('type', 'max_epochs', 'max_iters')):
-        raise UsageError(
-            'nothing in the config says how long to train: mmcv has `runner` '
-            'or `total_epochs` for it.'
-        )
+        raise UsageError(message('mistake.no_length'))
     return cfg
 
 
@@ -60,11 +57,7 @@ def _translate(cfg: Config, say: Callable[[str], None]) -> Config:
     translation = translate(plain_settings(cfg))
     serious = translation.of_weight(Weight.SERIOUS)
     if serious:
-        raise UsageError(
-            'this config has keys of mmcv 1.x that cannot be translated, so '
-            f'it would train differently: {"; ".join(map(str, serious))}. '
-            "'mmstable upgrade OLD.py -o NEW.py' translates the rest."
-        )
+        raise UsageError(message('legacy.serious', findings=serious))
     say(message('legacy.translated'))
     for line in translation.summary():
         say(f'  {line}')

@@ -8,10 +8,13 @@ from collections.abc import Sequence
 
 from mmstable.cli.command import Command, find_commands, say
 from mmstable.cli.parser import Parser
+from mmstable.cli.suggest import did_you_mean
 from mmstable.distributed.launchers import rank_of
 from mmstable.errors import MMStableError
+from mmstable.messages import LANGUAGES
+from mmstable.messages import say as message
+from mmstable.messages.language import prefer_language
 from mmstable.registration import register_all
-from mmstable.settings import did_you_mean
 from mmstable.version import __version__
 
 # What a shell reports for a program that Ctrl-C has ended.
@@ -28,11 +31,24 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     commands = find_commands()
     try:
+        _listen_for_language(words)
         args = _parse(commands, words or ['--help'])
     except SystemExit as stop:
         # argparse has said why.
         return int(stop.code or 0)
     return _run(commands[args.command], args)
+
+
+def _listen_for_language(words: list[str]) -> None:
+    """Speak the right language before the command line is understood."""
+    asked = [b for a, b in zip(words, words[1:]) if a == '--lang']
+    asked += [w.partition('=')[2] for w in words if w.startswith('--lang=')]
+    known = [lang for lang in asked if lang in LANGUAGES]
+    try:
+        prefer_language(known[-1] if known else None)
+    except MMStableError:
+        # Told as soon as a command is run; `--help` works without.
+        return
 
 
 def _parse(
@@ -50,35 +66,47 @@ def _parse(
             name, help=command.help, description=f'{command.help}.'
         )
         command.add_arguments(parsers[name])
+        parsers[name].add_argument(
+            '--lang',
+            choices=LANGUAGES,
+            help='the language of all lines; that of the config or of '
+            'MMSTABLE_LANG by default',
+        )
     if not words[0].startswith('-') and words[0] not in commands:
+        hint = did_you_mean(words[0], commands)
         parser.error(
-            f"no command '{words[0]}', there is {', '.join(commands)}."
-            f'{did_you_mean(words[0], commands)}'
+            message(
+                'cli.no_command',
+                name=words[0],
+                commands=list(commands),
+                hint=hint,
+            )
         )
     args, unknown = parser.parse_known_args(words)
     if unknown:
         # By the parser of the command, which has the better `--help`.
-        parsers.get(args.command, parser).error(
-            f'unrecognized arguments: {" ".join(unknown)}'
-        )
+        mine = parsers.get(args.command, parser)
+        hint = did_you_mean(unknown[0].partition('=')[0], mine.options())
+        mine.error(message('cli.unrecognized', words=unknown, hint=hint))
     if args.command is None:
-        parser.error('a command is missing')
+        parser.error(message('cli.missing_command'))
     args.words = words[words.index(args.command) + 1 :]
     return args
 
 
 def _run(command: Command, args: argparse.Namespace) -> int:
     try:
+        prefer_language(args.lang)
         if command.reads_config:
             register_all()
             _import_from_working_folder()
         return command.run(args)
     except MMStableError as error:
-        say(command.name, f'error: {error}')
+        say(command.name, message('cli.error', error=error))
         return error.exit_code
     except KeyboardInterrupt:
         if rank_of(getattr(args, 'launcher', 'none')) == 0:
-            say(command.name, 'interrupted')
+            say(command.name, message('cli.interrupted'))
         return _EXIT_INTERRUPTED
 
 

@@ -6,6 +6,7 @@ import argparse
 from typing import Any, NoReturn
 
 from mmstable.errors import UsageError
+from mmstable.messages import say
 
 
 class Parser(argparse.ArgumentParser):
@@ -21,7 +22,9 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Refuse the command line."""
-        self.exit(
-            UsageError.exit_code,
-            f'{self.prog}: error: {message} (see --help)\n',
-        )
+        text = say('cli.error', error=say('cli.see_help', error=message))
+        self.exit(UsageError.exit_code, f'{self.prog}: {text}\n')
+
+    def options(self) -> list[str]:
+        """The options that it knows."""
+        return list(self._option_string_actions)

@@ -1,10 +1,22 @@
-"""Which file did the user probably mean?"""
+"""Which word, or which file, did the user probably mean?"""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 
-from mmstable.settings import did_you_mean, nearest
+from mmstable.messages import say as message
+from mmstable.settings import nearest
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """A sentence with the nearest words, or nothing at all."""
+    return suggest(nearest(word, known))
+
+
+def suggest(words: list[str]) -> str:
+    """A sentence that offers these words, or nothing without any."""
+    return message('cli.did_you_mean', words=words) if words else ''
 
 
 def near_files(path: str) -> str:

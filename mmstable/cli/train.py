@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import Callable
+from typing import Any, Callable
 
 import torch
 from mmengine.config import Config
@@ -17,11 +17,10 @@ from mmengine.runner import Runner
 
 from mmstable.cli import config_edits as edits
 from mmstable.cli.command import say as say_for
+from mmstable.cli.config_checks import check_config, check_work_dir
 from mmstable.cli.config_file import check_config_path, load_config
-from mmstable.cli.config_mistakes import (
-    explain_mistake,
-    refuse_impossible_batches,
-)
+from mmstable.cli.config_mistakes import explain_mistake
+from mmstable.cli.config_options import read_options
 from mmstable.cli.legacy_config import modernize
 from mmstable.cli.resume import apply_start, choose_start, folders_of
 from mmstable.cli.resume_command import (
@@ -37,6 +36,8 @@ from mmstable.distributed.join_ranks import (
 )
 from mmstable.distributed.launchers import rank_of
 from mmstable.errors import StoppedBySignal, TrainingDiverged, UsageError
+from mmstable.messages import say as message
+from mmstable.messages.language import choose_language
 
 
 def train(args: argparse.Namespace) -> int:
@@ -57,12 +58,12 @@ def train(args: argparse.Namespace) -> int:
             apply_start(cfg, choose_start(cfg, args, say), args)
             _build_and_train(cfg)
     except StoppedBySignal as stop:
-        say(f'{stop}; the command to resume is above')
+        say(message('train.stopped', signal=stop.name))
         return stop.exit_code
     except ReportedByRankZero as echo:
         return echo.exit_code
     except TrainingDiverged as error:
-        say(f'error: diverged; the reason is above, and in {error.file}')
+        say(message('train.diverged', file=error.file))
         return error.exit_code
     return 0
 
@@ -72,7 +73,9 @@ def _prepare(args: argparse.Namespace, say: Callable[[str], None]) -> Config:
     check_config_path(args.config)
     _choose_gpus(args.gpu_ids, args.launcher, say)
     cfg = edit_config(load_config(args.config), args, say)
-    refuse_impossible_batches(cfg)
+    check_config(cfg)
+    check_work_dir(cfg.work_dir)
+    choose_language(_hooks_of(cfg))
     # For the hook that tells how to resume.
     cfg.resume_command = resume_command(
         launch_command(cfg.launcher, os.environ, program_of(sys.argv[0])),
@@ -100,17 +103,24 @@ def edit_config(
     cfg: Config, args: argparse.Namespace, say: Callable[[str], None]
 ) -> Config:
     """Translate ``cfg`` if it is old, and apply the command line."""
-    cfg = modernize(cfg, edits.read_options(args.cfg_options or []), say)
+    cfg = modernize(cfg, read_options(args.cfg_options or []), say)
     edits.set_work_dir(cfg, args.work_dir, args.config)
     edits.set_seed(cfg, args.seed, args.deterministic)
-    if args.amp:
-        edits.enable_amp(cfg)
+    if args.amp is not None:
+        edits.enable_amp(cfg, args.amp)
+    if args.auto_scale_lr:
+        edits.scale_learning_rate(cfg)
     if args.no_validate:
         edits.disable_validation(cfg)
     edits.drop_absent_hooks(cfg)
     edits.guard_vis_backends(cfg)
     cfg.launcher = args.launcher
     return cfg
+
+
+def _hooks_of(cfg: Config) -> list[Any]:
+    hooks = cfg.get('default_hooks') or {}
+    return [*hooks.values(), *(cfg.get('custom_hooks') or [])]
 
 
 def _build_and_train(cfg: Config) -> None:
@@ -135,9 +145,9 @@ def _choose_gpus(
     # Read by CUDA when it starts, so this comes before anything uses it.
     os.environ['CUDA_VISIBLE_DEVICES'] = ','.join(map(str, gpu_ids))
     if not torch.cuda.is_available():
-        say(f'--gpu-ids {gpu_ids}: no such GPU here, the option is ignored')
+        say(message('options.gpus_ignored', ids=str(gpu_ids)))
     elif launcher == 'none' and len(gpu_ids) > 1:
-        say('only the first of --gpu-ids is used without --launcher')
+        say(message('options.one_gpu'))
 
 
 def _say_nothing(text: str) -> None:

@@ -18,6 +18,7 @@ from mmstable.errors import UsageError
 from mmstable.legacy.config import Translation, Weight, translate
 from mmstable.legacy.config.difference import difference
 from mmstable.legacy.config.render import render
+from mmstable.messages import say as message
 from mmstable.messages.printable import printable
 
 
@@ -33,7 +34,7 @@ def upgrade(path: str, output: str | None) -> int:
     _report(path, translation)
     _write(output, text)
     if translation.of_weight(Weight.LEFT, Weight.SERIOUS):
-        _say(f'some settings have no counterpart (exit {EXIT_INCOMPLETE})')
+        _say(message('upgrade.incomplete', code=EXIT_INCOMPLETE))
         return EXIT_INCOMPLETE
     return 0
 
@@ -42,19 +43,16 @@ def _load(path: str) -> Config:
     # What it imports is code for mmcv 1.x, as a rule, and not needed here.
     cfg = load_config(path, import_modules=False)
     if cfg.get('custom_imports'):
-        _say(
-            f'{path}: `custom_imports` is not imported; hooks from there are '
-            'not known'
-        )
+        _say(message('upgrade.not_imported', path=path))
     return cfg
 
 
 def _text(path: str, output: str | None, translation: Translation) -> str:
     if output is not None and not output.endswith('.py'):
-        raise UsageError(f"the new config is a .py file, got '{output}'.")
+        raise UsageError(message('upgrade.not_python', path=output))
     target = os.path.dirname(output if output is not None else path)
     if not os.path.isdir(target or '.'):
-        raise UsageError(f"there is no folder '{target}' to write to.")
+        raise UsageError(message('upgrade.no_folder', path=target))
     if not translation.changed and path.endswith('.py'):
         return _unchanged(path, target)
     bases = new_bases(path, translation.settings)
@@ -71,10 +69,7 @@ def _unchanged(path: str, target: str) -> str:
     if direct_bases(path) and not os.path.samefile(
         target or '.', os.path.dirname(path) or '.'
     ):
-        raise UsageError(
-            f"'{path}' is new already, and its `_base_` is found from its "
-            'own folder only: use it as it is.'
-        )
+        raise UsageError(message('upgrade.bound_to_folder', path=path))
     return Path(path).read_text(encoding='utf-8')
 
 
@@ -90,19 +85,20 @@ def _write(output: str | None, text: str) -> None:
     try:
         replace_text(Path(output), text)
     except OSError as error:
-        raise UsageError(f"cannot write '{output}': {error}") from error
-    _say(f'written to {output}')
+        text = message('upgrade.cannot_write', path=output, error=error)
+        raise UsageError(text) from error
+    _say(message('upgrade.written', path=output))
 
 
 def _report(path: str, translation: Translation) -> None:
     if not translation.changed:
-        _say(f'{path} has no keys of mmcv 1.x, nothing to translate')
+        _say(message('upgrade.nothing', path=path))
         return
-    _say(f'{path}: translated from mmcv 1.x', translation.summary())
+    _say(message('upgrade.translated', path=path), translation.summary())
     for weight, title in (
-        (Weight.NOTE, 'worth knowing'),
-        (Weight.LEFT, 'without counterpart'),
-        (Weight.SERIOUS, 'would train differently, to be resolved by you'),
+        (Weight.NOTE, message('upgrade.notes')),
+        (Weight.LEFT, message('upgrade.left')),
+        (Weight.SERIOUS, message('upgrade.serious')),
     ):
         found = translation.of_weight(weight)
         if found:

@@ -1,8 +1,8 @@
 """Which language does this run speak?
 
-A hook's ``lang`` decides, or else the environment variable ``MMSTABLE_LANG``,
-or else it is English. It is chosen once, at the start of a run, for all that
-the run prints.
+The option ``--lang`` of the command line decides, or else a hook's ``lang``,
+or else the environment variable ``MMSTABLE_LANG``, or else it is English. It
+is chosen once, at the start of a run, for all that the run prints.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from mmstable.settings import one_of
 LANGUAGES = Message._fields
 VARIABLE = 'MMSTABLE_LANG'
 
+# By the command line, which wins over the hooks of a run.
+_preferred: str | None = None
 _chosen: str | None = None
 
 
@@ -32,11 +34,24 @@ def choose_language(hooks: Iterable[object]) -> None:
     anew, so that none inherits the language of the one before it.
 
     Args:
-        hooks (Iterable): Those of the run. The first that has a ``lang``
-            decides.
+        hooks (Iterable): Those of the run, or their configs. The first that
+            has a ``lang`` decides.
     """
     asked = (getattr(hook, 'lang', None) for hook in hooks)
-    use_language(next(filter(None, asked), None))
+    # A config may name a language that its hook is going to refuse.
+    use_language(next((lang for lang in asked if lang in LANGUAGES), None))
+
+
+def prefer_language(lang: str | None) -> None:
+    """Speak this language whatever the hooks of a run ask for.
+
+    Args:
+        lang (str, optional): One of :data:`LANGUAGES`; None to let them
+            choose.
+    """
+    global _preferred  # noqa: PLW0603
+    _preferred = lang
+    use_language(None)
 
 
 def use_language(lang: str | None) -> None:
@@ -44,10 +59,12 @@ def use_language(lang: str | None) -> None:
 
     Args:
         lang (str, optional): One of :data:`LANGUAGES`; None for that of the
-            environment.
+            environment. That of the command line wins over it.
     """
     global _chosen  # noqa: PLW0603
-    _chosen = _of_environment() if lang is None else lang
+    # What is wrong with the environment must be said in some language.
+    _chosen = LANGUAGES[0]
+    _chosen = _preferred or lang or _of_environment()
 
 
 def language() -> str:

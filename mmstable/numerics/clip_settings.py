@@ -22,6 +22,7 @@ from mmstable.settings import (
     names,
     number,
     one_of,
+    overriding,
 )
 
 Clip = Union[NormClip, ValueClip, UnitClip]
@@ -52,7 +53,7 @@ def parse_clip_grad(clip_grad: Mapping[str, Any] | None) -> Clip | None:
         raise TypeError(
             f'clip_grad: must be a dict or None, got {clip_grad!r}.'
         )
-    settings = dict(clip_grad)
+    settings = overriding(clip_grad)
     method = settings.pop('type', 'norm')
     one_of('clip_grad', 'type', method, ('norm', 'value'))
     # torch's choice of kernel; there is only one here.

@@ -8,7 +8,13 @@ from functools import partial
 from typing import Any, Callable
 
 from mmstable.messages import say
-from mmstable.settings import flag, integer, known_settings, number
+from mmstable.settings import (
+    flag,
+    integer,
+    known_settings,
+    number,
+    overriding,
+)
 
 
 @dataclass(frozen=True)
@@ -62,8 +68,9 @@ class ScalePolicy:
         if loss_scale == 'dynamic':
             return cls()
         if isinstance(loss_scale, Mapping):
-            known_settings('loss_scale', loss_scale, _CHECKS)
-            return cls(**_with_cap(loss_scale))
+            settings = overriding(loss_scale)
+            known_settings('loss_scale', settings, _CHECKS)
+            return cls(**_with_cap(settings))
         if isinstance(loss_scale, (int, float)):
             return cls(**_with_cap({'init_scale': loss_scale}))
         raise TypeError(

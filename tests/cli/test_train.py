@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from mmstable.cli.main import main
-from tests.cli.runs import ROOT, iterations, start
+from tests.cli.runs import ROOT, iterations, log_of, start
 from tests.toys import read_saved
 
 pytestmark = pytest.mark.usefixtures('in_project')
@@ -85,6 +85,39 @@ def test_amp_trains_with_the_safe_wrapper(
     assert code == 0
     log = ''.join(path.read_text() for path in tmp_path.rglob('*.log'))
     assert 'FP16 mixed precision enabled (loss_scale=64.0' in log
+
+
+@pytest.mark.parametrize(
+    ('words', 'line'),
+    [(['bf16'], 'BF16 mixed precision enabled'), (['fp16'], 'FP16'), ([], '')],
+)
+def test_amp_takes_a_precision(
+    tmp_path: Path, words: list[str], line: str
+) -> None:
+    work = ['--work-dir', str(tmp_path), '--amp', *words]
+    assert train(['config.py', *work]) == 0
+    assert line in log_of(tmp_path)
+
+
+def test_learning_rate_is_scaled_by_the_batch_size(tmp_path: Path) -> None:
+    options = ['--cfg-options', 'auto_scale_lr.base_batch_size=8']
+    work = ['--work-dir', str(tmp_path), '--auto-scale-lr']
+    assert train(['config.py', *work, *options]) == 0
+    saved = read_saved(tmp_path / 'iter_4.pth')['optimizer']['param_groups']
+    assert saved[0]['lr'] == pytest.approx(0.1 * 2 / 8)
+
+
+@pytest.mark.parametrize('clip', ['None', 'dict(max_norm=1)'])
+def test_an_option_below_none_is_set(
+    project: Path, tmp_path: Path, clip: str
+) -> None:
+    (project / 'clip.py').write_text(
+        f"_base_ = './config.py'\noptim_wrapper = dict(clip_grad={clip})\n"
+    )
+    options = ['--cfg-options', 'optim_wrapper.clip_grad.max_norm=20']
+    work = ['--work-dir', str(tmp_path), '--amp']
+    assert train(['clip.py', *work, *options]) == 0
+    assert 'clip max_norm=20' in log_of(tmp_path)
 
 
 def test_work_dir_is_named_after_the_config(project: Path) -> None:

@@ -78,7 +78,7 @@ def test_missing_checkpoint_is_suggested(
         (
             ['optim_wrapper.type=mmstable.SafeAmpOptimWrapper']
             + ['optim_wrapper.los_scale=2'],
-            "unexpected keyword argument 'los_scale'",
+            "unexpected keyword argument 'los_scale'. Did you mean loss_scale",
         ),
         (
             ['optim_wrapper.type=mmstable.SafeAmpOptimWrapper']
@@ -118,6 +118,87 @@ def test_wrong_setting_is_one_line(
     assert message in line
 
 
+@pytest.mark.parametrize(
+    ('setting', 'message'),
+    [
+        (
+            "optim_wrapper = dict(optimizer=dict(lr='0.01'))",
+            "`optim_wrapper.optimizer.lr` is the text '0.01': write 0.01 "
+            'without quotes.',
+        ),
+        (
+            "train_cfg = dict(max_iters='60')",
+            "`train_cfg.max_iters` is the text '60'",
+        ),
+        (
+            "param_scheduler = [dict(type='LinearLR', end='1e3')]",
+            "`param_scheduler.0.end` is the text '1e3'",
+        ),
+        (
+            "test_cfg = dict(type='TestLoop')",
+            'the config has test_cfg, but not test_dataloader, '
+            'test_evaluator: all of them are needed, or none',
+        ),
+        (
+            'default_hooks = dict(checkpoints=dict(interval=20))',
+            '`default_hooks.checkpoints` has no `type`, so nothing can be '
+            'built from it. Did you mean checkpoint?',
+        ),
+        (
+            'custom_hooks = [dict(interval=20)]',
+            "`{'interval': 20}` has no `type`",
+        ),
+        (
+            "custom_hooks = [dict(type='GradNanLoggerHook', lnag='en')]",
+            "unexpected keyword argument 'lnag'. Did you mean lang?",
+        ),
+    ],
+)
+def test_wrong_config_file_is_one_line(
+    project: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    setting: str,
+    message: str,
+) -> None:
+    (project / 'wrong.py').write_text(f"_base_ = './config.py'\n{setting}\n")
+    line = error_of(capsys, 'wrong.py', '--work-dir', str(tmp_path))
+    assert message in line
+
+
+def test_yaml_is_known_for_its_exponents(
+    project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (project / 'wrong.yaml').write_text(
+        '_base_: ./config.py\noptim_wrapper: {optimizer: {lr: 1e-4}}\n'
+    )
+    line = error_of(capsys, 'wrong.yaml', '--work-dir', str(tmp_path))
+    assert 'YAML takes 1e-4 for text, but 1.0e-4 for a number' in line
+
+
+def test_text_that_is_no_number_is_left_alone(
+    project: Path, tmp_path: Path
+) -> None:
+    (project / 'fine.py').write_text(
+        "_base_ = './config.py'\n"
+        "env_cfg = dict(dist_cfg=dict(backend='gloo', port='29500'))\n"
+        "optim_wrapper = dict(clip_grad=dict(max_norm=1, norm_type='inf'))\n"
+    )
+    assert main(['train', 'fine.py', '--work-dir', str(tmp_path)]) == 0
+
+
+@pytest.mark.parametrize(
+    ('below', 'reason'), [('', 'File exists'), ('/run', 'Not a directory')]
+)
+def test_a_file_is_no_work_dir(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], below: str, reason: str
+) -> None:
+    (tmp_path / 'file').touch()
+    path = f'{tmp_path}/file{below}'
+    line = error_of(capsys, 'config.py', '--work-dir', path)
+    assert line.endswith(f"the work dir '{path}' cannot be used: {reason}.")
+
+
 def test_misspelt_type_is_suggested(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -152,10 +233,32 @@ def test_misspelt_argument_is_one_line(
 @pytest.mark.parametrize(
     ('arguments', 'message'),
     [
+        (
+            ['config.py', '--cfg-options', 'max_iters=20'],
+            "nothing reads 'max_iters' at the top of a config, so it would "
+            'have no effect. Did you mean train_cfg.max_iters?',
+        ),
+        (
+            ['config.py', '--cfg-options', 'lr=0.1'],
+            'Did you mean optim_wrapper.optimizer.lr?',
+        ),
+        (
+            ['config.py', '--cfg-options', 'max_epochs=2'],
+            'Did you mean train_cfg.max_epochs?',
+        ),
+        (
+            ['config.py', '--cfg-options', 'load_form=x'],
+            'Did you mean load_from?',
+        ),
+        (['config.py', '--amp', 'fp8'], "invalid choice: 'fp8'"),
+        (['config.py', '--auto-scale-lr'], '`auto_scale_lr = dict(base_'),
         ([], 'the following arguments are required: config'),
         (['config.py', '--launcher', 'k8s'], 'invalid choice'),
         (['config.py', '--gpu-id', '-1'], '--gpu-id'),
-        (['config.py', '--wrok-dir', 'x'], 'unrecognized arguments'),
+        (
+            ['config.py', '--wrok-dir', 'x'],
+            'unrecognized arguments: --wrok-dir x. Did you mean --work-dir?',
+        ),
         (['config.py', '--resume', 'a', '--load-from', 'b'], 'not allowed'),
         (['config.py', '--cfg-options', 'lr'], "KEY=VALUE, got 'lr'"),
         (

@@ -2,9 +2,12 @@
 # chooses a preset in one line of its `_base_`, and wires it by these two:
 #   optim_wrapper = _base_.stability.optim_wrapper
 #   default_hooks = dict(guard=_base_.stability.guard)
+# `_delete_` lets a dict replace None, or a number, of the config before it.
 stability = dict(
     # Far above the norm of a healthy step: it cuts explosions only.
-    optim_wrapper=dict(clip_grad=dict(max_norm=35, norm_type=2)),
+    optim_wrapper=dict(
+        clip_grad=dict(_delete_=True, max_norm=35, norm_type=2)
+    ),
     guard=dict(
         type='mmstable.DivergenceGuardHook',
         # Ten bad steps in a row, or 5 % of 200, are more than bad luck.

@@ -3,9 +3,12 @@
 stability = dict(
     optim_wrapper=dict(
         # Near the norm of a healthy step: no single batch can throw it.
-        clip_grad=dict(max_norm=1.0, norm_type=2),
+        clip_grad=dict(_delete_=True, max_norm=1.0, norm_type=2),
         loss_scale=dict(
-            init_scale=256.0, growth_interval=4000, max_scale=8192.0
+            _delete_=True,
+            init_scale=256.0,
+            growth_interval=4000,
+            max_scale=8192.0,
         ),
     ),
     guard=dict(

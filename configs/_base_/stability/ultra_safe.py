@@ -4,9 +4,12 @@
 stability = dict(
     optim_wrapper=dict(
         # Below the norm of most steps: the direction counts, not the length.
-        clip_grad=dict(max_norm=0.3, norm_type=2),
+        clip_grad=dict(_delete_=True, max_norm=0.3, norm_type=2),
         loss_scale=dict(
-            init_scale=128.0, growth_interval=8000, max_scale=2048.0
+            _delete_=True,
+            init_scale=128.0,
+            growth_interval=8000,
+            max_scale=2048.0,
         ),
     ),
     guard=dict(

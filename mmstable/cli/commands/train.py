@@ -35,8 +35,17 @@ def _add_run_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         '--amp',
+        nargs='?',
+        const='auto',
+        choices=['auto', 'fp16', 'bf16'],
+        help='train in mixed precision with mmstable.SafeAmpOptimWrapper; '
+        'in fp16 if neither this nor the config says',
+    )
+    parser.add_argument(
+        '--auto-scale-lr',
         action='store_true',
-        help='train in mixed precision with mmstable.SafeAmpOptimWrapper',
+        help='scale the learning rate by the batch size of all ranks over '
+        'auto_scale_lr.base_batch_size of the config',
     )
     parser.add_argument(
         '--cfg-options',

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from mmstable.messages.catalogue import (
     checkpoints,
+    cli,
     data,
     fault_injection,
     guard,
@@ -25,4 +26,5 @@ CATALOGUE: dict[str, Message] = {
     **data.MESSAGES,
     **fault_injection.MESSAGES,
     **visualization.MESSAGES,
+    **cli.MESSAGES,
 }

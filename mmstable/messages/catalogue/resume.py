@@ -125,6 +125,13 @@ MESSAGES = {
         en='this config has keys of mmcv 1.x, translated for this run:',
         zh_cn='此配置含有 mmcv 1.x 的键，已为本次训练转换：',
     ),
+    'legacy.serious': Message(
+        en='this config has keys of mmcv 1.x that cannot be translated, so '
+        "it would train differently: {findings:; }. 'mmstable upgrade OLD.py "
+        "-o NEW.py' translates the rest.",
+        zh_cn='此配置中有无法转换的 mmcv 1.x 的键，训练结果会不同：'
+        "{findings:；}。'mmstable upgrade OLD.py -o NEW.py' 可转换其余部分。",
+    ),
     'legacy.without': Message(
         en='without counterpart, the training does without:',
         zh_cn='没有对应的设置，训练中不使用：',
