@@ -1,4 +1,4 @@
-"""Follow the schedule of the config instead of the checkpoint's."""
+"""Follow the config's learning rates, not those of the checkpoint."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _INITIAL = 'initial_'
 
 
 class ConfiguredSchedule:
-    """The schedule that the config asks for.
+    """The schedule that the config asks for, and the optimizer's settings.
 
     Args:
         runner (Runner): A runner that has built its schedule, but has not
@@ -26,6 +26,29 @@ class ConfiguredSchedule:
             name: [_start_values(group) for group in wrapper.param_groups]
             for name, wrapper in run_view.wrappers(runner).items()
         }
+
+    def differences(self, runner: Runner) -> list[str]:
+        """What the config says otherwise than a checkpoint that was loaded.
+
+        Each as 'lr 0.005 (0.01)', with the checkpoint's in brackets.
+        """
+        found: list[str] = []
+        wrappers = run_view.wrappers(runner)
+        for name, wrapper in wrappers.items():
+            prefix = f'{name}: ' if len(wrappers) > 1 else ''
+            known = set()
+            for group, values in zip(wrapper.param_groups, self._values[name]):
+                restored = _start_values(group)
+                for key, value in values.items():
+                    other = restored.get(key, value)
+                    if key.startswith(_INITIAL) or key in known:
+                        continue
+                    if not _are_equal(value, other):
+                        known.add(key)
+                        found.append(
+                            f'{prefix}{key} {_show(value)} ({_show(other)})'
+                        )
+        return found
 
     def move_to(self, runner: Runner) -> None:
         """Replace the runner's schedule by this, at its iteration."""
@@ -45,11 +68,39 @@ class ConfiguredSchedule:
 
 
 def _start_values(group: dict[str, Any]) -> dict[str, Any]:
-    values = {'lr': group['lr']}
+    """Its numbers, those that schedules change as they were at the start."""
+    values = {
+        key: value
+        for key, value in group.items()
+        if key == 'lr' or _is_numeric(value)
+    }
     for key, value in group.items():
         if key.startswith(_INITIAL):
             values[key] = values[key[len(_INITIAL) :]] = value
     return values
+
+
+def _is_numeric(value: Any) -> bool:
+    # Others choose how torch computes, not what.
+    items = value if isinstance(value, (tuple, list)) else [value]
+    return bool(items) and all(
+        isinstance(one, (int, float)) and not isinstance(one, bool)
+        for one in items
+    )
+
+
+def _are_equal(one: Any, other: Any) -> bool:
+    return _numbers(one) == _numbers(other)
+
+
+def _show(value: Any) -> str:
+    return ', '.join(f'{one:g}' for one in _numbers(value))
+
+
+def _numbers(value: Any) -> list[float]:
+    # Also a learning rate that is a tensor.
+    items = value if isinstance(value, (tuple, list)) else [value]
+    return [float(one) for one in items]
 
 
 def _repeat(runner: Runner) -> None:

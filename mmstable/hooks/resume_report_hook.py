@@ -35,9 +35,10 @@ class ResumeReportHook(Hook):
     Args:
         checkpoint (str, optional): What the report calls the checkpoint.
             Defaults to None.
-        override_lr_schedule (bool): Whether to follow the schedule of the
-            config, moved to where the run is, instead of the one in the
-            checkpoint. Defaults to False.
+        override_lr_schedule (bool): Whether to follow the learning rates,
+            other numbers of the optimizer and the schedule of the config,
+            moved to where the run is, instead of those in the checkpoint.
+            Defaults to False.
     """
 
     # After all that restore something.
@@ -89,15 +90,15 @@ class ResumeReportHook(Hook):
         if missing is None or runner.iter == 0:
             return
         rate = _rates(runner)
-        if self._configured is not None and (
-            self._override
-            or ('param_schedulers' in missing and runner.param_schedulers)
-        ):
-            self._configured.move_to(runner)
-            for hook in runner.hooks:
-                if isinstance(hook, SafeParamSchedulerHook):
-                    hook.clear_backlog()
-            rate = say('resume.moved_lr', lr=_rates(runner), before=rate)
+        if self._configured is not None:
+            moves = self._override or bool(
+                'param_schedulers' in missing and runner.param_schedulers
+            )
+            if 'optimizer' not in missing:
+                self._tell_changes(runner, self._configured, moves)
+            if moves:
+                self._move(runner, self._configured)
+                rate = say('resume.moved_lr', lr=_rates(runner), before=rate)
         where = {'iteration': runner.iter, 'last': runner.max_iters}
         facts = {
             'epoch': runner.epoch,
@@ -117,6 +118,23 @@ class ResumeReportHook(Hook):
         )
         if runner.iter >= runner.max_iters:
             runner.logger.warning(say('resume.finished', **where))
+
+    def _tell_changes(
+        self, runner: Runner, configured: ConfiguredSchedule, moves: bool
+    ) -> None:
+        changes = configured.differences(runner)
+        if changes:
+            line = say(
+                'resume.overridden' if moves else 'resume.kept',
+                changes=changes,
+            )
+            runner.logger.warning(line)
+
+    def _move(self, runner: Runner, configured: ConfiguredSchedule) -> None:
+        configured.move_to(runner)
+        for hook in runner.hooks:
+            if isinstance(hook, SafeParamSchedulerHook):
+                hook.clear_backlog()
 
 
 def _pad(text: str, width: int) -> str:

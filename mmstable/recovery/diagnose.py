@@ -11,6 +11,7 @@ from mmstable import run_view
 from mmstable.checkpoint.resume_hint import resume_command_for
 from mmstable.events import Intervention
 from mmstable.events.samples import read_lr, read_scale
+from mmstable.recovery.configured_lr import configured_lr
 from mmstable.recovery.diagnosis import FILE_NAME, Diagnosis
 from mmstable.recovery.guard_text import describe_stop, give_advice
 from mmstable.recovery.rollback import last_good_checkpoint
@@ -34,13 +35,15 @@ def diagnose(
     """
     good = last_good_checkpoint(runner, stop.since)
     path = None if good is None else str(good.path)
+    rate = configured_lr(runner)
     resume = None if path is None else resume_command_for(runner, path)
+    if resume is not None and rate is not None:
+        resume = f'{resume} {rate.halving_options}'
     wrappers = {
         name: {**counts.get(name, {}), **_rates_of(wrapper)}
         for name, wrapper in run_view.wrappers(runner).items()
     }
-    first = next(iter(wrappers.values()))
-    advice = give_advice(stop.fault, first['lr'])
+    advice = give_advice(stop.fault, rate)
     return Diagnosis(
         stop=stop,
         rollbacks=tuple(rollbacks),
@@ -53,6 +56,7 @@ def diagnose(
             rollback_count,
             advice,
             resume,
+            rate,
             str(run_view.stability_folder(runner) / FILE_NAME),
         ),
     )

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from mmstable.events import Action, Fault, Intervention
 from mmstable.messages import say
+from mmstable.recovery.configured_lr import ConfiguredRate
 
 
 def describe_intervention(
@@ -45,19 +46,21 @@ def describe_intervention(
     return say('guard.warn', incident=incident)
 
 
-def give_advice(fault: Fault, lr: float | None) -> list[str]:
+def give_advice(fault: Fault, rate: ConfiguredRate | None) -> list[str]:
     """What to change in the config.
 
     Args:
         fault (Fault): What the run suffered from.
-        lr (float, optional): The learning rate it had.
+        rate (ConfiguredRate, optional): The config's learning rate.
     """
-    if lr is None:
-        rate = say('guard.advice.lr')
+    if rate is None:
+        lower = say('guard.advice.lr')
     else:
-        rate = say('guard.advice.lr_was', lr=lr, half=lr / 2)
+        lower = say(
+            'guard.advice.lr_is', path=rate.path, lr=rate.lr, half=rate.half
+        )
     cause = say(f'guard.cause.{fault.value}')
-    return [rate, say('guard.advice.clip'), cause]
+    return [lower, say('guard.advice.clip'), cause]
 
 
 def describe_stop(
@@ -65,6 +68,7 @@ def describe_stop(
     rollbacks: int,
     advice: Sequence[str],
     command: str | None,
+    rate: ConfiguredRate | None,
     file: str,
 ) -> str:
     """One paragraph about a run that was stopped.
@@ -75,12 +79,16 @@ def describe_stop(
         advice (Sequence[str]): What to change.
         command (str, optional): The command that resumes the run; None if
             there is no good checkpoint.
+        rate (ConfiguredRate, optional): The config's learning rate, of which
+            the command takes half.
         file (str): The diagnosis file.
     """
     if command is None:
         resume = say('guard.no_checkpoint')
-    else:
+    elif rate is None:
         resume = say('resume.command', command=command)
+    else:
+        resume = say('guard.resume_lower', command=command)
     return say(
         'guard.stop',
         iteration=done.iteration,

@@ -4,6 +4,7 @@ import pytest
 
 from mmstable.events import Action, Fault, Intervention
 from mmstable.messages import use_language
+from mmstable.recovery.configured_lr import ConfiguredRate
 from mmstable.recovery.guard_text import (
     describe_intervention,
     describe_stop,
@@ -59,8 +60,11 @@ def test_a_rollback_says_where_to(source, where):
     'fault', [fault for fault in Fault if fault is not Fault.OOM]
 )
 def test_there_is_advice_for_every_fault(fault):
-    rate, clip, cause = give_advice(fault, 0.01)
-    assert '(optim_wrapper.optimizer.lr was 0.01: try 0.005)' in rate
+    configured = ConfiguredRate('optim_wrapper.optimizer.lr', 0.01)
+    rate, clip, cause = give_advice(fault, configured)
+    assert '(optim_wrapper.optimizer.lr is 0.01 in the config: try 0.005)' in (
+        rate
+    )
     assert 'clip_grad.max_norm' in clip
     assert cause
     assert give_advice(fault, None)[0].startswith('lower the learning rate or')
@@ -87,7 +91,9 @@ def test_there_is_advice_for_every_fault(fault):
 )
 def test_a_stop_has_a_reason_and_a_way_out(rollbacks, command, text):
     stop = done(Action.STOP)
-    assert describe_stop(stop, rollbacks, ['a', 'b'], command, 'file') == (
+    assert describe_stop(
+        stop, rollbacks, ['a', 'b'], command, None, 'file'
+    ) == (
         'training is stopped at iteration 9, because of spike since '
         f'iteration 8: {text}'
     )
@@ -96,7 +102,7 @@ def test_a_stop_has_a_reason_and_a_way_out(rollbacks, command, text):
 def test_chinese():
     use_language('zh_cn')
     stop = done(Action.STOP)
-    assert describe_stop(stop, 2, ['甲', '乙'], 'mmstable', 'file') == (
+    assert describe_stop(stop, 2, ['甲', '乙'], 'mmstable', None, 'file') == (
         '训练在第 9 次迭代停止：自第 8 次迭代起出现 spike：loss jumped。'
         '已回滚 2 次，仍无效。此后未做验证，也未保存。建议修改：甲；乙。'
         '恢复训练：mmstable（详见 file）'

@@ -97,8 +97,9 @@ def _add_checkpoint_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         '--override-lr-schedule',
         action='store_true',
-        help='follow the schedule of the config, moved to where the run is, '
-        'not the one in the checkpoint',
+        help='use the learning rate, the other numbers of the optimizer and '
+        'the schedule of the config, moved to where the run is, not those in '
+        'the checkpoint',
     )
     parser.add_argument(
         '--trust-checkpoint',

@@ -90,11 +90,17 @@ MESSAGES = {
         en='lower the learning rate or lengthen the warm-up',
         zh_cn='降低学习率或延长 warmup',
     ),
-    'guard.advice.lr_was': Message(
-        en='lower the learning rate (optim_wrapper.optimizer.lr was {lr:g}: '
-        'try {half:g}) or lengthen the warm-up',
-        zh_cn='降低学习率（optim_wrapper.optimizer.lr 为 {lr:g}，可试 '
-        '{half:g}）或延长 warmup',
+    'guard.advice.lr_is': Message(
+        en='lower the learning rate ({path} is {lr:g} in the config: try '
+        '{half}) or lengthen the warm-up',
+        zh_cn='降低学习率（配置中 {path} 为 {lr:g}，可试 {half}）或延长 '
+        'warmup',
+    ),
+    'guard.resume_lower': Message(
+        en='Resume with half the learning rate by: {command} . Leave out the '
+        'options from --override-lr-schedule on to resume as it was.',
+        zh_cn='以一半的学习率恢复训练：{command} 。去掉 '
+        '--override-lr-schedule 及其后的选项则按原样恢复。',
     ),
     'guard.advice.clip': Message(
         en='clip harder (optim_wrapper.clip_grad.max_norm), or choose '

@@ -30,6 +30,20 @@ MESSAGES = {
         en='{lr} (schedule of the config; was {before})',
         zh_cn='{lr}（按配置的调度；原为 {before}）',
     ),
+    'resume.kept': Message(
+        en='mmstable: the optimizer settings of the config differ from those '
+        'of the checkpoint (in brackets), which are kept: {changes}. To use '
+        'those of the config, resume with --override-lr-schedule.',
+        zh_cn='mmstable: 配置中的优化器设置与 checkpoint 中的（括号内）不同，'
+        '仍使用 checkpoint 中的：{changes}。如需使用配置中的，恢复训练时请加'
+        '上 --override-lr-schedule。',
+    ),
+    'resume.overridden': Message(
+        en='mmstable: the optimizer settings of the config replace those of '
+        'the checkpoint (in brackets): {changes}.',
+        zh_cn='mmstable: 配置中的优化器设置取代 checkpoint 中的（括号内）：'
+        '{changes}。',
+    ),
     'resume.none': Message(en='none', zh_cn='无'),
     'resume.no_scale': Message(
         en='none, losses are not scaled', zh_cn='无，loss 不缩放'
