@@ -45,6 +45,6 @@ def configured_lr(runner: Runner) -> ConfiguredRate | None:
     for path, one in candidates.items():
         optimizer = one.get('optimizer') if isinstance(one, dict) else None
         lr = optimizer.get('lr') if isinstance(optimizer, dict) else None
-        if is_number(lr):
+        if lr is not None and is_number(lr):
             return ConfiguredRate(f'{path}.optimizer.lr', float(lr))
     return None
