@@ -200,9 +200,27 @@ def test_clipping_and_fp16_are_really_on(folder: Path) -> None:
     assert (
         'mmstable train:   fp16, optimizer, optimizer_config -> '
         'optim_wrapper (SafeAmpOptimWrapper, loss_scale 1024.0, clip_grad '
-        'max_norm 35 norm_type 2)'
+        'max_norm 35 norm_type 2), custom_hooks (GradNanLoggerHook, '
+        'EventLogHook, EmergencyCheckpointHook, RankFailureHook, '
+        'ReplicaCheckHook)'
     ) in told
     assert any('evaluation.metric: ' in line for line in told)
+
+
+def test_a_skipped_step_is_told(folder: Path) -> None:
+    (folder / 'old.py').write_text(
+        LEAF.replace(
+            "[dict(type='Inspect')]",
+            "[dict(type='Inspect'), dict(\n"
+            "    type='FaultInjectorHook', enabled=True,\n"
+            "    faults=[dict(kind='nan_loss', at=3)])]",
+        )
+    )
+    assert train(folder) == 0
+    assert [one['outcome'] for one in notes(folder)].count('skipped') == 1
+    (log,) = folder.rglob('*.log')
+    assert 'Iter 3: loss is NaN or Inf' in log.read_text()
+    assert len([*folder.rglob('events.jsonl')]) == 1
 
 
 def test_options_may_be_old_or_new(folder: Path) -> None:

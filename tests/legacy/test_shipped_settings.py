@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader
 
 from mmstable.legacy.config import Translation, Weight, translate
 from mmstable.legacy.config.keys import old_keys_of
+from mmstable.legacy.config.runtime_hooks import RUNTIME_HOOKS
 from tests.toys import ToyData, toy_runner
 
 SHIPPED = json.loads(
@@ -84,6 +85,7 @@ def test_mmseg_means_what_it_meant() -> None:
             type='Visualizer', vis_backends=[dict(type='LocalVisBackend')]
         ),
         env_cfg=dict(cudnn_benchmark=True, dist_cfg=dict(backend='nccl')),
+        custom_hooks=[dict(type=f'mmstable.{name}') for name in RUNTIME_HOOKS],
         log_level='INFO',
         load_from=None,
         resume=False,

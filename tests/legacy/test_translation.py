@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from mmstable.legacy.config import Translation, Weight, translate
+from mmstable.legacy.config.runtime_hooks import RUNTIME_HOOKS
 
 SGD = dict(type='SGD', lr=0.1)
 CLIP = dict(max_norm=35, norm_type=2)
@@ -117,7 +118,9 @@ def test_the_wrapper(old: dict[str, Any], new: dict[str, Any]) -> None:
     assert translation.settings == dict(
         optim_wrapper=dict(
             type=f'mmstable.{kind}OptimWrapper', optimizer=SGD, **new
-        )
+        ),
+        # A safe wrapper does not skip silently.
+        custom_hooks=[dict(type=f'mmstable.{name}') for name in RUNTIME_HOOKS],
     )
     assert not left(translation)
     assert not serious(translation)

@@ -24,6 +24,7 @@ from mmstable.legacy.config.loop import translate_loop
 from mmstable.legacy.config.misspelt import find_misspelt
 from mmstable.legacy.config.optimizer import translate_optimizer
 from mmstable.legacy.config.pipelines import find_old_pipelines
+from mmstable.legacy.config.runtime_hooks import add_runtime_hooks
 from mmstable.legacy.config.schedule import translate_schedule
 from mmstable.legacy.config.start import translate_start
 from mmstable.legacy.config.validation import settle_validation
@@ -43,6 +44,7 @@ _STEPS = (
     translate_environment,
     translate_start,
     find_misspelt,
+    add_runtime_hooks,
 )
 
 

@@ -1,0 +1,36 @@
+"""The hooks that tell of skipped steps, and save before a run ends."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mmstable.legacy.config.draft import Draft
+
+# Those of configs/_base_/default_runtime.py.
+RUNTIME_HOOKS = (
+    'GradNanLoggerHook',
+    'EventLogHook',
+    'EmergencyCheckpointHook',
+    'RankFailureHook',
+    'ReplicaCheckHook',
+)
+
+
+def add_runtime_hooks(draft: Draft) -> None:
+    """Add them wherever a safe wrapper was put: it must not skip silently."""
+    origins = draft.origins.get('optim_wrapper')
+    if not origins:
+        return
+    hooks = draft.settings.get('custom_hooks') or []
+    known = {_name_of(hook) for hook in hooks}
+    new = [name for name in RUNTIME_HOOKS if name not in known]
+    for name in new:
+        draft.append('custom_hooks', {'type': f'mmstable.{name}'}, *origins)
+    if new:
+        draft.remarks['custom_hooks'] = ', '.join(new)
+
+
+def _name_of(hook: Any) -> str:
+    kind = hook.get('type') if isinstance(hook, dict) else type(hook)
+    name = kind if isinstance(kind, str) else getattr(kind, '__name__', '')
+    return name.rpartition('.')[2]
