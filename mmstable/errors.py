@@ -8,6 +8,14 @@ derives from :class:`MMStableError`. Bad arguments of a class are a plain
 from __future__ import annotations
 
 
+def add_note(error: BaseException, text: str) -> None:
+    """Have a text printed after the traceback of an error.
+
+    Python does so from 3.11 on, and the command line before.
+    """
+    error.__notes__ = [*getattr(error, '__notes__', []), text]  # type: ignore
+
+
 class MMStableError(Exception):
     """Base of all errors of mmstable; ``exit_code`` is for the shell."""
 

@@ -155,6 +155,17 @@ def built_train_loop(runner: Runner) -> BaseLoop | None:
     return loop if isinstance(loop, BaseLoop) else None
 
 
+def iterations_done(runner: Runner) -> int:
+    """Iterations whose training step is done, right in every stage.
+
+    ``runner.iter`` counts an iteration only after all hooks had their turn.
+    """
+    loop = built_train_loop(runner)
+    if loop is not None and hasattr(loop, 'resume_meta'):
+        return loop.resume_meta()['iter']
+    return runner.iter
+
+
 def is_resuming(runner: Runner) -> bool:
     """Whether a checkpoint is loaded to resume, not for its weights only."""
     return bool(runner._resume)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import traceback
 from collections.abc import Sequence
 
 from mmstable.cli.command import Command, find_commands, say
@@ -103,11 +104,23 @@ def _run(command: Command, args: argparse.Namespace) -> int:
         return command.run(args)
     except MMStableError as error:
         say(command.name, message('cli.error', error=error))
+        _print_notes(error)
         return error.exit_code
     except KeyboardInterrupt:
         if rank_of(getattr(args, 'launcher', 'none')) == 0:
             say(command.name, message('cli.interrupted'))
         return _EXIT_INTERRUPTED
+    except Exception as error:
+        # By hand, because Python prints notes from 3.11 on only.
+        traceback.print_exception(type(error), error, error.__traceback__)
+        if sys.version_info < (3, 11):
+            _print_notes(error)
+        return MMStableError.exit_code
+
+
+def _print_notes(error: BaseException) -> None:
+    for note in getattr(error, '__notes__', []):
+        print(note, file=sys.stderr, flush=True)
 
 
 def _import_from_working_folder() -> None:

@@ -26,13 +26,18 @@ class StepQueue:
 
     Args:
         publish_alone (Callable): Called with every report as long as nobody
-            has subscribed.
+            has subscribed. Defaults to None.
+        is_observed (bool): Whether only the outputs of an iteration tell
+            that its loss was not finite. Defaults to False.
     """
 
     def __init__(
-        self, publish_alone: Callable[[StepReport], None] | None = None
+        self,
+        publish_alone: Callable[[StepReport], None] | None = None,
+        is_observed: bool = False,
     ) -> None:
         self.tally = StepTally()
+        self._is_observed = is_observed
         self.newest: StepReport | None = None
         # Set by the subscriber: what to put into reports.
         self.wrapper = ''
@@ -95,10 +100,12 @@ class StepQueue:
         self, report: StepReport, name_terms: NameTerms | None, outputs: Any
     ) -> StepReport:
         terms: tuple[str, ...] = ()
-        if name_terms is not None and report.fault is Fault.NAN_LOSS:
+        is_loss = report.fault is Fault.NAN_LOSS
+        if name_terms is not None and (is_loss or self._is_observed):
             terms = name_terms(outputs)
         final = replace(
             report,
+            fault=Fault.NAN_LOSS if terms else report.fault,
             rank=get_rank(),
             losses=read_losses(outputs),
             loss_terms=terms,

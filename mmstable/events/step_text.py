@@ -63,7 +63,7 @@ def _loss(report: StepReport) -> str:
 def _outcome(report: StepReport) -> str:
     if not report.applied:
         return say('step.was_skipped')
-    if report.fault is Fault.NAN_LOSS:
+    if report.dropped_micro_batches:
         return say('step.was_dropped')
     return say('step.was_applied')
 

@@ -16,7 +16,7 @@ from mmstable.checkpoint.stop_signal import SAVE, SIGNALS, StopSignal
 from mmstable.distributed import collectives as dist
 from mmstable.distributed.coordinated_stop import CoordinatedStop
 from mmstable.distributed.parallelism import Sharing, find_sharing
-from mmstable.errors import StoppedBySignal, TrainingDiverged
+from mmstable.errors import StoppedBySignal, TrainingDiverged, add_note
 from mmstable.hooks.safe_checkpoint_hook import SafeCheckpointHook
 from mmstable.loops.after_failure import is_half_updated, why_inexact
 from mmstable.loops.shielded_workers import shield_workers
@@ -240,6 +240,7 @@ class EmergencyCheckpointHook(Hook):
             runner.logger.error(
                 say('emergency.half_updated', error=error, resume=resume)
             )
+            add_note(exception, resume)
             return
         path = self._save(runner, self._keeper.of(runner))
         if path is None:
@@ -251,6 +252,7 @@ class EmergencyCheckpointHook(Hook):
             if reason is None
             else say('emergency.failed_inexact', **facts, reason=reason)
         )
+        add_note(exception, facts['resume'])
         number = self._signal.pending
         if number is not None and number is not SAVE:
             # It was about to stop, which may be what the exception is about.

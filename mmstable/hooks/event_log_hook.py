@@ -7,7 +7,7 @@ import traceback
 from mmengine.runner import Runner
 
 from mmstable import run_view
-from mmstable.errors import StoppedBySignal
+from mmstable.errors import StoppedBySignal, TrainingDiverged
 from mmstable.events import Event, Injection, StepReport
 from mmstable.events.event_log import EventLog
 from mmstable.events.records import Heartbeat, RunEnd, WrapperTotals
@@ -99,7 +99,7 @@ class EventLogHook(StepHook):
         lines = traceback.format_exception(
             type(exception), exception, exception.__traceback__
         )
-        stopped = isinstance(exception, StoppedBySignal)
+        stopped = isinstance(exception, (StoppedBySignal, TrainingDiverged))
         reason = 'stopped' if stopped else 'exception'
         # Its end says what happened; a message can have any length.
         traceback_text = ''.join(lines)[-_LONGEST_TRACEBACK:]
@@ -132,7 +132,7 @@ class EventLogHook(StepHook):
         if self._log is None:
             return
         end = RunEnd.now(
-            runner.iter,
+            run_view.iterations_done(runner),
             reason=reason,
             wrappers={
                 name: self.monitor.sources[name].steps.tally.since(before)

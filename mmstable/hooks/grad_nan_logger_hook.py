@@ -8,9 +8,10 @@ from typing import Any
 from mmengine.runner import Runner
 
 from mmstable import run_view
-from mmstable.events import Fault, StepReport
+from mmstable.events import Event, Fault, Intervention, StepReport
 from mmstable.events.step_statistics import StepStatistics
 from mmstable.events.step_text import describe_step
+from mmstable.hooks.event_log_hook import EventLogHook
 from mmstable.hooks.step_hook import StepHook
 from mmstable.messages import say
 from mmstable.messages.language import check_language
@@ -82,6 +83,8 @@ class GradNanLoggerHook(StepHook):
         self._quiet_until: dict[str, int] = {}
         self._rates: dict[str, float] = {}
         self._scaled: dict[str, bool] = {}
+        # Where a wrapper of mmengine has first updated weights with NaN.
+        self._spoiled_at: dict[str, int] = {}
 
     def before_train(self, runner: Runner) -> None:
         """Say what can only be observed."""
@@ -92,6 +95,7 @@ class GradNanLoggerHook(StepHook):
                 kind = type(wrapper).__name__
                 runner.logger.warning(say('steps.observed_only', wrapper=kind))
             self._scaled[name] = run_view.loss_scaler(wrapper) is not None
+        self._spoiled_at = {}
 
     def after_step(
         self, runner: Runner, name: str, report: StepReport
@@ -103,11 +107,22 @@ class GradNanLoggerHook(StepHook):
         if stats.rate != self._rates.get(name):
             self._publish(runner, name, stats.rate)
         if report.fault is not None:
+            if report.applied and not report.dropped_micro_batches:
+                self._spoiled_at.setdefault(name, report.iteration)
             self._tell(runner, name, report)
         if alarming:
             self._warn_if_too_many(runner, name, report)
 
+    def after_event(self, runner: Runner, event: Event) -> None:
+        """Say how many lines were not printed before the run is changed."""
+        if isinstance(event, Intervention):
+            self._tell_unprinted(runner)
+
     def after_train(self, runner: Runner) -> None:
+        """Say how many lines were not printed."""
+        self._tell_unprinted(runner)
+
+    def on_exception(self, runner: Runner, exception: BaseException) -> None:
         """Say how many lines were not printed."""
         self._tell_unprinted(runner)
 
@@ -115,7 +130,13 @@ class GradNanLoggerHook(StepHook):
         hub = runner.message_hub
         tag = 'train/stable/' + ('' if self._is_alone() else f'{name}/')
         self._rates[name] = rate
-        hub.update_scalar(f'{tag}skip_rate', rate)
+        # A wrapper of mmengine without a scaler does not skip anything.
+        is_applied = (
+            self.monitor.sources[name].is_stock and not self._scaled[name]
+        )
+        hub.update_scalar(
+            f'{tag}{"bad_rate" if is_applied else "skip_rate"}', rate
+        )
 
     def _is_alone(self) -> bool:
         return len(self._stats) == 1
@@ -141,8 +162,15 @@ class GradNanLoggerHook(StepHook):
         facts = self._budget.take_unprinted()
         if facts is not None:
             count, first, last = facts
+            has_file = any(isinstance(h, EventLogHook) for h in runner.hooks)
             runner.logger.info(
-                say('steps.unprinted', count=count, first=first, last=last)
+                say(
+                    'steps.unprinted',
+                    count=count,
+                    first=first,
+                    last=last,
+                    where=say('steps.in_event_file') if has_file else '',
+                )
             )
 
     def _warn_if_too_many(
@@ -156,6 +184,7 @@ class GradNanLoggerHook(StepHook):
         bad, seen = stats.counts()
         _, max_rate, max_consecutive, _ = self._limits
         fault = stats.commonest_fault()
+        spoiled = self._spoiled_at.get(name)
         runner.logger.warning(
             say(
                 'steps.too_many',
@@ -166,7 +195,9 @@ class GradNanLoggerHook(StepHook):
                 consecutive=stats.in_a_row,
                 max_percent=100 * max_rate,
                 max_consecutive=max_consecutive,
-                advice=say(f'steps.advice.{fault.value}'),
+                advice=say(f'steps.advice.{fault.value}')
+                if spoiled is None
+                else say('steps.advice_spoiled', iteration=spoiled),
             )
         )
 

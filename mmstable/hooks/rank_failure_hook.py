@@ -16,7 +16,12 @@ from mmstable.checked_json import text
 from mmstable.checkpoint.resume_hint import resume_hint
 from mmstable.distributed.heartbeat import PeerFailure, PeerWatch
 from mmstable.distributed.parallelism import Sharing, find_sharing
-from mmstable.errors import MMStableError, PeerFailedError, StoppedBySignal
+from mmstable.errors import (
+    MMStableError,
+    PeerFailedError,
+    StoppedBySignal,
+    add_note,
+)
 from mmstable.hooks.event_log_hook import EventLogHook
 from mmstable.hooks.safe_checkpoint_hook import SafeCheckpointHook
 from mmstable.liveness.stacks import write_exception, write_stacks
@@ -135,7 +140,9 @@ class RankFailureHook(Hook):
         if isinstance(exception, MMStableError):
             # Most likely all ranks have it, and each says it by itself.
             self._watch.report(
-                _iterations_done(runner), _name(exception), decided=True
+                run_view.iterations_done(runner),
+                _name(exception),
+                decided=True,
             )
             self._watch.leave('result', '')
             self._stop()
@@ -153,6 +160,7 @@ class RankFailureHook(Hook):
         runner.logger.error(
             say('rank.all_stop', failure=failure, resume=resume)
         )
+        add_note(exception, resume)
         self._leave_last()
         self._stop()
 
@@ -177,7 +185,9 @@ class RankFailureHook(Hook):
             found = self._watch.await_failure(self._grace)
         if found is not None:
             return found
-        return self._watch.report(_iterations_done(runner), _name(exception))
+        return self._watch.report(
+            run_view.iterations_done(runner), _name(exception)
+        )
 
     def _help(self, failure: PeerFailure) -> None:
         """Give the rank that saves what it needs, and time.
@@ -227,7 +237,7 @@ class RankFailureHook(Hook):
     def _collect_rng(self, runner: Runner) -> dict[int, Any]:
         """The random state of all ranks that are where this one is."""
         assert self._watch is not None
-        done = _iterations_done(runner)
+        done = run_view.iterations_done(runner)
         known = {}
         if self._keeper.iteration == done:
             known[get_rank()] = self._keeper.rng
@@ -289,13 +299,6 @@ class RankFailureHook(Hook):
                 beat, seen_at = now, time.monotonic()
             time.sleep(0.1)
         return None
-
-
-def _iterations_done(runner: Runner) -> int:
-    loop = runner.train_loop
-    if hasattr(loop, 'resume_meta'):
-        return loop.resume_meta()['iter']
-    return runner.iter
 
 
 def _why_not_to_save(runner: Runner) -> str | None:

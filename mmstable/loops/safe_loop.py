@@ -11,8 +11,9 @@ from mmengine.dataset import InfiniteSampler
 from mmengine.runner import BaseLoop
 
 from mmstable import run_view
-from mmstable.errors import CheckpointError, MMStableError
+from mmstable.errors import CheckpointError, MMStableError, add_note
 from mmstable.loops.batch_checks import check_steps
+from mmstable.loops.failure_text import explain_failure
 from mmstable.loops.pass_rng import (
     capture_pass_rng,
     own_states,
@@ -92,6 +93,7 @@ class SafeLoop(BaseLoop):
                 return self._run()
         except (Exception, KeyboardInterrupt) as error:
             self.train_step.undo_failed()
+            self._explain(error)
             better = self._tell(error)
             if better is not None:
                 raise better from error
@@ -178,6 +180,15 @@ class SafeLoop(BaseLoop):
         last = self.train_step.last
         is_ahead = last and last.is_done and last.iteration > self._iter
         return self._iter + bool(is_ahead)
+
+    def _explain(self, error: BaseException) -> None:
+        """Say what helps, now for the log and again after the traceback."""
+        if isinstance(error, (MMStableError, KeyboardInterrupt)):
+            return
+        text = explain_failure(self.runner, error)
+        if text is not None:
+            self.runner.logger.error(text)
+            add_note(error, text)
 
     def _tell(self, error: BaseException) -> MMStableError | None:
         """Tell all hooks; one may know a better name for what happened."""

@@ -39,7 +39,7 @@ class StockObserver:
     is_stock = True
 
     def __init__(self, wrapper: OptimWrapper, model: Module) -> None:
-        self.steps = StepQueue()
+        self.steps = StepQueue(is_observed=True)
         self._wrapper: Any = wrapper
         self._scaler = run_view.loss_scaler(wrapper)
         self._names = ParameterNames(wrapper.optimizer)
@@ -134,7 +134,8 @@ class StockObserver:
                 # It has no floor; below 1 it has never helped anybody.
                 scale_can_fall=bool(culprits) and 1.0 <= next_scale < scale,
                 **facts,
-            )
+            ),
+            Window().bad_terms,
         )
 
     def _before_update(

@@ -57,6 +57,28 @@ MESSAGES = {
         zh_cn='现在一个 epoch 有 {length} 次迭代：checkpoint 的第 {before} '
         '次迭代即本次训练的第 {now} 次迭代。',
     ),
+    # About the error that ends a run.
+    'failure.memory': Message(
+        en='mmstable: out of memory in training. Lower '
+        'train_dataloader.batch_size, and raise '
+        'optim_wrapper.accumulative_counts by as much to keep the effective '
+        'batch; train in mixed precision (--amp); or use smaller inputs.',
+        zh_cn='mmstable: 训练时内存不足。请减小 train_dataloader.batch_size，'
+        '并相应增大 optim_wrapper.accumulative_counts 以保持有效 batch 大小；'
+        '使用混合精度训练 (--amp)；或使用更小的输入。',
+    ),
+    'failure.val_memory': Message(
+        en='mmstable: out of memory in validation, not in training. Lower '
+        'val_dataloader.batch_size, or validate on smaller inputs; '
+        '--no-validate trains without.',
+        zh_cn='mmstable: 内存不足发生在验证时，而不是训练时。请减小 '
+        'val_dataloader.batch_size，或用更小的输入验证；--no-validate 则只'
+        '训练不验证。',
+    ),
+    'failure.validation': Message(
+        en='mmstable: this happened in validation, not in training.',
+        zh_cn='mmstable: 错误发生在验证时，而不是训练时。',
+    ),
     'loop.hook_failed': Message(
         en='{hook}.on_exception failed; the error that it was called for '
         'follows.',

@@ -75,10 +75,13 @@ MESSAGES = {
     # About several steps.
     'steps.unprinted': Message(
         en='{count:more bad step|more bad steps} (NaN or Inf) between Iter '
-        '{first} and Iter {last} not printed; loss_scale and culprits of each '
-        'are in the event file',
+        '{first} and Iter {last} not printed{where}',
         zh_cn='Iter {first} 至 Iter {last} 之间另有 {count} 个异常步 '
-        '(NaN 或 Inf) 未逐条打印；每步的 loss_scale 和参数名见事件文件',
+        '(NaN 或 Inf) 未逐条打印{where}',
+    ),
+    'steps.in_event_file': Message(
+        en='; loss_scale and culprits of each are in the event file',
+        zh_cn='；每步的 loss_scale 和参数名见事件文件',
     ),
     'steps.too_many': Message(
         en='{where}: {bad:.4g} of the last {seen} steps were bad '
@@ -87,6 +90,15 @@ MESSAGES = {
         zh_cn='⚠️  {where}: 最近 {seen} 步中有 {bad:.4g} 个异常步 '
         '({percent:.1f} %)，连续 {consecutive} 个；超过 {max_percent:g} % 或'
         '连续 {max_consecutive} 个即为过多。{advice}',
+    ),
+    'steps.advice_spoiled': Message(
+        en='The weights were updated with NaN or Inf in iteration '
+        '{iteration}, so nothing after it is of use: stop, and resume from a '
+        "checkpoint before it with type='mmstable.SafeOptimWrapper' "
+        '(--resume --before-iter {iteration}).',
+        zh_cn='权重已在第 {iteration} 次迭代被异常梯度更新，此后的训练都没有'
+        "意义：请停止，改用 type='mmstable.SafeOptimWrapper'，并从此前的 "
+        'checkpoint 恢复训练 (--resume --before-iter {iteration})。',
     ),
     'steps.advice.overflow': Message(
         en='Gradients overflow fp16 although the loss scale is backing off. '
