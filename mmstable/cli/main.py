@@ -102,6 +102,9 @@ def _run(command: Command, args: argparse.Namespace) -> int:
             register_all()
             _import_from_working_folder()
         return command.run(args)
+    except SystemExit as stop:
+        # argparse has said why.
+        return int(stop.code or 0)
     except MMStableError as error:
         say(command.name, message('cli.error', error=error))
         _print_notes(error)

@@ -145,6 +145,36 @@ MESSAGES = {
         en='error: diverged; the reason is above, and in {file}',
         zh_cn='错误：训练发散；原因见上，以及 {file}',
     ),
+    # What is in a checkpoint.
+    'inspect.fact.iteration': Message(en='iteration', zh_cn='迭代'),
+    'inspect.fact.epoch': Message(en='epoch', zh_cn='epoch 数'),
+    'inspect.fact.time': Message(en='saved at', zh_cn='保存时间'),
+    'inspect.fact.versions': Message(en='versions', zh_cn='版本'),
+    'inspect.fact.seed': Message(en='seed', zh_cn='随机种子'),
+    'inspect.fact.loss_scale': Message(en='loss scale', zh_cn='loss scale 值'),
+    'inspect.fact.lr': Message(en='learning rate', zh_cn='学习率'),
+    'inspect.fact.finite': Message(en='finite', zh_cn='均为有限值'),
+    'inspect.fact.sections': Message(en='sections', zh_cn='内容'),
+    'inspect.fact.weights': Message(en='weights', zh_cn='权重'),
+    'inspect.yes': Message(en='yes', zh_cn='是'),
+    'inspect.no': Message(
+        en='NO: {culprits}', zh_cn='否，含 NaN 或 Inf：{culprits}'
+    ),
+    'inspect.count': Message(
+        en='{tensors:tensor|tensors}, {values} values',
+        zh_cn='{tensors} 个张量，共 {values} 个数值',
+    ),
+    'inspect.key': Message(en='key', zh_cn='键'),
+    'inspect.kind': Message(en='shape and type', zh_cn='形状与类型'),
+    'inspect.equal': Message(
+        en='{equal} equal, {differing} different:',
+        zh_cn='{equal} 个相同，{differing} 个不同：',
+    ),
+    'inspect.first': Message(en='only in the first', zh_cn='仅第一个有'),
+    'inspect.second': Message(en='only in the second', zh_cn='仅第二个有'),
+    'inspect.gap': Message(
+        en='differs by up to {gap:.3g}', zh_cn='最大相差 {gap:.3g}'
+    ),
     # Translating a config.
     'upgrade.not_imported': Message(
         en='{path}: `custom_imports` is not imported; hooks from there are '
