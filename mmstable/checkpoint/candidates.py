@@ -13,6 +13,7 @@ from mmstable.checkpoint.loading import BadCheckpoint, inspect_checkpoint
 from mmstable.checkpoint.manifest import Manifest, is_count, manifests_in
 from mmstable.checkpoint.saver import LABEL
 from mmstable.files import read_bounded
+from mmstable.messages import say
 from mmstable.messages.printable import printable
 
 _NAME = re.compile(r'(?:iter|epoch|emergency)_\D*(\d{1,15})\.pth$')
@@ -78,14 +79,16 @@ class Ranking:
         name = printable(other.path.name)
         leading = None if self.leader is None else self.leader.lineage
         if leading is None:
-            why = 'last_checkpoint names another one, which was saved later'
+            why = say('search.pointer')
         elif other.lineage is None:
-            why = 'a newer run was started in its folder'
+            why = say('search.newer_run')
         elif other.lineage.run != leading.run:
-            why = 'it is of an older run in the same folder'
+            why = say('search.older_run')
         else:
-            why = 'the run went back and was started again after it'
-        return f'{name} of iteration {other.iteration} is not taken: {why}'
+            why = say('search.went_back')
+        return say(
+            'search.not_taken', name=name, iteration=other.iteration, why=why
+        )
 
 
 def rank_candidates(folders: Sequence[Path]) -> Ranking:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from mmstable.checkpoint.audit import find_poison, list_culprits
-from mmstable.checkpoint.loading import BadCheckpoint, load_file
+from mmstable.checkpoint.loading import load_file, no_dict
 from mmstable.checkpoint.manifest import Manifest
 from mmstable.messages import say
 from mmstable.messages.printable import short_repr
@@ -38,8 +38,7 @@ def describe_checkpoint(path: str | Path) -> Description:
     """
     content = load_file(path)
     if not isinstance(content, Mapping):
-        kind = type(content).__name__
-        raise BadCheckpoint(path, say('bad.no_dict', got=kind))
+        raise no_dict(path, content)
     weights = content.get('state_dict', content)
     tensors = {
         str(name): value

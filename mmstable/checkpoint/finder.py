@@ -16,6 +16,7 @@ from mmstable.checkpoint.loading import (
 )
 from mmstable.checkpoint.manifest import Manifest, is_count
 from mmstable.checkpoint.placeholders import read_counts
+from mmstable.messages import say
 from mmstable.messages.printable import printable, short_repr
 
 
@@ -69,7 +70,11 @@ def find_checkpoint(
     skipped: list[str] = []
     for number, one in enumerate(ranking.live + ranking.left_behind):
         if before_iter is not None and one.iteration >= before_iter:
-            reason = f'iteration {one.iteration} is not before {before_iter}'
+            reason = say(
+                'search.not_before',
+                iteration=one.iteration,
+                before=before_iter,
+            )
         else:
             try:
                 found = verify_checkpoint(one.path)
@@ -105,8 +110,8 @@ def verify_checkpoint(path: Path) -> GoodCheckpoint:
         raise
     except Exception as error:
         # One file must not keep the search from the next one.
-        text = f'foreign: {type(error).__name__}: {error}'
-        raise BadCheckpoint(path, text) from error
+        text = f'{type(error).__name__}: {error}'
+        raise BadCheckpoint(path, say('bad.foreign', error=text)) from error
 
 
 def _verify(path: Path) -> GoodCheckpoint:
@@ -124,26 +129,19 @@ def _verify(path: Path) -> GoodCheckpoint:
         _check_values(path, checkpoint)
     meta = checkpoint.get('meta', {})
     if not {'epoch', 'iter'} <= meta.keys():
-        raise BadCheckpoint(
-            path,
-            'foreign: it has weights only, no `meta` with epoch and iter. '
-            '--load-from starts a new run with them',
-        )
+        raise BadCheckpoint(path, say('bad.weights_only'))
     for name in ('epoch', 'iter'):
         if not is_count(meta[name]):
-            raise BadCheckpoint(
-                path,
-                f'foreign: its {name} is {short_repr(meta[name])}, not a '
-                'count',
-            )
+            text = say('bad.no_count', name=name, value=short_repr(meta[name]))
+            raise BadCheckpoint(path, text)
     return GoodCheckpoint(path, meta['iter'], meta['epoch'], content.sha256)
 
 
 def _compare(path: Path, sha256: str, manifest: Manifest) -> None:
     if sha256 != manifest.sha256:
-        raise BadCheckpoint(path, 'corrupt: its SHA-256 is not as saved')
+        raise BadCheckpoint(path, say('bad.digest'))
     if not manifest.finite:
-        raise BadCheckpoint(path, 'non-finite: saved so')
+        raise BadCheckpoint(path, say('bad.saved_so'))
 
 
 def _check_values(path: Path, checkpoint: dict[str, Any]) -> None:
@@ -151,4 +149,5 @@ def _check_values(path: Path, checkpoint: dict[str, Any]) -> None:
     known = saved.get('placeholders') if type(saved) is dict else None
     poison = find_poison(checkpoint, read_counts(known))
     if poison:
-        raise BadCheckpoint(path, f'non-finite: {list_culprits(poison)}')
+        culprits = list_culprits(poison)
+        raise BadCheckpoint(path, say('bad.not_finite', culprits=culprits))

@@ -17,6 +17,7 @@ from mmstable.checkpoint.guarded import (
 from mmstable.checkpoint.guarded.open_file import ReadableFile
 from mmstable.checkpoint.guarded.zip_archive import MAGIC, ZipArchive
 from mmstable.errors import CheckpointError
+from mmstable.messages import say
 from mmstable.messages.printable import printable
 
 
@@ -32,7 +33,10 @@ class BadCheckpoint(CheckpointError):
 
     def __init__(self, path: str | Path, reason: str) -> None:
         self.reason = printable(reason)
-        super().__init__(f"checkpoint '{printable(path)}' is {self.reason}")
+        # No longer than a line, whatever is in the file.
+        super().__init__(
+            say('bad.checkpoint', path=printable(path), reason=self.reason)
+        )
 
 
 def load_checkpoint(
@@ -72,9 +76,7 @@ def load_file(
         path, map_location=map_location, with_digest=sha256 is not None
     )
     if sha256 is not None and content.sha256 != sha256:
-        raise BadCheckpoint(
-            path, 'corrupt: it is not the file that was verified before'
-        )
+        raise BadCheckpoint(path, say('bad.other_file'))
     return content.value
 
 
@@ -91,19 +93,13 @@ def check_sections(path: str | Path, content: Any) -> dict[str, Any]:
         BadCheckpoint: If it has not.
     """
     if not isinstance(content, dict) or 'state_dict' not in content:
-        raise BadCheckpoint(
-            path,
-            'foreign: a dict with a state_dict is expected, got '
-            + _describe(content),
-        )
+        got = _describe(content)
+        raise BadCheckpoint(path, say('bad.no_state_dict', got=got))
     for name in ('state_dict', 'meta', 'message_hub', 'optimizer', 'mmstable'):
         section = content.get(name, {})
         if not isinstance(section, dict):
-            raise BadCheckpoint(
-                path,
-                f"foreign: its '{name}' is a {type(section).__name__}, not a "
-                'dict',
-            )
+            kind = type(section).__name__
+            raise BadCheckpoint(path, say('bad.section', name=name, kind=kind))
     return content
 
 
@@ -115,9 +111,12 @@ def check_weights(path: str | Path) -> None:
     """
     content = read_guarded(path, with_values=False).value
     if not isinstance(content, dict):
-        raise BadCheckpoint(
-            path, f'foreign: a dict is expected, got {_describe(content)}'
-        )
+        raise no_dict(path, content)
+
+
+def no_dict(path: str | Path, content: Any) -> BadCheckpoint:
+    """The error about a file that holds something else than a dict."""
+    return BadCheckpoint(path, say('bad.no_dict', got=_describe(content)))
 
 
 def check_container(path: str | Path) -> None:
@@ -161,22 +160,22 @@ def _read(
     try:
         return read(file, **options)
     except Refused as error:
-        raise BadCheckpoint(path, _explain_refusal(error)) from error
+        text = say('bad.refused', error=error)
+        raise BadCheckpoint(path, text) from error
     except Truncated as error:
-        raise BadCheckpoint(path, f'truncated: {error}') from error
+        raise BadCheckpoint(path, _explain(error, path)) from error
     except Malformed as error:
         raise BadCheckpoint(path, _explain(error, path, is_archive)) from error
     except Exception as error:
         # A file must not end the search for a better one by an exception
         # that nobody has thought of.
-        what = 'corrupt' if is_archive else 'foreign'
-        text = f'{what}: {type(error).__name__}: {error}'
-        raise BadCheckpoint(path, text) from error
+        text = f'{type(error).__name__}: {error}'
+        raise BadCheckpoint(path, _name(text, is_archive)) from error
 
 
 def _is_archive(path: str | Path, file: ReadableFile) -> bool:
     if file.size == 0:
-        raise BadCheckpoint(path, 'empty')
+        raise BadCheckpoint(path, say('bad.empty'))
     return file.size > len(MAGIC) and file.read_at(0, len(MAGIC)) == MAGIC
 
 
@@ -184,24 +183,20 @@ def _explain(
     error: Exception, path: str | Path, is_archive: bool = False
 ) -> str:
     if isinstance(error, OSError):
-        what = 'foreign' if error.errno == errno.EINVAL else 'missing'
-        return f'{what}: {error.strerror}'
+        if error.errno == errno.EINVAL:
+            return say('bad.foreign', error=error.strerror)
+        return say('bad.missing', error=error.strerror)
     if isinstance(error, Truncated):
-        return f'truncated: {error}'
-    return f'{"corrupt" if is_archive else "foreign"}: {error}'
+        return say('bad.truncated', error=error)
+    return _name(error, is_archive)
 
 
-def _explain_refusal(error: Refused) -> str:
-    return (
-        f'refused: it asks for {error}, which is not on the list of what '
-        'checkpoints may contain. Nothing in it was executed. If you know '
-        'who made it and trust them, name it together with '
-        '--trust-checkpoint'
-    )
+def _name(error: object, is_archive: bool) -> str:
+    return say('bad.corrupt' if is_archive else 'bad.foreign', error=error)
 
 
 def _describe(content: Any) -> str:
     if not isinstance(content, dict):
-        return f'a {type(content).__name__}'
-    keys = ', '.join(printable(key, 40) for key in list(content)[:4])
-    return f'a dict of {keys}' if keys else 'an empty dict'
+        return say('bad.a', kind=type(content).__name__)
+    keys = [printable(key, 40) for key in list(content)[:4]]
+    return say('bad.dict_of', keys=keys) if keys else say('bad.empty_dict')

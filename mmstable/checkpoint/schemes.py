@@ -24,6 +24,7 @@ from mmstable.checkpoint.guarded.open_file import MemoryFile
 from mmstable.checkpoint.loading import load_file, read_guarded
 from mmstable.checkpoint.references import drop_foreign_references
 from mmstable.errors import CheckpointError
+from mmstable.messages import say
 from mmstable.messages.printable import printable
 
 _TRUSTED = 'mmstable-trusted://'
@@ -101,7 +102,7 @@ def load_from_http(filename: str, map_location: Any = None) -> Any:
     name = os.path.basename(unquote(urlparse(filename).path))
     if name in ('', '.', '..'):
         raise CheckpointError(
-            f"'{printable(filename)}' does not name a file to download."
+            say('address.no_file', address=printable(filename))
         )
     path = folder / name
     if is_main_process() and not path.is_file():
@@ -171,7 +172,7 @@ def _load_from_backend(address: str, map_location: Any, **args: Any) -> Any:
         backend = get_file_backend(address, backend_args=args or None)
     except KeyError:
         raise CheckpointError(
-            f"mmengine has no file backend for '{printable(address)}'."
+            say('address.no_backend', address=printable(address))
         ) from None
     data = MemoryFile(backend.get(address))
     content = read_guarded(data, map_location=map_location).value

@@ -31,7 +31,7 @@ from mmstable.checkpoint.storage import checkpoint_folder
 from mmstable.cli.suggest import near_files
 from mmstable.distributed.join_ranks import decide_on_rank_zero
 from mmstable.errors import CheckpointError, UsageError
-from mmstable.messages.printable import printable
+from mmstable.messages import say as message
 
 
 @dataclass(frozen=True)
@@ -55,9 +55,12 @@ class Start:
 
     def __str__(self) -> str:
         if self.checkpoint is None:
-            return 'starting from the beginning'
-        verb = 'resuming from' if self.resume else 'starting with weights of'
-        return f"{verb} '{printable(self.checkpoint)}' ({self.reason})"
+            return message('start.fresh')
+        return message(
+            'start.resuming' if self.resume else 'start.weights',
+            path=self.checkpoint,
+            reason=self.reason,
+        )
 
 
 def choose_start(
@@ -108,7 +111,9 @@ def _decide(
 ) -> Start:
     by_options = _by_options(args)
     by_config = Start(
-        cfg.get('load_from'), bool(cfg.get('resume')), 'the config'
+        cfg.get('load_from'),
+        bool(cfg.get('resume')),
+        message('start.by_config'),
     )
     wanted = by_options or by_config
     _check_options(args, wanted)
@@ -151,7 +156,12 @@ def _look_up(
         return wanted
     if path is not None and not os.path.exists(path):
         raise UsageError(
-            f"{wanted.reason}: no checkpoint '{path}'.{near_files(path)}"
+            message(
+                'start.missing',
+                reason=wanted.reason,
+                path=path,
+                hint=near_files(path),
+            )
         )
     if wanted.resume and (path is None or os.path.isdir(path)):
         if path is not None and Path(path).resolve() != folders[0].resolve():
@@ -178,18 +188,16 @@ def _check_options(args: argparse.Namespace, wanted: Start) -> None:
     path = wanted.checkpoint
     is_search = path is None or os.path.isdir(path)
     if args.trust_checkpoint and (is_search or '://' in str(path)):
-        raise UsageError(
-            '--trust-checkpoint is for one local file: name it by '
-            '--resume-from or --load-from.'
-        )
-    if args.override_lr_schedule and not wanted.resume:
-        raise UsageError('--override-lr-schedule goes with --resume.')
-    if args.allow_partial and not wanted.resume:
-        raise UsageError('--allow-partial goes with --resume.')
+        raise UsageError(message('start.trust_one_file'))
+    for option, given in (
+        ('--override-lr-schedule', args.override_lr_schedule),
+        ('--allow-partial', args.allow_partial),
+    ):
+        if given and not wanted.resume:
+            raise UsageError(message('start.needs_resume', option=option))
     if args.before_iter is not None and not is_search:
         raise UsageError(
-            f"--before-iter chooses a checkpoint, but '{path}' is named by "
-            f'{wanted.reason}.'
+            message('start.nothing_to_choose', path=path, reason=wanted.reason)
         )
 
 
@@ -201,18 +209,13 @@ def _check_all_see(path: str | None) -> None:
     blind = sorted({node for node in nodes if node})
     if blind:
         raise CheckpointError(
-            f"'{path}' is there on rank 0, but not on {', '.join(blind)}: "
-            'checkpoints must be on a disk that all machines share.'
+            message('start.not_shared', path=path, nodes=blind)
         )
 
 
 def _warn_of_trust(path: str, say: Callable[[str], None]) -> None:
     check_container(Path(path))
-    say(
-        f"--trust-checkpoint: '{path}' is loaded without the guard. If there "
-        'is code in it, that code runs now, with all your rights. Other '
-        'files are guarded as always.'
-    )
+    say(message('start.trusted', path=path))
 
 
 def _find(
@@ -223,18 +226,15 @@ def _find(
     folder, *others = folders
     search = find_checkpoint(folder, before_iter, others)
     for reason in search.skipped:
-        say(f'skipped {reason}')
+        say(message('start.skipped', reason=reason))
     for note in search.notes:
-        say(f'{note}; --resume-from takes it')
+        say(message('start.left', note=note))
     if search.found is not None:
         return search.found
     if search.skipped:
         # A fresh start would write over what is left of the old run.
-        raise CheckpointError(
-            f"no checkpoint in '{folder}' can be resumed, see above. To "
-            'start anew, do so without --resume.'
-        )
-    say(f"no checkpoint in '{folder}' yet")
+        raise CheckpointError(message('start.none_good', folder=folder))
+    say(message('start.none_yet', folder=folder))
     return None
 
 
@@ -248,10 +248,13 @@ def _warn_of_used_folder(
         newest = ranking.live[0]
         resume = '--resume' if command is None else f'{command} --resume'
         say(
-            f"'{folders[0]}' has checkpoints of an earlier run, the newest is "
-            f'{printable(newest.path.name)} of iteration {newest.iteration}. '
-            'This is a new run, and replaces files of the same name. To '
-            f'continue the earlier one instead: {resume}'
+            message(
+                'start.used_folder',
+                folder=folders[0],
+                name=newest.path.name,
+                iteration=newest.iteration,
+                command=resume,
+            )
         )
 
 
@@ -259,17 +262,18 @@ def _verify(path: Path) -> GoodCheckpoint:
     try:
         return verify_checkpoint(path)
     except BadCheckpoint as error:
-        other = _advise(find_checkpoint(path.resolve().parent))
-        raise CheckpointError(f'{error}.{other}') from error
+        search = find_checkpoint(path.resolve().parent)
+        raise CheckpointError(_advise(error, search)) from error
 
 
-def _advise(search: Search) -> str:
+def _advise(error: BadCheckpoint, search: Search) -> str:
     if search.found is None:
-        return ' There is no good one in its folder.'
-    return (
-        ' The newest good one there is of iteration '
-        f'{search.found.iteration}: --resume-from '
-        f'{shlex.quote(str(search.found.path))}'
+        return message('start.none_beside', error=error)
+    return message(
+        'start.good_beside',
+        error=error,
+        iteration=search.found.iteration,
+        path=shlex.quote(str(search.found.path)),
     )
 
 

@@ -24,6 +24,7 @@ from mmstable.checked_json import parse_json
 from mmstable.checkpoint.atomic_file import is_alive
 from mmstable.errors import WorkDirInUse
 from mmstable.files import create, read_bounded
+from mmstable.messages import say as message
 from mmstable.messages.printable import printable
 
 NAME = '.mmstable-lock'
@@ -126,7 +127,8 @@ def _locked(
         _acquire(path, owner, force, say)
     except OSError as error:
         # Whether the run can do without this folder is not decided here.
-        say(f"cannot lock '{folder}': {error.strerror}")
+        text = error.strerror
+        say(message('lock.impossible', folder=folder, error=text))
         yield
         return
     _HELD.add(owner.token)
@@ -159,19 +161,20 @@ def _refuse_if_alive(
     else:
         host = '?' if other is None else other.host
         say(
-            f"'{path.parent}' is locked from {host}: waiting "
-            f'{PATIENCE:g} s for a sign of life'
+            message(
+                'lock.waiting',
+                folder=path.parent,
+                host=host,
+                seconds=PATIENCE,
+            )
         )
         is_there = _shows_life(path)
     if is_there:
-        who = 'an unknown process'
+        who = message('lock.unknown')
         if other is not None:
-            who = f'process {other.pid} on {printable(other.host, 100)}'
-        raise WorkDirInUse(
-            f"'{path.parent}' is in use: {who} trains there, and two runs in "
-            'one folder destroy each other. Choose another --work-dir, or '
-            'stop that run. --force starts nevertheless.'
-        )
+            host = printable(other.host, 100)
+            who = message('lock.process', pid=other.pid, host=host)
+        raise WorkDirInUse(message('lock.in_use', folder=path.parent, who=who))
 
 
 def _shows_life(path: Path) -> bool:

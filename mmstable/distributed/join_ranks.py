@@ -12,6 +12,7 @@ from mmengine.dist import broadcast_object_list, get_rank, init_dist
 
 from mmstable.distributed.launchers import set_rank_variables
 from mmstable.errors import MMStableError
+from mmstable.messages import say
 
 
 class ReportedByRankZero(MMStableError):
@@ -56,7 +57,7 @@ def _join_cpus(settings: dict[str, Any]) -> str | None:
     backend, note = settings.pop('backend', None) or 'gloo', None
     if backend == 'nccl':
         # Every OpenMMLab config says so, and nccl knows GPUs only.
-        backend, note = 'gloo', 'no GPU here: backend gloo instead of nccl'
+        backend, note = 'gloo', say('launcher.gloo')
     if 'timeout' in settings:
         settings['timeout'] = timedelta(seconds=settings['timeout'])
     # These are for mmengine and its launchers.

@@ -7,6 +7,7 @@ import subprocess
 from collections.abc import Mapping
 
 from mmstable.errors import UsageError
+from mmstable.messages import say
 
 _PORT = '29500'
 # What each launcher calls rank, number of ranks and rank within the machine.
@@ -20,9 +21,9 @@ _VARIABLES = {
     ),
 }
 _STARTERS = {
-    'pytorch': 'torchrun (see tools/dist_train.sh)',
-    'slurm': 'srun (see tools/slurm_train.sh)',
-    'mpi': "Open MPI's mpirun",
+    'pytorch': 'torchrun (mmstable dist-train, tools/dist_train.sh)',
+    'slurm': 'srun (tools/slurm_train.sh)',
+    'mpi': 'mpirun (Open MPI)',
 }
 
 
@@ -35,9 +36,14 @@ def set_rank_variables(launcher: str) -> None:
     names = _VARIABLES[launcher]
     missing = [name for name in names if name not in os.environ]
     if missing:
+        starter = _STARTERS[launcher]
         raise UsageError(
-            f'--launcher {launcher}: {", ".join(missing)} is not set; start '
-            f'this by {_STARTERS[launcher]}.'
+            say(
+                'launcher.variables',
+                launcher=launcher,
+                missing=missing,
+                starter=starter,
+            )
         )
     for name, source in zip(_VARIABLES['pytorch'], names):
         os.environ[name] = os.environ[source]
@@ -64,10 +70,7 @@ def _first_node(launcher: str, env: Mapping[str, str]) -> str:
         local = env.get('OMPI_COMM_WORLD_LOCAL_SIZE')
         if local == env['OMPI_COMM_WORLD_SIZE']:
             return '127.0.0.1'
-        raise UsageError(
-            '--launcher mpi: set MASTER_ADDR to the machine of rank 0, as in '
-            '`mpirun -x MASTER_ADDR=node1 ...`: Open MPI does not tell it.'
-        )
+        raise UsageError(say('launcher.mpi_address'))
     return '127.0.0.1'
 
 
@@ -87,7 +90,5 @@ def _ask_slurm(nodes: str) -> str:
         )
         return answer.stdout.split()[0]
     except (OSError, subprocess.SubprocessError, IndexError) as error:
-        raise UsageError(
-            '--launcher slurm: `scontrol show hostnames` does not tell the '
-            f"first of '{nodes}' ({error}); set MASTER_ADDR to it."
-        ) from error
+        text = say('launcher.slurm_address', nodes=nodes, error=error)
+        raise UsageError(text) from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from mmstable.messages.catalogue import (
+    bad_checkpoints,
     checkpoints,
     cli,
     data,
@@ -21,6 +22,7 @@ CATALOGUE: dict[str, Message] = {
     **wrappers.MESSAGES,
     **guard.MESSAGES,
     **checkpoints.MESSAGES,
+    **bad_checkpoints.MESSAGES,
     **resume.MESSAGES,
     **ranks.MESSAGES,
     **data.MESSAGES,

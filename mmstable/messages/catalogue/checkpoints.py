@@ -62,11 +62,6 @@ MESSAGES = {
         en='no space: {needed} MiB needed, {free} MiB free',
         zh_cn='空间不足：需要 {needed} MiB，剩余 {free} MiB',
     ),
-    # Why a file cannot be loaded, after one word for it.
-    'bad.no_dict': Message(
-        en='foreign: a dict is expected, got a {got}',
-        zh_cn='格式不符：应为 dict，得到 {got}',
-    ),
     # Before a run ends ahead of time.
     'emergency.no_signals': Message(
         en='EmergencyCheckpointHook: training runs outside the main thread, '

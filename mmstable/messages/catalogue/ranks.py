@@ -78,6 +78,29 @@ MESSAGES = {
         '已忽略：{error}。谁能访问 store 的端口？见 '
         'docs/zh_cn/distributed.md。',
     ),
+    # How they are started.
+    'launcher.variables': Message(
+        en='--launcher {launcher}: {missing} is not set; start this by '
+        '{starter}.',
+        zh_cn='--launcher {launcher}：没有设置 {missing}；请用 {starter} 启动'
+        '。',
+    ),
+    'launcher.mpi_address': Message(
+        en='--launcher mpi: set MASTER_ADDR to the machine of rank 0, as in '
+        '`mpirun -x MASTER_ADDR=node1 ...`: Open MPI does not tell it.',
+        zh_cn='--launcher mpi：请把 MASTER_ADDR 设为 rank 0 所在的机器，例如 '
+        '`mpirun -x MASTER_ADDR=node1 ...`：Open MPI 不提供它。',
+    ),
+    'launcher.slurm_address': Message(
+        en='--launcher slurm: `scontrol show hostnames` does not tell the '
+        "first of '{nodes}' ({error}); set MASTER_ADDR to it.",
+        zh_cn='--launcher slurm：`scontrol show hostnames` 没有给出 '
+        "'{nodes}' 中的第一个（{error}）；请把 MASTER_ADDR 设为它。",
+    ),
+    'launcher.gloo': Message(
+        en='no GPU here: backend gloo instead of nccl',
+        zh_cn='没有 GPU：使用 gloo 后端代替 nccl',
+    ),
     'replicas.sharded': Message(
         en='ReplicaCheckHook: the model is sharded, so there are no replicas '
         'to compare.',

@@ -1,0 +1,137 @@
+"""One switch makes all that a command prints Chinese."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mmstable.cli.main import main
+from tests.cli.runs import log_of
+from tests.messages.test_catalogue import CHINESE
+
+pytestmark = pytest.mark.usefixtures('in_project')
+
+SAFE = """
+_base_ = './config.py'
+optim_wrapper = dict(type='mmstable.SafeAmpOptimWrapper')
+train_cfg = dict(type='mmstable.SafeIterBasedTrainLoop')
+default_hooks = dict(
+    checkpoint=dict(type='mmstable.SafeCheckpointHook'),
+    guard=dict(
+        type='mmstable.DivergenceGuardHook', actions=dict(poisoned='stop')
+    ),
+)
+custom_hooks = [
+    dict(type='mmstable.GradNanLoggerHook'{lang}),
+    dict(type='mmstable.EventLogHook'),
+    dict(
+        type='mmstable.FaultInjectorHook',
+        enabled=True,
+        faults=[dict(kind='nan_weight', param='head.bias', at=4)],
+    ),
+]
+"""
+
+
+def lines_of(capsys: pytest.CaptureFixture[str]) -> list[str]:
+    """What the command itself has printed, without its name."""
+    lines = capsys.readouterr().err.splitlines()
+    ours = [line for line in lines if line.startswith('mmstable')]
+    texts = [line.partition(': ')[2] for line in ours]
+    return [text.replace('错误：', '') for text in texts]
+
+
+def english(lines: list[str]) -> list[str]:
+    return [line for line in lines if not CHINESE.search(line)]
+
+
+@pytest.mark.parametrize(
+    'words',
+    [
+        ['trian', 'config.py'],
+        ['train', 'confg.py'],
+        ['train', 'config.py', '--sead', '1'],
+        ['train', 'config.py', '--cfg-options', 'max_iters=3'],
+        ['train', 'config.py', '--cfg-options', 'model.type=ToyToolModl'],
+        ['train', 'config.py', '--cfg-options', 'model.napp=1'],
+        ['train', 'config.py', '--cfg-options', 'optim_wraper.x=1'],
+        ['train', 'config.py', '--cfg-options', 'x'],
+        ['train', 'config.py', '--auto-scale-lr'],
+        ['train', 'config.py', '--resume-from', 'nothing.pth'],
+        ['train', 'config.py', '--load-from', 'config.py'],
+        ['train', 'config.py', '--override-lr-schedule'],
+        ['train', 'config.py', '--resume', '--trust-checkpoint'],
+        ['upgrade', 'config.py', '-o', 'x.json'],
+    ],
+)
+def test_mistakes(
+    words: list[str],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if words[0] == 'train':
+        words = [*words, '--work-dir', str(tmp_path)]
+    assert main([*words, '--lang', 'zh_cn']) in (2, 3)
+    spoken = lines_of(capsys)
+    assert spoken
+    assert english(spoken) == []
+    # By the environment alone.
+    monkeypatch.setenv('MMSTABLE_LANG', 'zh_cn')
+    main(words)
+    assert lines_of(capsys) == spoken
+    # The option wins.
+    main([*words, '--lang=en'])
+    assert english(lines_of(capsys)) != []
+
+
+def stop_and_resume(
+    folder: Path, capsys: pytest.CaptureFixture[str], *words: str
+) -> tuple[list[str], str]:
+    work = ['--work-dir', str(folder)]
+    assert main(['train', 'safe.py', *work, *words]) == 4
+    assert main(['train', 'safe.py', *work, *words, '--resume']) == 4
+    return lines_of(capsys), log_of(folder)
+
+
+@pytest.mark.parametrize('switch', ['option', 'environment', 'hook'])
+def test_a_run_that_stops_and_is_resumed(
+    switch: str,
+    project: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lang = ", lang='zh_cn'" if switch == 'hook' else ''
+    (project / 'safe.py').write_text(SAFE.replace('{lang}', lang))
+    if switch == 'environment':
+        monkeypatch.setenv('MMSTABLE_LANG', 'zh_cn')
+    words = ['--lang', 'zh_cn'] if switch == 'option' else []
+    spoken, log = stop_and_resume(tmp_path, capsys, *words)
+    assert len(spoken) > 2
+    assert english(spoken) == []
+    assert '训练在第 4 次迭代停止' in log
+    # Once for each of the two runs.
+    assert log.count('混合精度训练已启用') == 2
+
+
+def test_the_option_wins_over_a_hook(
+    project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (project / 'safe.py').write_text(SAFE.replace('{lang}', ", lang='zh_cn'"))
+    spoken, log = stop_and_resume(tmp_path, capsys, '--lang', 'en')
+    assert english(spoken) == spoken
+    assert 'training is stopped at iteration 4' in log
+
+
+def test_a_wrong_variable_is_one_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv('MMSTABLE_LANG', 'fr')
+    assert main(['train', 'config.py']) == 2
+    assert lines_of(capsys) == [
+        'error: the environment variable MMSTABLE_LANG must be one of en, '
+        "zh_cn, got 'fr'."
+    ]
+    assert main(['--help']) == 0
