@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 import sys
-import traceback
 from collections.abc import Sequence
+from types import TracebackType
 
 from mmstable.cli.command import Command, find_commands, say
 from mmstable.cli.parser import Parser
@@ -113,12 +113,20 @@ def _run(command: Command, args: argparse.Namespace) -> int:
         if rank_of(getattr(args, 'launcher', 'none')) == 0:
             say(command.name, message('cli.interrupted'))
         return _EXIT_INTERRUPTED
-    except Exception as error:
-        # By hand, because Python prints notes from 3.11 on only.
-        traceback.print_exception(type(error), error, error.__traceback__)
+    except Exception:
         if sys.version_info < (3, 11):
-            _print_notes(error)
-        return MMStableError.exit_code
+            # Later ones print the notes of an error by themselves.
+            sys.excepthook = _print_with_notes
+        raise
+
+
+def _print_with_notes(
+    kind: type[BaseException],
+    error: BaseException,
+    trace: TracebackType | None,
+) -> None:
+    sys.__excepthook__(kind, error, trace)
+    _print_notes(error)
 
 
 def _print_notes(error: BaseException) -> None:

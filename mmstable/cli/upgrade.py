@@ -83,7 +83,7 @@ def _write(output: str | None, text: str) -> None:
         print(text, end='')
         return
     try:
-        replace_text(Path(output), text)
+        replace_text(Path(output), text, encoding='utf-8')
     except OSError as error:
         text = message('upgrade.cannot_write', path=output, error=error)
         raise UsageError(text) from error

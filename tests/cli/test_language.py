@@ -135,3 +135,45 @@ def test_a_wrong_variable_is_one_line(
         "zh_cn, got 'fr'."
     ]
     assert main(['--help']) == 0
+
+
+OLD = """
+optimizer = dict(type='SGD', lr=0.1, constructor='Mine')
+optimizer_config = dict(type='Own', cumulative_iters=2, grad_clip=None)
+fp16 = dict(loss_scale=512.)
+runner = dict(type='EpochBasedRunner', max_epochs=2)
+lr_config = dict(policy='step', step=[1])
+workflow = [('train', 1), ('val', 1)]
+checkpoint_config = dict(interval=1, create_symlink=True, meta=dict(a=1))
+log_config = dict(hooks=[dict(type='PaviLoggerHook')])
+evaluation = dict(interval=1, metric='mIoU', save_best='mIoU')
+custom_hooks = [dict(type='MyHook'), dict(type='IterTimerHook')]
+gpu_ids = [0]
+data = dict(samples_per_gpu=2, val=dict(type='X'), train=dict(
+    type='X', pipeline=[dict(type='DefaultFormatBundle')]))
+model = dict(type='M')
+optimzer_config = dict()
+"""
+
+
+def test_notes_about_a_config_of_mmcv(
+    project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (project / 'old.py').write_text(OLD)
+    new = tmp_path / 'new.py'
+    words = ['upgrade', 'old.py', '-o', str(new)]
+    assert main([*words, '--lang', 'zh_cn']) == 5
+    lines = capsys.readouterr().err.splitlines()
+    notes = [line for line in lines if ' -> ' not in line]
+    assert len(notes) > 15
+    assert english(notes) == []
+    assert main(words) == 5
+    assert english(capsys.readouterr().err.splitlines())
+
+
+def test_help_works_in_every_language(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for lang in ('en', 'zh_cn'):
+        assert main(['train', '--help', '--lang', lang]) == 0
+        assert capsys.readouterr().out.startswith('usage: mmstable train ')

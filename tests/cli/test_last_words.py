@@ -9,7 +9,7 @@ import pytest
 
 from mmstable.cli.main import main
 from mmstable.report import read_events
-from tests.cli.runs import log_of
+from tests.cli.runs import console_script, log_of, run
 
 pytestmark = pytest.mark.usefixtures('in_project')
 
@@ -81,11 +81,12 @@ def train(folder: Path, *options: str) -> int:
     return main([*words, '--cfg-options', *options])
 
 
-def test_the_command_to_resume_is_last(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert train(tmp_path, 'model.fail_at=4') == 1
-    *before, error, last = capsys.readouterr().err.splitlines()
+def test_the_command_to_resume_is_last(project: Path, tmp_path: Path) -> None:
+    words = ['train', 'last.py', '--work-dir', str(tmp_path)]
+    door = [*console_script(tmp_path), *words]
+    code, _, err = run([*door, '--cfg-options', 'model.fail_at=4'], project)
+    assert code == 1
+    *before, error, last = err.splitlines()
     assert 'Traceback (most recent call last):' in before
     assert error == 'RuntimeError: an own fault'
     assert last.startswith('Resume with: ')
@@ -102,14 +103,14 @@ def test_the_command_to_resume_is_last(
 )
 def test_what_helps_is_said(
     tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
     mode: str,
     text: str,
     advice: str,
 ) -> None:
     options = ['model.fail_at=4', f'model.mode={mode}', f'model.text={text}']
-    assert train(tmp_path, *options) == 1
-    *_, told, last = capsys.readouterr().err.splitlines()
+    with pytest.raises(RuntimeError, match='memory|x') as raised:
+        train(tmp_path, *options)
+    told, last = raised.value.__notes__
     assert told.startswith(f'mmstable: {advice}')
     assert last.startswith('Resume with: ')
     assert advice in log_of(tmp_path)

@@ -159,7 +159,7 @@ def test_upgrade_imports_nothing(
     assert 'MyHook is neither of mmcv nor known' in told
     new = load_config('new.py', import_modules=False)
     assert new.custom_imports == dict(imports=[module])
-    assert new.custom_hooks == [dict(type='MyHook')]
+    assert new.custom_hooks[0] == dict(type='MyHook')
 
 
 def test_what_upgrade_says_and_writes_is_printable(

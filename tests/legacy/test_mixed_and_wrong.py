@@ -227,7 +227,8 @@ def test_contradictions_are_serious(old: dict, path: str) -> None:
         ),
         (
             dict(log_config=dict(hooks=['TextLoggerHook'])),
-            "each must be a dict with a `type`, got 'TextLoggerHook'.",
+            'log_config.hooks: must be a dict with a `type`, got '
+            "'TextLoggerHook'.",
         ),
         (
             dict(total_epochs=1, custom_hooks=[dict(priority=3)]),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from mmstable.legacy.config.draft import Draft, take_dict
+from mmstable.messages import say
 
 _KEPT = (
     'interval',
@@ -38,7 +39,7 @@ def translate_checkpoints(draft: Draft) -> None:
     if kind != 'CheckpointHook':
         draft.leave(
             'checkpoint_config.type',
-            f"'{kind}' is not mmcv's hook; SafeCheckpointHook takes its place",
+            say('translated.other_checkpoint_hook', kind=kind),
         )
     else:
         draft.unknown(
@@ -67,11 +68,10 @@ def _tell_rest(draft: Draft, config: dict[str, Any]) -> None:
     if 'create_symlink' in config:
         draft.note(
             'checkpoint_config.create_symlink',
-            'not needed, the file `last_checkpoint` names the newest one',
+            say('translated.symlink'),
         )
     if config.get('meta'):
         draft.leave(
             'checkpoint_config.meta',
-            'mmengine fills in `meta` by itself: its version, the data set, '
-            'the time',
+            say('translated.meta'),
         )

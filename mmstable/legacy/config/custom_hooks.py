@@ -9,6 +9,7 @@ from mmengine.registry import HOOKS
 
 from mmstable.errors import UsageError
 from mmstable.legacy.config.draft import Draft, take_dict
+from mmstable.messages import say
 
 # mmengine adds these to every run.
 _DEFAULT = ('DistSamplerSeedHook', 'IterTimerHook')
@@ -37,26 +38,22 @@ def translate_custom_hooks(draft: Draft) -> None:
 
 def _translate(draft: Draft, path: str, hook: Any) -> Any:
     if not isinstance(hook, Mapping) or 'type' not in hook:
-        raise UsageError(
-            f'{path}: must be a dict with a `type`, got {hook!r}.'
-        )
+        raise UsageError(say('translated.no_type', path=path, got=hook))
     kind = hook['type']
     if kind in _DEFAULT:
-        draft.note(path, f'{kind} is part of every run of mmengine')
+        draft.note(path, say('translated.default_hook', kind=kind))
         return None
     if kind == 'EMAHook':
         return _average(draft, path, dict(hook))
     if kind == 'ProfilerHook':
         return _profiler(draft, path, dict(hook))
     if kind == 'SyncBuffersHook' and 'distributed' in hook:
-        draft.note(f'{path}.distributed', 'not needed, the hook knows')
+        draft.note(f'{path}.distributed', say('translated.not_needed'))
         return {k: v for k, v in hook.items() if k != 'distributed'}
     if isinstance(kind, str) and not _is_registered(kind):
         draft.leave(
             path,
-            f'{kind} is neither of mmcv nor known to mmengine here. It is '
-            'kept: your project must have it for mmengine, whose stages '
-            'take more arguments',
+            say('translated.unknown_hook', kind=kind),
         )
     return dict(hook)
 
@@ -69,13 +66,12 @@ def _average(draft: Draft, path: str, hook: dict[str, Any]) -> Any:
     if hook.pop('resume_from', None):
         draft.leave(
             f'{path}.resume_from',
-            'the average is in the checkpoint that the run resumes from',
+            say('translated.average_resume'),
         )
     if warm_up and 1 / warm_up < momentum:
         draft.leave(
             f'{path}.warm_up',
-            f'{warm_up}: mmengine averages with the momentum {momentum:g} '
-            'from the start',
+            say('translated.average', warm_up=warm_up, momentum=momentum),
         )
     return {**hook, 'momentum': momentum, 'interval': interval}
 

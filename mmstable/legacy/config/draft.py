@@ -9,6 +9,7 @@ from enum import Enum
 from typing import Any
 
 from mmstable.errors import UsageError
+from mmstable.messages import say
 from mmstable.settings import known_settings
 
 
@@ -112,8 +113,7 @@ class Draft:
         tell = self.warn if serious else self.leave
         tell(
             old,
-            f'it asks for {said!r}, but `{new}` is {found!r}, which is kept. '
-            'Remove one of the two',
+            say('translated.conflict', said=said, new=new, found=found),
         )
 
     def unknown(
@@ -143,5 +143,5 @@ def take_dict(draft: Draft, key: str) -> dict[str, Any] | None:
     if value is None:
         return None
     if not isinstance(value, Mapping):
-        raise UsageError(f'{key}: must be a dict, got {value!r}.')
+        raise UsageError(say('translated.no_dict', key=key, got=value))
     return dict(value)

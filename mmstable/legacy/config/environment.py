@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from mmstable.legacy.config.draft import Draft, take_dict
+from mmstable.messages import say
 
 _PROCESSES = ('mp_start_method', 'opencv_num_threads')
 
@@ -25,7 +26,7 @@ def translate_environment(draft: Draft) -> None:
         draft.settings.pop(key, None)
     for key in ('gpu_ids', 'device'):
         if draft.settings.pop(key, None) is not None:
-            draft.note(key, 'not needed, CUDA_VISIBLE_DEVICES says which GPUs')
+            draft.note(key, say('translated.gpus'))
 
 
 def _put_randomness(draft: Draft) -> None:
@@ -35,7 +36,7 @@ def _put_randomness(draft: Draft) -> None:
     if taken.get('deterministic'):
         draft.note(
             'deterministic',
-            'mmengine refuses operations that cannot be; mmcv only told cuDNN',
+            say('translated.deterministic'),
         )
 
 

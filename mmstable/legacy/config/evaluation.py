@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from mmstable.legacy.config.draft import Draft, take_dict
+from mmstable.messages import say
 
 # To settings of the train loop ...
 _LOOP = {
@@ -32,9 +33,7 @@ def translate_evaluation(draft: Draft) -> None:
     for name in _NOT_NEEDED:
         if name in config:
             config.pop(name)
-            draft.note(
-                f'evaluation.{name}', 'not needed, the loops see to that'
-            )
+            draft.note(f'evaluation.{name}', say('translated.by_loops'))
     best = {
         name: config.pop(name)
         for name in _BEST
@@ -49,8 +48,7 @@ def _save_best(draft: Draft, best: dict[str, Any]) -> None:
     if not draft.settings.get('val_evaluator'):
         draft.leave(
             'evaluation.save_best',
-            f'{best["save_best"]!r} is a result of validation, which there '
-            'is none of without a `val_evaluator`',
+            say('translated.no_validation', best=best['save_best']),
         )
         return
     hooks = dict(draft.settings.get('default_hooks') or {})
@@ -66,10 +64,7 @@ def _tell_rest(draft: Draft, config: dict[str, Any]) -> None:
     if not config:
         return
     if draft.settings.get('val_evaluator'):
-        why = 'not used, `val_evaluator` says what is measured'
+        why = say('translated.has_evaluator')
     else:
-        why = (
-            'data sets of mmcv evaluated themselves; in mmengine a '
-            '`val_evaluator` does, with a metric of your project'
-        )
+        why = say('translated.no_evaluator')
     draft.leave(', '.join(f'evaluation.{name}' for name in config), why)

@@ -7,6 +7,7 @@ from typing import Any
 
 from mmstable.errors import UsageError
 from mmstable.legacy.config.draft import Draft, take_dict, usage_errors
+from mmstable.messages import say
 from mmstable.settings import integer
 
 # From hooks of mmcv to back-ends of mmengine, and the arguments that both
@@ -95,7 +96,7 @@ def _put_visualizer(draft: Draft, hooks: list[Any], interval: int) -> None:
         path = f'log_config.hooks[{index}]'
         kind = _kind(hook)
         if kind not in _BACKENDS:
-            draft.leave(path, f'mmengine has no back-end for {kind}')
+            draft.leave(path, say('translated.no_backend', kind=kind))
             continue
         name, shared = _BACKENDS[kind]
         kept = {key: hook[key] for key in shared if hook.get(key) is not None}
@@ -104,8 +105,11 @@ def _put_visualizer(draft: Draft, hooks: list[Any], interval: int) -> None:
         if hook.get('interval', interval) != interval:
             draft.leave(
                 f'{path}.interval',
-                f'{hook["interval"]}: all back-ends have the interval '
-                f'{interval}',
+                say(
+                    'translated.log_interval',
+                    asked=hook['interval'],
+                    interval=interval,
+                ),
             )
     if backends:
         visualizer = {'type': 'Visualizer', 'vis_backends': backends}
@@ -121,21 +125,19 @@ def _tell_rest(
         if name in known or value is None:
             continue
         if name == 'reset_flag':
-            draft.note(f'{path}.reset_flag', 'not needed')
+            draft.note(f'{path}.reset_flag', say('translated.not_needed'))
         elif name == 'log_dir':
             draft.leave(
                 f'{path}.log_dir',
-                f'{value!r}: mmengine writes to vis_data in the log folder '
-                'of the run',
+                say('translated.log_dir', value=value),
             )
         else:
-            draft.leave(f'{path}.{name}', f'{value!r}: not in the back-end')
+            text = say('translated.not_in_backend', value=value)
+            draft.leave(f'{path}.{name}', text)
 
 
 def _kind(hook: Any) -> str:
     if not isinstance(hook, Mapping) or 'type' not in hook:
-        raise UsageError(
-            f'log_config.hooks: each must be a dict with a `type`, got '
-            f'{hook!r}.'
-        )
+        path = 'log_config.hooks'
+        raise UsageError(say('translated.no_type', path=path, got=hook))
     return str(hook['type'])

@@ -6,6 +6,7 @@ from typing import Any
 
 from mmstable.errors import UsageError
 from mmstable.legacy.config.draft import Draft, take_dict, usage_errors
+from mmstable.messages import say
 from mmstable.settings import integer
 
 _EPOCHS = ('max_epochs', 'mmstable.SafeEpochBasedTrainLoop')
@@ -42,8 +43,13 @@ def translate_loop(draft: Draft) -> None:
         length = _RUNNERS[kind][0]
         if runner.setdefault(length, total) != total:
             raise UsageError(
-                f'{key}: {total} contradicts runner.{length}, which is '
-                f'{runner[length]}.'
+                say(
+                    'translated.contradiction',
+                    path=key,
+                    value=total,
+                    other=f'runner.{length}',
+                    found=runner[length],
+                )
             )
     if runner is not None:
         _put_loop(draft, runner, old)
@@ -57,19 +63,21 @@ def _put_loop(draft: Draft, runner: dict[str, Any], old: list[str]) -> None:
         length, loop = _ITERS if 'max_iters' in runner else _EPOCHS
         draft.warn(
             'runner.type',
-            f"'{kind}' is no runner of mmcv 1.7; written as {loop}",
+            say('translated.other_runner', kind=kind, loop=loop),
         )
     if length not in runner:
-        raise UsageError(f'{old[0]}: {kind} needs `{length}`.')
+        raise UsageError(
+            say('translated.needs', path=old[0], kind=kind, name=length)
+        )
     with usage_errors():
         total = integer(old[0], length, runner.pop(length))
     for name, value in runner.items():
         if value is not None:
-            draft.warn(f'runner.{name}', 'the train loop has nothing like it')
+            draft.warn(f'runner.{name}', say('translated.not_in_loop'))
     settled = draft.settings.get('train_cfg') or {}
     if any(key in settled for key in _SETTLED):
         if settled.get(length) == total:
-            draft.note(old[0], '`train_cfg` says the same')
+            draft.note(old[0], say('translated.same_loop'))
         else:
             draft.conflict(old[0], 'train_cfg', {length: total}, settled)
         return
@@ -83,17 +91,14 @@ def _drop_workflow(draft: Draft) -> None:
         return
     workflow = draft.settings.pop('workflow') or []
     if not all(isinstance(flow, (list, tuple)) and flow for flow in workflow):
-        raise UsageError(
-            f"workflow: must be a list like [('train', 1)], got {workflow!r}."
-        )
+        raise UsageError(say('translated.workflow', got=workflow))
     modes = [flow[0] for flow in workflow]
     if modes in ([], ['train']):
-        draft.note('workflow', 'not needed, the loop does nothing but train')
+        draft.note('workflow', say('translated.only_trains'))
     else:
         draft.leave(
             'workflow',
-            f'{workflow!r}: mmengine computes no losses on '
-            'validation data; training goes on without them',
+            say('translated.no_val_losses', workflow=repr(workflow)),
         )
 
 
@@ -107,14 +112,13 @@ def _move_model_settings(draft: Draft) -> None:
         if not isinstance(model, dict):
             draft.leave(
                 key,
-                'belongs into the `model`, which this file does not have; '
-                'mmengine takes a key of this name for its loop',
+                say('translated.without_model'),
             )
             del draft.settings[key]
         elif key in model:
-            draft.leave(key, f'`model.{key}` is there as well, and is kept')
+            draft.leave(key, say('translated.in_model', key=key))
             del draft.settings[key]
         else:
             model = {**model, key: draft.settings.pop(key)}
             draft.put('model', model, key)
-            draft.remarks['model'] = 'moved inside, unchanged'
+            draft.remarks['model'] = say('translated.moved_inside')

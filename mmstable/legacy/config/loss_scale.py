@@ -7,6 +7,7 @@ from typing import Any
 
 from mmstable.errors import UsageError
 from mmstable.legacy.config.draft import Draft
+from mmstable.messages import say
 from mmstable.numerics.scale_policy import ScalePolicy
 
 
@@ -24,8 +25,7 @@ def translate_loss_scale(draft: Draft, path: str, scale: Any) -> Any:
         scale = float(scale)
         draft.note(
             path,
-            f'starts at {scale} as before, but backs off on overflows and '
-            f'grows again; dict(init_scale={scale}, frozen=True) does not',
+            say('translated.scale', scale=scale),
         )
     try:
         ScalePolicy.from_config(scale)

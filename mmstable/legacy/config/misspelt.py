@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from mmstable.legacy.config.draft import Draft
 from mmstable.legacy.config.keys import OLD_KEYS
-from mmstable.settings import did_you_mean, nearest
+from mmstable.messages import say
+from mmstable.settings import nearest
 
 # High enough to let variables like `dataset` or `optimizer_cfg` pass.
 _LIKENESS = 0.9
@@ -17,8 +18,4 @@ def find_misspelt(draft: Draft) -> None:
             continue
         near = nearest(key, OLD_KEYS, _LIKENESS)
         if near:
-            draft.leave(
-                key,
-                'neither mmcv nor mmengine reads a key of this name.'
-                f'{did_you_mean(key, near)}',
-            )
+            draft.leave(key, say('translated.unread', near=near))

@@ -8,6 +8,7 @@ from typing import Any
 from mmstable.errors import UsageError
 from mmstable.legacy.config.draft import Draft, take_dict, usage_errors
 from mmstable.legacy.config.loss_scale import translate_loss_scale
+from mmstable.messages import say
 from mmstable.numerics.clip_settings import parse_clip_grad
 from mmstable.settings import integer
 
@@ -57,7 +58,7 @@ def translate_optimizer(draft: Draft) -> None:
     config = take_dict(draft, 'optimizer_config') or {}
     wrapper = dict(draft.settings.get('optim_wrapper') or {})
     if wrapper and fp16 is None and not config and 'optimizer' not in old:
-        draft.note(', '.join(old), 'asks for nothing')
+        draft.note(', '.join(old), say('translated.nothing'))
         return
     settings = _merge(config, fp16 or {})
     _check_names(draft, settings, fp16)
@@ -67,10 +68,7 @@ def translate_optimizer(draft: Draft) -> None:
         path = 'fp16' if fp16 is not None else 'optimizer_config'
         _set_scale(draft, wrapper, path, settings)
     elif 'loss_scale' in settings:
-        raise UsageError(
-            'optimizer_config.loss_scale: is for fp16 only; set '
-            "`type='Fp16OptimizerHook'` as well."
-        )
+        raise UsageError(say('translated.scale_without_fp16'))
     _set_optimizer(draft, wrapper)
     _set_clip(draft, wrapper, settings.get('grad_clip'))
     _set_accumulation(draft, wrapper, settings)
@@ -85,8 +83,13 @@ def _merge(
     for name in fp16:
         if config.get(name, fp16[name]) != fp16[name]:
             raise UsageError(
-                f'fp16.{name}: {fp16[name]!r} contradicts '
-                f'optimizer_config.{name}, which is {config[name]!r}.'
+                say(
+                    'translated.contradiction',
+                    path=f'fp16.{name}',
+                    value=repr(fp16[name]),
+                    other=f'optimizer_config.{name}',
+                    found=repr(config[name]),
+                )
             )
     return {**config, **fp16}
 
@@ -101,11 +104,11 @@ def _check_names(
             place = 'fp16' if name in (fp16 or {}) else 'optimizer_config'
             draft.unknown(place, [name], _SETTINGS)
         return
-    told = f' nor {", ".join(others)}' if others else ''
     draft.warn(
         'optimizer_config.type',
-        f'{kind!r} is no optimizer hook of mmcv 1.7. Clipping, accumulation '
-        f'and fp16 are translated, but not what it does besides{told}',
+        say('translated.other_hook_and', kind=kind, others=others)
+        if others
+        else say('translated.other_hook', kind=kind),
     )
 
 
@@ -157,9 +160,7 @@ def _set_optimizer(draft: Draft, wrapper: dict[str, Any]) -> None:
     ):
         draft.warn(
             'optimizer',
-            f'several optimizers ({", ".join(optimizer)}) need a '
-            '`constructor` of your project in mmengine; they are written as '
-            'they were',
+            say('translated.several_optimizers', names=list(optimizer)),
         )
         wrapper.update(optimizer)
         return
@@ -172,8 +173,7 @@ def _set_optimizer(draft: Draft, wrapper: dict[str, Any]) -> None:
         wrapper['constructor'] = constructor
         draft.leave(
             'optimizer.constructor',
-            f"'{constructor}' is not mmcv's: it is kept, and must be "
-            'registered in OPTIM_WRAPPER_CONSTRUCTORS by your project',
+            say('translated.constructor', name=constructor),
         )
 
 
@@ -219,14 +219,12 @@ def _tell_rest(draft: Draft, settings: Mapping[str, Any]) -> None:
         if name in settings:
             draft.note(
                 f'optimizer_config.{name}',
-                'not needed, torch sees to the exchange of gradients',
+                say('translated.exchange'),
             )
     if settings.get('detect_anomalous_params'):
         draft.leave(
             'optimizer_config.detect_anomalous_params',
-            'in a distributed run `model_wrapper_cfg=dict('
-            "type='MMDistributedDataParallel', "
-            'detect_anomalous_params=True)` does the same',
+            say('translated.anomalous'),
         )
 
 
@@ -238,7 +236,8 @@ def _remark(wrapper: Mapping[str, Any]) -> str:
     if clip:
         words.append(f'clip_grad {_short(clip)}')
     if 'accumulative_counts' in wrapper:
-        words.append(f'{wrapper["accumulative_counts"]} iterations a step')
+        count = wrapper['accumulative_counts']
+        words.append(say('translated.accumulation', count=count))
     return ', '.join(words)
 
 

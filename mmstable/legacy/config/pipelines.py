@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from mmstable.legacy.config.draft import Draft
+from mmstable.messages import say
 
 # Steps that ended with mmcv 1.x; their successors are in each project.
 _ENDED = {
@@ -30,7 +31,7 @@ def find_old_pipelines(draft: Draft) -> None:
         ended = _ended_steps(pipeline)
         if ended:
             found = True
-            draft.leave(path, f'left as it is; {"; ".join(ended)}')
+            draft.leave(path, say('translated.pipeline', steps=ended))
     model = draft.settings.get('model')
     if (
         found
@@ -39,8 +40,7 @@ def find_old_pipelines(draft: Draft) -> None:
     ):
         draft.leave(
             'model',
-            'left as it is; in mmengine it normalizes images itself, by a '
-            '`data_preprocessor` with the mean and std of the pipeline',
+            say('translated.preprocessor'),
         )
 
 
@@ -51,8 +51,7 @@ def _ended_steps(pipeline: list[Any]) -> list[str]:
         if kind in _ENDED:
             steps.setdefault(_ENDED[kind], []).append(f'{kind} [{index}]')
     return [
-        f'instead of {" and ".join(old)} there is {new}'
-        for new, old in steps.items()
+        say('translated.step', old=old, new=new) for new, old in steps.items()
     ]
 
 

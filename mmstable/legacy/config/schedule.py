@@ -22,6 +22,7 @@ from mmstable.legacy.schedules.policy_settings import (
     check_warmup,
     find_policy,
 )
+from mmstable.messages import say
 
 _WARMUP = ('warmup', 'warmup_iters', 'warmup_ratio')
 
@@ -75,16 +76,18 @@ class _Schedule:
     def translate(self) -> list[dict[str, Any]]:
         """The schedulers that do the same: one, or none."""
         if 'policy' not in self.config:
-            raise UsageError(f'{self.key}: needs a `policy`.')
+            raise UsageError(say('translated.no_policy', key=self.key))
         name = self.config.pop('policy')
         try:
             policy = find_policy(self.key, name, self.policies)
         except ValueError:
             self.draft.warn(
                 f'{self.key}.policy',
-                f'{name!r} is no policy of mmcv 1.7, which has '
-                f'{", ".join(self.policies)}. A `param_scheduler` has to '
-                'take its place',
+                say(
+                    'translated.policy',
+                    name=name,
+                    known=list(self.policies),
+                ),
             )
             return []
         by_epoch = self._take_by_epoch(policy)
@@ -93,9 +96,7 @@ class _Schedule:
         if by_epoch and not self.draft.by_epoch:
             self.draft.leave(
                 self.key,
-                'mmcv goes by epoch in runs by epoch only; in one by '
-                'iterations it left the value as it was, and so does this. '
-                f'Write {self.key}.by_epoch=False if you want it',
+                say('translated.by_epoch', key=self.key),
             )
             return []
         if policy == 'fixed' and not warmup:
@@ -112,8 +113,7 @@ class _Schedule:
         by_epoch = self.config.pop('by_epoch', default)
         if by_epoch and policy in BY_ITERATION:
             raise UsageError(
-                f"{self.key}: policy '{policy}' goes by iterations only: set "
-                '`by_epoch=False`.'
+                say('translated.by_iterations', key=self.key, policy=policy)
             )
         return by_epoch
 
@@ -131,9 +131,7 @@ class _Schedule:
         if not taken.get('warmup_by_epoch'):
             taken.pop('warmup_by_epoch', None)
         elif not self.draft.by_epoch:
-            raise UsageError(
-                f'{self.key}: `warmup_by_epoch` needs a run by epochs.'
-            )
+            raise UsageError(say('translated.warmup', key=self.key))
         with usage_errors():
             check_warmup(
                 self.key,

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from mmstable.legacy.config.draft import Draft
+from mmstable.messages import say
 
 _LOOPS = {'val': 'ValLoop', 'test': 'TestLoop'}
-_WORDS = {'val': 'validated', 'test': 'tested'}
 
 
 def settle_validation(draft: Draft) -> None:
@@ -26,12 +26,12 @@ def settle_validation(draft: Draft) -> None:
         draft.origins[aside] = draft.origins.pop(key)
         missing.append(split)
     if missing:
-        evaluators, loaders = (
-            ' and '.join(name.format(split) for split in missing)
-            for name in ('`{}_evaluator`', '`old_{}_dataloader`')
-        )
         draft.leave(
             ', '.join(f'data.{split}' for split in missing),
-            f'kept as {loaders}, because there is no {evaluators}; nothing '
-            f'is {" or ".join(_WORDS[split] for split in missing)} without',
+            say(
+                'translated.put_aside',
+                loaders=[f'`old_{one}_dataloader`' for one in missing],
+                evaluators=[f'`{one}_evaluator`' for one in missing],
+                done=[say(f'translated.done.{one}') for one in missing],
+            ),
         )
