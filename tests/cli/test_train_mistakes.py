@@ -161,8 +161,8 @@ def test_wrong_config_file_is_one_line(
     setting: str,
     message: str,
 ) -> None:
-    (project / 'wrong.py').write_text(f"_base_ = './config.py'\n{setting}\n")
-    line = error_of(capsys, 'wrong.py', '--work-dir', str(tmp_path))
+    (project / 'mistaken.py').write_text(f"_base_ = './config.py'\n{setting}\n")
+    line = error_of(capsys, 'mistaken.py', '--work-dir', str(tmp_path))
     assert message in line
 
 
