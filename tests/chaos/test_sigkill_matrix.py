@@ -23,8 +23,8 @@ from tests.chaos.warm import WarmRun
 from tests.toys import assert_same
 
 ROOT = Path(__file__).resolve().parents[2]
-KILLS = int(os.environ.get('MMSTABLE_SOAK_KILLS', 1000))
-SEED = int(os.environ.get('MMSTABLE_SOAK_SEED', 0))
+KILLS = int(os.environ.get('MMSTABLE_SOAK_KILLS', '1000'))
+SEED = int(os.environ.get('MMSTABLE_SOAK_SEED', '0'))
 EXACT = 'exact, as without the break'
 
 CONFIG = """

@@ -10,7 +10,6 @@ import multiprocessing
 import os
 import random
 import signal
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -142,6 +141,4 @@ def _train(config: str, work_dir: str, log: str) -> None:
     out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(out, 1), os.dup2(out, 2)
     torch.set_num_threads(1)
-    # multiprocessing makes a worker deaf otherwise.
-    sys.stdin = open(os.devnull)
     os._exit(main(['train', config, '--work-dir', work_dir, '--resume']))
