@@ -40,6 +40,7 @@ FOREIGN = {
     '_get_default_store',
     '_get_mmengine_home',
     '_handle',
+    '_iterator',
     '_metadata',
     '_non_persistent_buffers_set',
     '_orig_mod',

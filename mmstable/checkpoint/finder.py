@@ -16,6 +16,7 @@ from mmstable.checkpoint.loading import (
 )
 from mmstable.checkpoint.manifest import Manifest, is_count
 from mmstable.checkpoint.placeholders import read_counts
+from mmstable.checkpoint.shards import SHARDS, check_shards
 from mmstable.messages import say
 from mmstable.messages.printable import printable, short_repr
 
@@ -127,6 +128,8 @@ def _verify(path: Path) -> GoodCheckpoint:
     checkpoint = check_sections(path, content.value)
     if manifest is None:
         _check_values(path, checkpoint)
+    if SHARDS in checkpoint.get('mmstable', {}):
+        check_shards(path, checkpoint['mmstable'][SHARDS])
     meta = checkpoint.get('meta', {})
     if not {'epoch', 'iter'} <= meta.keys():
         raise BadCheckpoint(path, say('bad.weights_only'))

@@ -28,6 +28,7 @@ from mmstable.checkpoint.loading import (
 )
 from mmstable.checkpoint.manifest import Manifest, remove_manifest
 from mmstable.checkpoint.placeholders import Placeholders
+from mmstable.checkpoint.sharded_run import is_sharded_run, rest_of
 from mmstable.events import Culprit
 from mmstable.messages import say
 from mmstable.version import __version__
@@ -93,6 +94,9 @@ class CheckpointSaver:
             # Nothing is left for mmengine to make a copy of.
             checkpoint.clear()
 
+        if is_sharded_run(runner):
+            write(rest_of(runner, **kwargs))
+            return
         with _last_word(runner, write):
             _save_on_any_rank(runner, '', os.devnull, **kwargs)
 

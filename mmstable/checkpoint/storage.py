@@ -12,8 +12,10 @@ from mmengine.hooks import CheckpointHook
 from mmengine.runner import Runner
 
 from mmstable.checkpoint.atomic_file import remove_leftovers
+from mmstable.checkpoint.loading import BadCheckpoint, inspect_checkpoint
 from mmstable.checkpoint.manifest import remove_manifest
 from mmstable.checkpoint.saver import CheckpointSaver
+from mmstable.checkpoint.shards import SHARDS, folders_in, remove_shards
 
 EMERGENCY = 'emergency_iter_{}.pth'
 
@@ -88,8 +90,18 @@ class CheckpointStorage:
             self._backend.remove(path)
             if self.is_local:
                 remove_manifest(Path(path))
+                remove_shards(Path(path))
 
     def clear_up(self) -> None:
         """Remove what a killed process has left half done."""
-        if self.is_local:
-            remove_leftovers(Path(self._folder))
+        if not self.is_local:
+            return
+        remove_leftovers(Path(self._folder))
+        for path in folders_in(Path(self._folder)):
+            try:
+                record = inspect_checkpoint(path)['mmstable'][SHARDS]
+                remove_shards(path, but=record['folder'])
+            except (BadCheckpoint, KeyError, TypeError):
+                # One that cannot be read is left to the user.
+                if not path.exists():
+                    remove_shards(path)

@@ -9,6 +9,7 @@ from mmengine.runner import Runner
 
 from mmstable import run_view
 from mmstable.checkpoint.fit import compare_optimizers, compare_weights
+from mmstable.checkpoint.shards import SHARDS
 from mmstable.distributed.join_ranks import decide_on_rank_zero
 from mmstable.errors import CheckpointError
 from mmstable.legacy.checkpoints import prepare_to_resume
@@ -56,6 +57,9 @@ class ResumeCheckHook(Hook):
             return
         for note in prepare_to_resume(checkpoint):
             runner.logger.info(say('legacy.checkpoint', note=note))
+        if SHARDS in checkpoint.get('mmstable', {}):
+            # torch compares names and shapes of shards itself.
+            return
         text = decide_on_rank_zero(lambda: self._judge(runner, checkpoint))
         if text is not None:
             runner.logger.warning(say('fit.partial', differences=text))

@@ -19,6 +19,7 @@ from mmstable.messages import say
 from mmstable.messages.language import choose_language
 from mmstable.messages.printable import printable
 from mmstable.registry import HOOKS, register_globally
+from mmstable.run_state.exactness import judge
 from mmstable.settings import flag, text
 
 _NAME = 'ResumeReportHook'
@@ -177,8 +178,15 @@ def _run_state(runner: Runner) -> dict[str, str]:
     found = {
         'RNG': say('resume.rng_needs_hook'),
         'data position': say('resume.data_by_loop', loop=loop),
+        'result': judge([say('doubt.rng')]),
     }
     for hook in runner.hooks:
         found.update(getattr(hook, 'restored', {}))
     rng, position = found.pop('RNG'), found.pop('data position')
-    return {say('resume.rng'): rng, say('resume.data'): position, **found}
+    result = found.pop('result')
+    return {
+        say('resume.rng'): rng,
+        say('resume.data'): position,
+        **found,
+        say('resume.result'): result,
+    }

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import shutil
 from collections import deque
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from mmengine.dist import broadcast_object_list, is_main_process
+from mmengine.dist import (
+    broadcast_object_list,
+    get_world_size,
+    is_main_process,
+)
 from mmengine.hooks import CheckpointHook
 from mmengine.runner import Runner
 
@@ -20,6 +25,12 @@ from mmstable.checkpoint.lineage import Lineage
 from mmstable.checkpoint.placeholders import Placeholders, placeholders_of
 from mmstable.checkpoint.references import keep_own_references
 from mmstable.checkpoint.saver import LABEL, CheckpointSaver, Poisoned
+from mmstable.checkpoint.sharded_run import (
+    find_poison_on_all,
+    is_sharded_run,
+    local_parts,
+)
+from mmstable.checkpoint.shards import SHARDS, remove_shards
 from mmstable.checkpoint.storage import (
     EMERGENCY,
     CheckpointStorage,
@@ -96,15 +107,18 @@ class SafeCheckpointHook(CheckpointHook):
 
     def before_run(self, runner: Runner) -> None:
         """Look at the model before anything is loaded into it."""
-        if not isinstance(runner, Runner):
-            raise ConfigError(
-                'SafeCheckpointHook saves with mmengine.runner.Runner only, '
-                f'got {type(runner).__name__}. Use CheckpointHook with it.'
-            )
         choose_language(runner.hooks)
-        placeholders = placeholders_of(unwrap(runner.model))
-        placeholders.learn(run_view.saved_model(runner))
-        self._saver = CheckpointSaver(placeholders)
+        if isinstance(runner, Runner):
+            placeholders = placeholders_of(unwrap(runner.model))
+            placeholders.learn(run_view.saved_model(runner))
+            self._saver = CheckpointSaver(placeholders)
+        elif not is_sharded_run(runner):
+            raise ConfigError(
+                'SafeCheckpointHook saves with mmengine.runner.Runner, or '
+                'with FlexibleRunner and mmstable.SafeFSDPStrategy or '
+                f'mmstable.SafeFSDP2Strategy, got {type(runner).__name__} '
+                'without them. Use CheckpointHook with it.'
+            )
         self._resumer.restore(runner)
 
     def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
@@ -303,6 +317,10 @@ class SafeCheckpointHook(CheckpointHook):
         meta = _meta(runner)
         if not self._is_ready or not self._has_trained:
             return None
+        if is_sharded_run(runner):
+            # The parts of others cannot be had.
+            is_alone = get_world_size() == 1
+            return self.save_emergency(runner) if is_alone else None
         if meta['iter'] == self._last_iteration:
             return self.last_ckpt
         name = EMERGENCY.format(meta['iter'])
@@ -394,7 +412,9 @@ class SafeCheckpointHook(CheckpointHook):
         # process alone would wait for it in vain.
         run_view.resolve_steps(runner)
         failure: list[Any] = [None]
-        if is_main_process():
+        if is_sharded_run(runner):
+            failure = [self._save_shards(runner, name, state or {}, kwargs)]
+        elif is_main_process():
             failure = [self._try_to_save(runner, name, state or {}, kwargs)]
         broadcast_object_list(failure)
         if failure[0] is None:
@@ -405,8 +425,43 @@ class SafeCheckpointHook(CheckpointHook):
         self._report(runner, name, failure[0])
         return False
 
-    def _try_to_save(
+    def _save_shards(
         self, runner: Runner, name: str, state: dict, kwargs: dict
+    ) -> Exception | None:
+        """Save the parts of all ranks, then what names them."""
+        if not self._place.is_local:
+            return ConfigError(
+                'SafeCheckpointHook saves shards to a local or shared disk '
+                f'only, not to {self.out_dir}.'
+            )
+        path = Path(self._place.path(name))
+        parts, groups = local_parts(runner, kwargs['save_optimizer'])
+        poison = find_poison_on_all(parts)
+        if poison:
+            return Poisoned(poison)
+        from mmstable.checkpoint.shard_files import new_folder, write_shards
+
+        folder = new_folder(path)
+        record, failure = write_shards(parts, folder)
+        if not is_main_process():
+            return None
+        if failure is None:
+            failure = self._try_to_save(
+                runner, name, state, {**kwargs, 'groups': groups}, record
+            )
+        if failure is None:
+            remove_shards(path, but=folder.name)
+        else:
+            shutil.rmtree(folder, ignore_errors=True)
+        return failure
+
+    def _try_to_save(
+        self,
+        runner: Runner,
+        name: str,
+        state: dict,
+        kwargs: dict,
+        shards: dict | None = None,
     ) -> Exception | None:
         known = self._saver.placeholders.counts
         extra = {
@@ -415,6 +470,7 @@ class SafeCheckpointHook(CheckpointHook):
                 'kind': self._kind(name),
                 'lineage': self._lineage.as_dict(),
             },
+            **({} if shards is None else {SHARDS: shards}),
         }
         try:
             self._place.save(self._saver, runner, name, extra, **kwargs)

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch import Generator
 from torch.utils.data import DataLoader
 
-from mmstable.run_state.data_position import sampler_of
+from mmstable.loops.own_generators import (
+    own_generators,
+    read_generator,
+    write_generator,
+)
 from mmstable.run_state.rng import capture_rng, restore_rng
 
 
@@ -22,7 +25,7 @@ def capture_pass_rng(dataloader: DataLoader) -> dict[str, Any]:
 
 def own_states(dataloader: DataLoader) -> dict[str, Any]:
     """The state of the generators that only the loader has."""
-    own = [one.get_state() for one in _own_generators(dataloader)]
+    own = [read_generator(one) for one in own_generators(dataloader)]
     return {'generators': own}
 
 
@@ -30,13 +33,5 @@ def restore_pass_rng(dataloader: DataLoader, state: dict[str, Any]) -> None:
     """Bring back what :func:`capture_pass_rng` saw."""
     restore_rng(state)
     own = state.get('generators', [])
-    for generator, saved in zip(_own_generators(dataloader), own):
-        generator.set_state(saved.cpu())
-
-
-def _own_generators(dataloader: DataLoader) -> list[Generator]:
-    found = [
-        getattr(owner, 'generator', None)
-        for owner in (dataloader, sampler_of(dataloader))
-    ]
-    return [one for one in found if isinstance(one, Generator)]
+    for generator, saved in zip(own_generators(dataloader), own):
+        write_generator(generator, saved)

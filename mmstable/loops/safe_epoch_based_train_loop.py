@@ -71,10 +71,11 @@ class SafeEpochBasedTrainLoop(SafeLoop, EpochBasedTrainLoop):
         self._iter += 1
 
     def _run(self) -> nn.Module:
+        # Hooks begin to count where the run is, whatever a resume changed.
+        saved = self._claim_position()
         self.runner.call_hook('before_train')
-        saved = self._claim_saved()
-        if self._iter > 0:
-            self._move_to(self._find_position(saved))
+        if saved is None or self._saved is not None:
+            saved = self._claim_position()
         if (
             saved is not None
             and self._position.index == 0
@@ -86,6 +87,12 @@ class SafeEpochBasedTrainLoop(SafeLoop, EpochBasedTrainLoop):
             self._validate_if_due()
         self.runner.call_hook('after_train')
         return self.runner.model
+
+    def _claim_position(self) -> dict[str, Any] | None:
+        saved = self._claim_saved()
+        if self._iter > 0:
+            self._move_to(self._find_position(saved))
+        return saved
 
     def _validate_if_due(self) -> None:
         self._decide_current_val_interval()

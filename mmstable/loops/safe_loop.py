@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, fields
 from typing import Any, Callable
 
@@ -13,6 +14,7 @@ from mmengine.runner import BaseLoop
 from mmstable import run_view
 from mmstable.errors import CheckpointError, MMStableError, add_note
 from mmstable.loops.batch_checks import check_steps
+from mmstable.loops.doubts import data_doubts, sampler_numbers
 from mmstable.loops.failure_text import explain_failure
 from mmstable.loops.pass_rng import (
     capture_pass_rng,
@@ -27,6 +29,13 @@ from mmstable.loops.skip_batches import (
 )
 from mmstable.loops.train_step import TrainStep
 from mmstable.loops.validation_mark import ValidationMark
+from mmstable.loops.workers import (
+    drawing_no_seed,
+    forget_workers,
+    seed_workers,
+    worker_seed,
+    workers_persist,
+)
 from mmstable.messages import say
 from mmstable.messages.language import choose_language
 from mmstable.optim.step_sources import monitor_of
@@ -44,8 +53,13 @@ from mmstable.run_state.rng import (
 )
 from mmstable.settings import flag
 
-_FACTS = tuple(field.name for field in fields(DataSignature))
-_KEYS = (*_FACTS, 'epoch', 'index', 'iteration', 'validated')
+_KEYS = (
+    *(field.name for field in fields(DataSignature)),
+    'epoch',
+    'index',
+    'iteration',
+    'validated',
+)
 
 
 class SafeLoop(BaseLoop):
@@ -58,7 +72,8 @@ class SafeLoop(BaseLoop):
     Args:
         replay (bool): Read the past batches of a started epoch again instead
             of moving the sampler. This repeats the random numbers of workers
-            too. Defaults to False.
+            too, so that workers start anew with every pass. Defaults to
+            False.
     """
 
     dataloader: Any
@@ -81,6 +96,7 @@ class SafeLoop(BaseLoop):
         self._saved_rng: dict[str, Any] | None = None
         self._pass_rng: dict[str, Any] | None = None
         self._rng_outside: dict[str, Any] | None = None
+        self._sampler_numbers: dict[str, Any] = {}
 
     def run(self) -> Any:
         """Train; tell all hooks of an exception before it leaves."""
@@ -88,6 +104,8 @@ class SafeLoop(BaseLoop):
         check_steps(self.runner)
         self.train_step.last = None
         monitor_of(self.runner)
+        # Those of an earlier run are somewhere else in the data.
+        forget_workers(self.dataloader)
         try:
             with self.train_step.watch_updates():
                 return self._run()
@@ -110,6 +128,8 @@ class SafeLoop(BaseLoop):
             **asdict(self._position),
             'iteration': self._iterations_done(),
             'validated': self._mark.validated,
+            'worker_seed': worker_seed(self.dataloader),
+            'samplers': self._sampler_numbers,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -125,6 +145,10 @@ class SafeLoop(BaseLoop):
                 f'{", ".join(missing)}; it has {", ".join(sorted(state))}.'
             )
         self._saved = dict(state)
+
+    def resume_doubts(self, state: dict[str, Any]) -> list[str]:
+        """Why data may differ if training resumes there; empty if exact."""
+        return data_doubts(self.dataloader, self._replay, state)
 
     def rng_state(self) -> dict[str, Any]:
         """The random state to resume with, of this rank.
@@ -216,6 +240,8 @@ class SafeLoop(BaseLoop):
         if saved is not None:
             self._mark.validated = saved['validated']
         self._resume_sampler(saved)
+        if saved is not None:
+            seed_workers(self.dataloader, saved.get('worker_seed'))
         return saved
 
     def _resume_sampler(self, saved: dict[str, Any] | None) -> None:
@@ -234,7 +260,7 @@ class SafeLoop(BaseLoop):
     def _position_of(
         self, saved: dict[str, Any], length: int | None
     ) -> DataPosition:
-        before = DataSignature(**{name: saved[name] for name in _FACTS})
+        before = DataSignature.from_state(saved)
         position = DataPosition(saved['epoch'], saved['index'])
         now = DataSignature.of(self.dataloader)
         changes = before.changes(now)
@@ -263,11 +289,20 @@ class SafeLoop(BaseLoop):
         if start is not None:
             restore_pass_rng(self.dataloader, start)
         self._pass_rng = capture_pass_rng(self.dataloader)
-        if skip == 0:
-            return iter(self.dataloader)
-        batches = self._skip(skip)
-        restore_rng(outside)
+        self._sampler_numbers = sampler_numbers(self.dataloader)
+        if self._replay:
+            forget_workers(self.dataloader)
+        with self._as_in_an_unbroken_run():
+            batches = self._skip(skip) if skip else iter(self.dataloader)
+        if skip:
+            restore_rng(outside)
         return batches
+
+    def _as_in_an_unbroken_run(self) -> AbstractContextManager[None]:
+        is_late = self._position.epoch > 0 and not self._replay
+        if is_late and workers_persist(self.dataloader):
+            return drawing_no_seed(self.dataloader)
+        return nullcontext()
 
     def _skip(self, skip: int) -> Iterator[Any]:
         if can_skip(self.dataloader) and not self._replay:

@@ -112,8 +112,7 @@ def _iterate_late(dataloader: DataLoader, skip: int) -> Iterator[Any]:
     # workers that persist ask the stand-in for all passes to come.
     stand_in.skip = 0
     if stand_in.late is None:
-        # A loader that does not ask its sampler, or one whose persistent
-        # workers keep the sampler they began with.
+        # A loader that does not ask its sampler.
         reread(batches, skip)
     else:
         # Before any state of random generators is restored: samplers draw

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from mmengine.dataset import DefaultSampler, InfiniteSampler
@@ -71,6 +72,11 @@ class DataSignature:
             _length(dataloader.dataset),
             get_world_size(),
         )
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> DataSignature:
+        """Those that the saved state of a loop has in it."""
+        return cls(**{field.name: state[field.name] for field in fields(cls)})
 
     def changes(self, now: DataSignature) -> list[str]:
         """What is not as it was, apart from the seed, in words."""

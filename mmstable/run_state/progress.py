@@ -13,6 +13,11 @@ from mmengine.runner import BaseLoop, Runner
 
 from mmstable import run_view
 from mmstable.messages import say
+from mmstable.run_state.exactness import (
+    judge,
+    rounding_doubts,
+    stock_loop_doubts,
+)
 from mmstable.run_state.rng import capture_rng, restore_rng
 
 
@@ -37,13 +42,14 @@ def capture_progress(runner: Runner, all_ranks: bool = True) -> dict[str, Any]:
 class ProgressResumer:
     """Bring a resumed run to where its checkpoint was saved.
 
-    ``restored`` says for 'RNG' and 'data position' what became of them.
+    ``restored`` says for 'RNG' and 'data position' what became of them, and
+    for 'result' whether the run ends as it would have without the break.
     """
 
     def __init__(self) -> None:
         self.restored: dict[str, str] = {}
         self._state: Mapping[str, Any] | None = None
-        self._position: tuple[Any, Any] | None = None
+        self._position: tuple[Any, Any] = (None, None)
         self._rng: Any = None
 
     def load(
@@ -71,8 +77,12 @@ class ProgressResumer:
         if self._state is None or loop is None:
             return
         state, self._state = self._state, None
-        self._restore_position(loop, state)
-        self._restore_rng(loop, state.get('rng', {}))
+        doubts = [
+            *self._restore_rng(loop, state.get('rng', {})),
+            *self._restore_position(runner, loop, state),
+            *rounding_doubts(runner),
+        ]
+        self.restored['result'] = judge(doubts)
 
     def before_train_iter(self, runner: Runner) -> None:
         """Set the generators for a loop that cannot do it in better time."""
@@ -82,18 +92,29 @@ class ProgressResumer:
             restore_rng(rng)
 
     def _restore_position(
-        self, loop: BaseLoop, state: Mapping[str, Any]
-    ) -> None:
+        self, runner: Runner, loop: BaseLoop, state: Mapping[str, Any]
+    ) -> list[str]:
+        """Give it to the loop; what will not be as it was."""
+        doubts = []
         if not hasattr(loop, 'load_state_dict'):
             found = say('resume.data_by_loop', loop=type(loop).__name__)
+            doubts = stock_loop_doubts(loop, *self._position)
+            if run_view.is_resuming(runner):
+                for one in doubts:
+                    runner.logger.warning(say('resume.doubt', reason=one))
         elif 'train_loop' in state:
+            doubts = loop.resume_doubts(state['train_loop'])
             loop.load_state_dict(state['train_loop'])
             found = say('resume.restored')
         else:
             found = say('resume.data_by_iteration')
         self.restored['data position'] = found
+        return doubts
 
-    def _restore_rng(self, loop: BaseLoop, ranks: Mapping[int, Any]) -> None:
+    def _restore_rng(
+        self, loop: BaseLoop, ranks: Mapping[int, Any]
+    ) -> list[str]:
+        """Give them to the loop; what will not be as it was."""
         mine = ranks.get(get_rank())
         if mine is None:
             self.restored['RNG'] = (
@@ -101,9 +122,10 @@ class ProgressResumer:
                 if ranks
                 else say('resume.starts_anew')
             )
-            return
+            return [say('doubt.rng')]
         if hasattr(loop, 'resume_rng'):
             loop.resume_rng(mine)
         else:
             self._rng = mine
         self.restored['RNG'] = say('resume.restored')
+        return []

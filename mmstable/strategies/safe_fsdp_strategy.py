@@ -19,17 +19,19 @@ from torch.nn import Module
 from torch.optim import Optimizer
 
 from mmstable.registry import STRATEGIES
+from mmstable.strategies.sharded_checkpoints import ShardedCheckpoints
 
 _OF_THE_OPTIMIZER = ('state', 'param_groups')
 
 
 @STRATEGIES.register_module()
-class SafeFSDPStrategy(FSDPStrategy):
+class SafeFSDPStrategy(ShardedCheckpoints, FSDPStrategy):
     """mmengine's ``FSDPStrategy``, with checkpoints that can be resumed.
 
     mmengine 0.10 hands torch the optimizer state in an order of arguments
     that torch 2.1 has changed, and leaves out what a wrapper knows besides:
-    the loss scale and the counters. It also asks for a GPU.
+    the loss scale and the counters. It also asks for a GPU. With
+    ``SafeCheckpointHook`` every rank saves and loads its own part.
 
     Args:
         state_dict_cfg (str or dict): As in mmengine. 'full' makes one file
@@ -70,7 +72,10 @@ class SafeFSDPStrategy(FSDPStrategy):
         return {**state, **besides}
 
     def load_optim_state_dict(self, state_dict: dict) -> None:
-        """Load what :meth:`optim_state_dict` gave."""
+        """Load what :meth:`optim_state_dict` gave, or shards."""
+        if self._source is not None:
+            super().load_optim_state_dict(state_dict)
+            return
         wrapper = self.optim_wrapper
         plain = {key: state_dict[key] for key in _OF_THE_OPTIMIZER}
         besides = {k: v for k, v in state_dict.items() if k not in plain}

@@ -80,6 +80,7 @@ def test_everything_restored_is_said(tmp_path, whole):
             'loss scale': '64',
             'data position': 'restored',
             'RNG': 'restored',
+            'result': 'exact, as without the break',
         },
     )
     assert rates(runner) == rates(whole)
@@ -96,6 +97,7 @@ def test_what_is_not_restored_is_said_too(tmp_path, whole):
     assert report['RNG'] == 'not in the checkpoint, starts anew'
     assert report['optimizer'] == 'not in the checkpoint, starts anew'
     assert 'by the iteration' in report['data position']
+    assert report['result'] == 'approximate: random numbers are new'
 
     stock = resume(
         tmp_path / 'stock',

@@ -70,6 +70,64 @@ MESSAGES = {
         en='not in the checkpoint, found by the iteration',
         zh_cn='checkpoint 中没有，根据迭代数推算',
     ),
+    'resume.result': Message(en='result', zh_cn='结果'),
+    'resume.exact': Message(
+        en='exact, as without the break', zh_cn='精确，与不中断时逐位一致'
+    ),
+    'resume.approximate': Message(
+        en='approximate: {reasons}', zh_cn='近似：{reasons}'
+    ),
+    'resume.doubt': Message(
+        en='mmstable: this resume is approximate: {reason}.',
+        zh_cn='mmstable: 本次恢复是近似的：{reason}。',
+    ),
+    # Why a resumed run may differ from one without a break.
+    'doubt.changed': Message(
+        en='the data settings have changed: {changes}',
+        zh_cn='数据设置已改变：{changes}',
+    ),
+    'doubt.rng': Message(en='random numbers are new', zh_cn='随机数重新开始'),
+    'doubt.workers': Message(
+        en='random numbers drawn inside workers are new; '
+        'train_cfg=dict(replay=True) repeats them',
+        zh_cn='worker 内的随机数重新开始；train_cfg=dict(replay=True) 可以'
+        '重现它们',
+    ),
+    'doubt.stream': Message(
+        en='{dataset} is read again, and its passes may not be alike',
+        zh_cn='{dataset} 需要重读；无法得知它的每一遍是否相同',
+    ),
+    'doubt.iterator': Message(
+        en='{sampler}.{attribute} is an iterator, which cannot be saved',
+        zh_cn='{sampler}.{attribute} 是迭代器，无法保存',
+    ),
+    'doubt.sampler': Message(
+        en='{attribute} was {before} when this pass began, and is {now} now',
+        zh_cn='{attribute} 在这一遍开始时为 {before}，现在为 {now}',
+    ),
+    'doubt.stock_loop': Message(
+        en="mmengine's {loop} reads its first batch before random numbers are "
+        'restored; the Safe... loops do not',
+        zh_cn='mmengine 的 {loop} 在恢复随机数之前就读取第一个 batch；Safe... '
+        '循环没有这个问题',
+    ),
+    'doubt.repeats': Message(
+        en="mmengine's {loop} starts the epoch anew and trains on "
+        '{count:batch|batches} twice; SafeEpochBasedTrainLoop does not',
+        zh_cn='mmengine 的 {loop} 从头开始这个 epoch，{count} 个 batch 会训练'
+        '两次；SafeEpochBasedTrainLoop 没有这个问题',
+    ),
+    'doubt.buckets': Message(
+        en='to rounding: with {ranks} ranks DDP sums the first iteration in '
+        'another order',
+        zh_cn='仅有舍入误差：{ranks} 个 rank 时 DDP 第一次迭代的求和顺序不同',
+    ),
+    'doubt.device': Message(
+        en='to rounding: kernels on {device} may sum in any order unless '
+        'torch.use_deterministic_algorithms(True) is set',
+        zh_cn='仅有舍入误差：{device} 上的计算可能以任意顺序求和，除非设置 '
+        'torch.use_deterministic_algorithms(True)',
+    ),
     'resume.finished': Message(
         en='mmstable: this training is already finished: {iteration} of '
         '{last} iterations are done. To continue, raise max_iters or '
