@@ -22,12 +22,14 @@ FILES = sorted(
 )
 # Private, but of Python, torch and parts of mmengine that no runner holds.
 FOREIGN = {
+    '_C',
     '_annealing_cos',
     '_annealing_linear',
     '_asdict',
     '_buffers',
     '_cfg_dict',
     '_comm_hooks',
+    '_current_autograd_node',
     '_empty_affine_quantized',
     '_empty_per_channel_affine_quantized',
     '_exit',
@@ -39,12 +41,19 @@ FOREIGN = {
     '_foreach_norm',
     '_get_default_store',
     '_get_mmengine_home',
+    '_get_sequence_nr',
+    '_getframe',
     '_handle',
     '_metadata',
     '_non_persistent_buffers_set',
     '_orig_mod',
     '_params',
+<<<<<<< HEAD
     '_set_SIGCHLD_handler',
+=======
+    '_schema',
+    '_sequence_nr',
+>>>>>>> ebf74f8 (Replay a step under a mode that finds where bad values are born)
     '_step_supports_amp_scaling',
     '_untyped_storage',
     '_utils',
