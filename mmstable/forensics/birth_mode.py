@@ -20,6 +20,7 @@ from mmstable.forensics.birth import (
     External,
     Origin,
 )
+from mmstable.forensics.clock import Clock
 from mmstable.forensics.frames import Place, current_place, module_names
 from mmstable.forensics.ranges import (
     FINITE,
@@ -36,6 +37,8 @@ from mmstable.forensics.storage_map import (
     map_known,
     pointer,
 )
+
+Watch = Callable[[str, str, Place, Tensor], None]
 
 # Their output is whatever was in the memory.
 _UNINITIALISED = ('empty', 'new_empty', '_empty_affine_quantized', 'resize_')
@@ -59,10 +62,12 @@ class BirthMode(TorchDispatchMode):
             None.
         batch_size (int): Samples of the batch; 0 if that is not known.
             Defaults to 0.
-        watch (Callable, optional): Called with the operation, its place and
-            its output for every one of the forward pass. Defaults to None.
+        watch (Callable, optional): Called with phase, operation, place and
+            output of every operation. Defaults to None.
         on_birth (Callable, optional): Called with every birth, while the
             frames of its operation are still on the stack. Defaults to None.
+        clock (Clock, optional): Checked before every operation. Defaults to
+            None.
     """
 
     def __init__(
@@ -70,14 +75,16 @@ class BirthMode(TorchDispatchMode):
         model: Module,
         batch: Any = None,
         batch_size: int = 0,
-        watch: Callable[[str, Place, Tensor], None] | None = None,
+        watch: Watch | None = None,
         on_birth: Callable[[Birth], None] | None = None,
+        clock: Clock | None = None,
     ) -> None:
         super().__init__()
         self.births: list[Birth] = []
         self._batch_size = batch_size
         self._watch = watch
         self._on_birth = on_birth
+        self._clock = clock
         self._names = module_names(model)
         self._known: dict[int, Known] = map_known(model, batch)
         self._externals: dict[int, External] = {}
@@ -101,6 +108,8 @@ class BirthMode(TorchDispatchMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
+        if self._clock is not None:
+            self._clock.check()
         place = self._note_place()
         flat = tree_flatten((args, kwargs))[0]
         inputs = [one for one in flat if isinstance(one, Tensor)]
@@ -131,10 +140,18 @@ class BirthMode(TorchDispatchMode):
         for one, bad in zip(outputs, worst):
             if not bad and (pointer(one) not in owned or covers_storage(one)):
                 self._taints.pop(pointer(one), None)
-        if self._watch is not None and _current_node() is None:
-            for one in outputs:
-                self._watch(str(func), place, one)
+        if self._watch is not None:
+            self._show(func, place, outputs)
         return result
+
+    def _show(self, func: Any, place: Place, outputs: list[Tensor]) -> None:
+        node = _current_node()
+        phase = FORWARD if node is None else BACKWARD
+        if node is not None:
+            place = self._place_of(node, place)
+        if self._watch is not None:
+            for one in outputs:
+                self._watch(phase, str(func), place, one)
 
     def _judge(
         self,

@@ -6,6 +6,7 @@ from mmstable.messages.catalogue import (
     checkpoints,
     data,
     fault_injection,
+    forensics,
     guard,
     ranks,
     resume,
@@ -25,4 +26,5 @@ CATALOGUE: dict[str, Message] = {
     **data.MESSAGES,
     **fault_injection.MESSAGES,
     **visualization.MESSAGES,
+    **forensics.MESSAGES,
 }
