@@ -8,6 +8,7 @@ from typing import Any, Callable
 
 import torch
 from torch import Tensor
+from torch._ops import OpOverload
 from torch.nn import Module
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten
@@ -110,6 +111,9 @@ class BirthMode(TorchDispatchMode):
         kwargs = kwargs or {}
         if self._clock is not None:
             self._clock.check()
+        if not isinstance(func, OpOverload):
+            # An operation on functions.
+            return func(*args, **kwargs)
         place = self._note_place()
         flat = tree_flatten((args, kwargs))[0]
         inputs = [one for one in flat if isinstance(one, Tensor)]

@@ -27,7 +27,6 @@ from mmstable.forensics.finding import Finding
 from mmstable.forensics.finding_text import describe
 from mmstable.forensics.frames import Place
 from mmstable.forensics.investigate import Investigation
-from mmstable.forensics.local_ranks import is_synchronised
 from mmstable.forensics.memory import room_for
 from mmstable.forensics.ranges import measure
 from mmstable.forensics.replay import StepScene
@@ -166,7 +165,7 @@ def _notes(runner: Runner, model: Module, has_moved: bool) -> list[str]:
         notes.append(say('forensics.moved_note'))
     if _is_compiled(runner.model) or _is_compiled(model):
         notes.append(say('forensics.compiled_note'))
-    if get_world_size() > 1 and any(map(is_synchronised, model.modules())):
+    if get_world_size() > 1:
         notes.append(say('forensics.local_note'))
     return notes
 

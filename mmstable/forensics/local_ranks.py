@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, Callable
 
+import torch
 import torch.nn.functional as F
 from mmengine.dist import get_world_size
 from torch import Tensor
+from torch.futures import Future
 from torch.nn import Module
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DistributedDataParallel
@@ -28,8 +30,8 @@ class CollectiveRefused(RuntimeError):
         super().__init__(f'{op} would wait for ranks that do not replay')
 
 
-class _NoCollectives(TorchDispatchMode):
-    """Refuses all operations that would wait for other ranks."""
+class _AloneMode(TorchDispatchMode):
+    """Answers for the other ranks, as if they had the same batch."""
 
     def __torch_dispatch__(
         self,
@@ -38,14 +40,51 @@ class _NoCollectives(TorchDispatchMode):
         args: tuple = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        if func.namespace in ('c10d', '_c10d_functional', 'c10d_functional'):
+        if getattr(func, 'namespace', '') not in _NAMESPACES:
+            return func(*args, **(kwargs or {}))
+        answer = _ANSWERS.get(str(func))
+        if answer is None or _make_work is None:
             raise CollectiveRefused(str(func))
-        return func(*args, **(kwargs or {}))
+        done: Future[None] = Future()
+        done.set_result(None)
+        return answer(*args), _make_work(done).boxed()
+
+
+_NAMESPACES = ('c10d', '_c10d_functional', 'c10d_functional')
+# Not in all releases of torch.
+_make_work: Callable[[Any], Any] | None = getattr(
+    getattr(torch._C, '_distributed_c10d', None),
+    '_create_work_from_future',
+    None,
+)
+
+
+def _all_reduce(tensors: list[Tensor], *args: Any) -> list[Tensor]:
+    # Which reduction it is cannot be read; most are sums.
+    for one in tensors:
+        one.mul_(get_world_size())
+    return tensors
+
+
+def _all_gather(
+    outputs: list[list[Tensor]], inputs: list[Tensor], *args: Any
+) -> list[list[Tensor]]:
+    for gathered, own in zip(outputs, inputs):
+        for one in gathered:
+            one.copy_(own)
+    return outputs
+
+
+_ANSWERS: dict[str, Callable[..., Any]] = {
+    'c10d.allreduce_.default': _all_reduce,
+    'c10d.broadcast_.default': lambda tensors, *args: tensors,
+    'c10d.allgather_.default': _all_gather,
+}
 
 
 @contextmanager
 def local_ranks(model: Module) -> Iterator[None]:
-    """Let a model run without the other ranks.
+    """Let a model run without the other ranks, as if all had its batch.
 
     To be used inside of :func:`~mmstable.forensics.traceless.traceless`,
     which undoes what is changed here.
@@ -63,7 +102,7 @@ def local_ranks(model: Module) -> Iterator[None]:
             # Parts of a model that are wrapped one by one.
             module.require_forward_param_sync = False
             module.require_backward_grad_sync = False
-    with _NoCollectives():
+    with _AloneMode():
         yield
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -50,6 +51,8 @@ class Case:
         prepare (Callable, optional): Changes the model before the second
             iteration.
         batch_size (int): Samples of a batch.
+        together (bool): Whether it takes several samples.
+        owner (type, optional): The class with the line to blame.
     """
 
     name: str
@@ -69,6 +72,21 @@ class Case:
     prepare: Callable[[Any], None] | None = None
     batch_size: int = 4
     together: bool = False
+    owner: type | None = None
+
+    @property
+    def code(self) -> str:
+        """The line to blame; '' if there is none."""
+        if not self.op or self.owner is None:
+            return ''
+        lines = [
+            line.strip()
+            for cls in reversed(self.owner.__mro__)
+            if cls.__module__ == causes.__name__
+            for line in inspect.getsource(cls).splitlines()
+            if line.endswith('# cause')
+        ]
+        return lines[-1]
 
 
 class Samples(Dataset):
@@ -150,7 +168,7 @@ def _nan_weight(inputs: Tensor, sample: BaseDataElement) -> None:
 
 
 def _case(name: str, head: type[causes.Head], op: str, **truth: Any) -> Case:
-    return Case(name, planted(head), op, **truth)
+    return Case(name, planted(head), op, **{'owner': head, **truth})
 
 
 _BAD_INPUT = dict(verdict='bad_input', terms=_ALL)
@@ -243,7 +261,12 @@ CASES = [
         terms=(),
         samples=(),
     ),
-    _case('own autograd function', causes.OwnFunction, 'aten.div.Tensor'),
+    _case(
+        'own autograd function',
+        causes.OwnFunction,
+        'aten.div.Tensor',
+        owner=causes.Ratio,
+    ),
     _case('inside a checkpoint', causes.Checkpointed, 'aten.div.Tensor'),
     _case('reentrant checkpoint', causes.CheckpointedOld, 'aten.div.Tensor'),
     _case(
@@ -258,6 +281,7 @@ CASES = [
         'aten.log.default',
         module='',
         terms=('loss_disc',),
+        owner=causes.Gan,
     ),
     _case('where hides log(0)', causes.Trap, 'aten.div.Tensor'),
     _case('Dice', causes.Dice, 'aten.div.Tensor'),
@@ -283,6 +307,13 @@ CASES = [
         samples=(),
         source='',
     ),
+]
+
+# Runs with nothing wrong, though infinities come and go in them.
+INNOCENT = [
+    _case('intended masks', causes.Plain, ''),
+    _case('atan2 at 0', causes.Atan2, ''),
+    _case('masked derivative of a norm', causes.SafeNorm, ''),
 ]
 
 

@@ -214,8 +214,8 @@ MESSAGES = {
         zh_cn='重放时未使用 torch.compile',
     ),
     'forensics.local_note': Message(
-        en='replayed on this rank alone: SyncBatchNorm used its statistics',
-        zh_cn='仅在本 rank 上重放：SyncBatchNorm 使用本 rank 的统计量',
+        en='replayed on this rank alone, as if all others had its batch',
+        zh_cn='仅在本 rank 上重放，视其他 rank 的批数据与本 rank 相同',
     ),
     # The third line: the bundle.
     'forensics.bundle': Message(
