@@ -169,8 +169,8 @@ class NanForensicsHook(StepHook):
         self._explained[event.fault.value] += 1
         if self._saves and scene is not None:
             event = self._save(runner, event, lines, scene)
-        for line in lines:
-            runner.logger.warning(line)
+        # At once: mmengine leaves out a line that it has printed before.
+        runner.logger.warning('\n'.join(lines))
         self.monitor.emit(runner, event)
 
     def _save(

@@ -39,14 +39,9 @@ def test_log_and_event_file_have_it(tmp_path):
     runner, (found,) = run(
         tmp_path, BadData(3), dict(type='mmstable.EventLogHook')
     )
-    lines = [
-        line.partition(' - WARNING - ')[2]
-        for line in log_of(runner).splitlines()
-        if ' - WARNING - ' in line
-    ]
     begin = 'Iter 3: NaN was in the batch: inputs before the step'
-    (index,) = (i for i, x in enumerate(lines) if x.startswith(begin))
-    first, verdict, bundle = lines[index : index + 3]
+    log = log_of(runner)
+    first, verdict, bundle, *_ = log[log.index(begin) :].splitlines()
     assert verdict.startswith('Verdict: bad input data. inputs holds')
     assert bundle.endswith(f'mmstable replay {found.bundle}')
     assert found.text.splitlines() == [first, verdict]
@@ -55,6 +50,12 @@ def test_log_and_event_file_have_it(tmp_path):
     assert found in events
     kinds = [one.event for one in events]
     assert kinds.index('step_fault') < kinds.index('fault_explained')
+
+
+def test_the_same_verdict_is_said_again(tmp_path):
+    grads = dict.fromkeys((3, 4), ('net.head.bias', NAN))
+    runner, _ = run(tmp_path, Sabotage(grads=grads))
+    assert log_of(runner).count('Verdict: not reproducible') == 2
 
 
 def test_it_speaks_chinese(tmp_path):
