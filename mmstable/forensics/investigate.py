@@ -9,13 +9,14 @@ from torch.nn import Module
 
 from mmstable.events.records import Verdict
 from mmstable.forensics.batches import batch_size
-from mmstable.forensics.birth import BACKWARD, Birth, Origin
+from mmstable.forensics.birth import Birth, Origin
 from mmstable.forensics.birth_mode import BirthMode, Watch
 from mmstable.forensics.chain import find_culprit, follow
 from mmstable.forensics.clock import Clock, OutOfTime
 from mmstable.forensics.finding import Finding
 from mmstable.forensics.frames import Place
 from mmstable.forensics.local_ranks import CollectiveRefused
+from mmstable.forensics.ranges import FINITE, severity
 from mmstable.forensics.recorder import Backprop
 from mmstable.forensics.replay import ReplayedStep, StepScene, replay_step
 from mmstable.forensics.samples import find_samples
@@ -47,6 +48,8 @@ class Investigation:
         # The one that was bad.
         self.scene = scenes[-1]
         self._wrapper = wrapper
+        # Whether the loss is fine, and only its gradient bad.
+        self._by_gradient = False
         self.clock = Clock(seconds)
 
     def run(self) -> Finding:
@@ -69,6 +72,7 @@ class Investigation:
         step, bad = self._find_bad()
         if step is None or bad is None:
             return Finding(Verdict.NOT_REPRODUCED)
+        self._by_gradient = severity(bad.loss) == FINITE
         chain = follow(_ends(step, bad))
         culprit = find_culprit(chain)
         point = None
@@ -170,9 +174,7 @@ class Investigation:
         """Whether the same fault happens with some samples alone."""
         try:
             step = self._replay(
-                self.scene.only(samples),
-                with_gradients=isinstance(culprit, Birth)
-                and culprit.phase == BACKWARD,
+                self.scene.only(samples), with_gradients=self._by_gradient
             )
         except OutOfTime:
             raise

@@ -284,6 +284,12 @@ CASES = [
         owner=causes.Gan,
     ),
     _case('where hides log(0)', causes.Trap, 'aten.div.Tensor'),
+    _case(
+        'where hides an overflow',
+        causes.SavedTrap,
+        'aten.exp.default',
+        verdict='exploding',
+    ),
     _case('Dice', causes.Dice, 'aten.div.Tensor'),
     _case('Lovasz', causes.Lovasz, 'aten.div.Tensor'),
     _case('focal', causes.Focal, 'aten.log.default'),
