@@ -50,6 +50,8 @@ class Investigation:
         self._wrapper = wrapper
         # Whether the loss is fine, and only its gradient bad.
         self._by_gradient = False
+        # That of the newest replay.
+        self._mode: BirthMode | None = None
         self.clock = Clock(seconds)
 
     def run(self) -> Finding:
@@ -111,9 +113,10 @@ class Investigation:
         **options: Any,
     ) -> ReplayedStep:
         def make_mode(model: Module, batch: Any) -> BirthMode:
-            return BirthMode(
+            self._mode = BirthMode(
                 model, batch, batch_size(batch), watch, clock=self.clock
             )
+            return self._mode
 
         self.clock.check()
         return replay_step(scene, make_mode=make_mode, **options)
@@ -179,8 +182,10 @@ class Investigation:
         except OutOfTime:
             raise
         except Exception:
-            # BatchNorm, for one, refuses a single sample.
-            return False
+            # BatchNorm, for one, refuses a single sample; but by then the
+            # fault may have happened.
+            born = self._mode.births if self._mode is not None else []
+            return _signature(culprit) in map(_signature, born)
         bad = step.first_bad(self._wrapper)
         if bad is None:
             return False

@@ -187,6 +187,9 @@ CASES = [
         'softmax, masked row', causes.MaskedSoftmax, 'aten._softmax.default'
     ),
     _case('log(0)', causes.Log, 'aten.log.default'),
+    _case('log(0) in place', causes.InPlace, 'aten.log_.default'),
+    _case('ahead of BatchNorm', causes.AheadOfNorm, 'aten.log.default'),
+    _case('mask in a buffer', causes.MaskBuffer, 'aten._softmax.default'),
     _case('empty mask', causes.EmptyMask, 'aten.div.Tensor'),
     _case(
         'empty mask of the batch',

@@ -97,6 +97,43 @@ class EmptyBatchMask(Head):
         return (x.sum(1, keepdim=True) * mask).sum() / mask.sum()  # cause
 
 
+class InPlace(Head):
+    """An operation that overwrites its operand."""
+
+    def bad(self, x, flag):
+        chance = x.sigmoid() * (1 - flag)
+        chance += 0
+        chance.log_()  # cause
+        return -chance.mean()
+
+
+class AheadOfNorm(Head):
+    """BatchNorm spreads what one sample has brought."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(4)
+
+    def bad(self, x, flag):
+        x = (x.sigmoid() * (1 - flag)).log()  # cause
+        return self.norm(x).square().mean()
+
+
+class MaskBuffer(Head):
+    """A mask that the model keeps, and a sample that hides the rest."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        mask = torch.zeros(4).index_fill(0, torch.tensor([3]), float('-inf'))
+        self.register_buffer('mask', mask)
+
+    def bad(self, x, flag):
+        scores = x + self.mask
+        hidden = (flag > 0) & (torch.arange(4) < 3)
+        scores = torch.where(hidden, float('-inf'), scores)
+        return (scores.softmax(-1) * x).mean()  # cause
+
+
 class Sqrt(Head):
     """The derivative of sqrt at 0."""
 
