@@ -49,6 +49,38 @@ _CONSTANT = 'lift_fresh'
 _MOST_PARENTS = 8
 
 
+class _Call:
+    """An operation and its inputs.
+
+    Args:
+        func (OpOverload): The operation.
+        place (Place): Where it was called.
+        flat (list): All of its arguments.
+    """
+
+    def __init__(self, func: Any, place: Place, flat: list[Any]) -> None:
+        self.func = func
+        self.place = place
+        self.inputs = [one for one in flat if isinstance(one, Tensor)]
+        self.addresses = {pointer(one) for one in self.inputs}
+        self.scalars = _scalars(flat)
+        # Filled in when they are looked at.
+        self.levels: list[int] | None = None
+        self.parents: tuple[Origin, ...] = ()
+        self.ranges: list[Range] = []
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether it brings in numbers that somebody wrote down."""
+        return self.func.overloadpacket.__name__ == _CONSTANT
+
+    @property
+    def is_uninitialised(self) -> bool:
+        """Whether its output is whatever was in the memory."""
+        name: str = self.func.overloadpacket.__name__
+        return name.startswith(_UNINITIALISED)
+
+
 class BirthMode(TorchDispatchMode):
     """Finds the operations that make NaN or Inf of better inputs.
 
@@ -114,117 +146,91 @@ class BirthMode(TorchDispatchMode):
         if not isinstance(func, OpOverload):
             # An operation on functions.
             return func(*args, **kwargs)
-        place = self._note_place()
         flat = tree_flatten((args, kwargs))[0]
-        inputs = [one for one in flat if isinstance(one, Tensor)]
-        # What is written to cannot be looked at afterwards.
-        before = None
+        call = _Call(func, self._note_place(), flat)
         if func._schema.is_mutable:
-            before = [self._look(one, place) for one in inputs]
-            ranges = [measure(one) for one in inputs]
+            # What is written to cannot be looked at afterwards.
+            self._look_at_inputs(call)
         result = func(*args, **kwargs)
         outputs = [
             one
             for one in tree_flatten(result)[0]
             if isinstance(one, Tensor) and can_be_bad(one)
         ]
-        if _is_uninitialised(func):
-            self._forget(outputs)
-            return result
-        worst = [severity(one) for one in outputs]
-        if max(worst, default=FINITE) > FINITE:
-            if before is None:
-                before = [self._look(one, place) for one in inputs]
-                ranges = [measure(one) for one in inputs]
-            scalars = _scalars(flat)
-            self._judge(
-                func, place, outputs, worst, before, ranges, scalars, inputs
-            )
-        owned = {pointer(one) for one in inputs}
-        for one, bad in zip(outputs, worst):
-            if not bad and (pointer(one) not in owned or covers_storage(one)):
+        if call.is_uninitialised:
+            for one in outputs:
                 self._taints.pop(pointer(one), None)
+            return result
+        self._judge(call, [(one, severity(one)) for one in outputs])
         if self._watch is not None:
-            self._show(func, place, outputs)
-        return result
-
-    def _show(self, func: Any, place: Place, outputs: list[Tensor]) -> None:
-        node = _current_node()
-        phase = FORWARD if node is None else BACKWARD
-        if node is not None:
-            place = self._place_of(node, place)
-        if self._watch is not None:
+            phase, place, _ = self._phase_of(call)
             for one in outputs:
                 self._watch(phase, str(func), place, one)
+        return result
 
-    def _judge(
-        self,
-        func: Any,
-        place: Place,
-        outputs: list[Tensor],
-        worst: list[int],
-        before: list[tuple[int, tuple[Origin, ...]]],
-        ranges: list[Range],
-        scalars: tuple[float, ...],
-        inputs: list[Tensor],
-    ) -> None:
+    def _judge(self, call: _Call, outputs: list[tuple[Tensor, int]]) -> None:
         """Say where the bad outputs of an operation come from."""
-        level = max((bad for bad, _ in before), default=FINITE)
-        found = [one for _, sources in before for one in sources]
-        parents = tuple(dict.fromkeys(found))[:_MOST_PARENTS]
-        if func.overloadpacket.__name__ == _CONSTANT and not parents:
-            # Its input is the constant itself.
-            level = FINITE
-        sources, birth = parents, None
-        for one, bad in zip(outputs, worst):
-            if bad > level:
-                if birth is None or bad > KINDS.index(birth.kind):
-                    birth = self._bear(
-                        func, place, one, bad, ranges, scalars, parents
-                    )
-                sources = (birth,)
-        owned = {pointer(one) for one in inputs}
-        for one, bad in zip(outputs, worst):
-            if bad:
-                address = pointer(one)
-                older = self._taints.get(address, ())
+        bad = [(one, level) for one, level in outputs if level]
+        if bad:
+            if call.levels is None:
+                self._look_at_inputs(call)
+            sources = self._explain(call, bad)
+            for one, _ in bad:
                 # The rest of a storage stays as bad as it was.
-                kept = older if address in owned else ()
+                address = pointer(one)
+                kept = self._taints.get(address, ())
+                kept = kept if address in call.addresses else ()
                 merged = dict.fromkeys((*sources, *kept))
                 self._taints[address] = tuple(merged)[:_MOST_PARENTS]
+        for one, level in outputs:
+            is_new = pointer(one) not in call.addresses
+            if not level and (is_new or covers_storage(one)):
+                self._taints.pop(pointer(one), None)
 
-    def _bear(
-        self,
-        func: Any,
-        place: Place,
-        output: Tensor,
-        bad: int,
-        ranges: list[Range],
-        scalars: tuple[float, ...],
-        parents: tuple[Origin, ...],
-    ) -> Birth:
-        node = _current_node()
-        is_constant = func.overloadpacket.__name__ == _CONSTANT
+    def _explain(
+        self, call: _Call, bad: list[tuple[Tensor, int]]
+    ) -> tuple[Origin, ...]:
+        """The birth that an operation is, or what its inputs come from."""
+        tensor, level = max(bad, key=lambda pair: pair[1])
+        # Somebody may want an infinity, but nobody a NaN.
+        is_wanted = call.is_constant and level == INF
+        if level <= max(call.levels or [FINITE]) and not is_wanted:
+            return call.parents
+        phase, place, node = self._phase_of(call)
+        is_written = any(map(math.isinf, call.scalars))
         self._count += 1
         birth = Birth(
             order=self._count,
-            kind=KINDS[bad],
-            phase=FORWARD if node is None else BACKWARD,
-            op=str(func),
-            place=place if node is None else self._place_of(node, place),
-            inputs=tuple(ranges),
-            output=measure(output),
-            rows=bad_rows(output, self._batch_size),
-            node='' if node is None else node.name(),
-            is_intended=bad == INF
-            and (is_constant or any(map(math.isinf, scalars))),
-            scalars=scalars,
-            parents=parents,
+            kind=KINDS[level],
+            phase=phase,
+            op=str(call.func),
+            place=place,
+            inputs=tuple(call.ranges),
+            output=measure(tensor),
+            rows=bad_rows(tensor, self._batch_size),
+            node=node,
+            is_intended=is_wanted or (level == INF and is_written),
+            scalars=call.scalars,
+            parents=() if is_wanted else call.parents,
         )
         self.births.append(birth)
         if self._on_birth is not None:
             self._on_birth(birth)
-        return birth
+        return (birth,)
+
+    def _look_at_inputs(self, call: _Call) -> None:
+        looks = [self._look(one, call.place) for one in call.inputs]
+        found = [one for _, sources in looks for one in sources]
+        call.levels = [level for level, _ in looks]
+        call.parents = tuple(dict.fromkeys(found))[:_MOST_PARENTS]
+        call.ranges = [measure(one) for one in call.inputs]
+
+    def _phase_of(self, call: _Call) -> tuple[str, Place, str]:
+        """Phase, place and autograd node of an operation."""
+        node = _current_node()
+        if node is None:
+            return FORWARD, call.place, ''
+        return BACKWARD, self._place_of(node, call.place), node.name()
 
     def _look(
         self, tensor: Tensor, place: Place
@@ -263,10 +269,6 @@ class BirthMode(TorchDispatchMode):
             place,
             bad_rows(tensor, self._batch_size),
         )
-
-    def _forget(self, tensors: list[Tensor]) -> None:
-        for one in tensors:
-            self._taints.pop(pointer(one), None)
 
     def _note_place(self) -> Place:
         place = current_place(self._names)
@@ -308,10 +310,6 @@ def _scalars(flat: list[Any]) -> tuple[float, ...]:
         for one in flat
         if isinstance(one, (int, float)) and not isinstance(one, bool)
     )
-
-
-def _is_uninitialised(func: Any) -> bool:
-    return func.overloadpacket.__name__.startswith(_UNINITIALISED)
 
 
 # Older releases of torch do not have all of these: then the lines of backward

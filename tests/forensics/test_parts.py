@@ -265,3 +265,15 @@ def test_bad_values_that_are_overwritten_are_forgotten():
         fine, bad = x[2:3] + 1, x[1:2] + 1
     assert mode.origins_of(fine) == ()
     assert all(one.kind == 'NaN' for one in mode.origins_of(bad))
+
+
+def test_constants_are_wanted_if_they_are_infinite():
+    with BirthMode(nn.Linear(2, 2)) as mode:
+        wanted = torch.tensor([inf, 1.0]) * 2
+        lost = wanted - wanted
+        odd = torch.tensor([nan]) * 2
+    mask, birth = follow(mode.origins_of(lost))
+    assert mask.is_intended
+    assert find_culprit([mask, birth]) is birth
+    (only,) = follow(mode.origins_of(odd))
+    assert (only.source, only.kind) == ('outside', 'NaN')
