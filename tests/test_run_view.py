@@ -50,12 +50,9 @@ FOREIGN = {
     '_non_persistent_buffers_set',
     '_orig_mod',
     '_params',
-<<<<<<< HEAD
-    '_set_SIGCHLD_handler',
-=======
     '_schema',
     '_sequence_nr',
->>>>>>> ebf74f8 (Replay a step under a mode that finds where bad values are born)
+    '_set_SIGCHLD_handler',
     '_step_supports_amp_scaling',
     '_untyped_storage',
     '_utils',
