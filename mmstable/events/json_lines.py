@@ -232,7 +232,6 @@ _SIMPLE: dict[str, _Reader] = {
     'bool': _read_bool,
     'int': _read_int,
     'float': _read_float,
-    'bool': checked_json.boolean,
     'str': _read_str,
     'Any': _read_any,
 }
