@@ -46,6 +46,21 @@ class WorkDirInUse(MMStableError):
     exit_code = 5
 
 
+class BundleError(MMStableError):
+    """A bundle of a fault is missing, damaged or something else.
+
+    Args:
+        folder (str or Path): The bundle.
+        reason (str): What is wrong with it.
+    """
+
+    exit_code = 3
+
+    def __init__(self, folder: object, reason: str) -> None:
+        self.reason = reason
+        super().__init__(f"'{folder}' is no bundle of a fault: {reason}")
+
+
 class ReplicasDivergedError(MMStableError):
     """Ranks that should hold the same weights do not."""
 

@@ -17,6 +17,7 @@ REPO = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(REPO / 'benchmarks'))
 
 from dispatch_counts import count  # noqa: E402
+from forensics import score  # noqa: E402
 from interleaved import Contender, race  # noqa: E402
 from results import Row, format_table  # noqa: E402
 from spike_rates import (  # noqa: E402
@@ -28,6 +29,9 @@ from spike_rates import (  # noqa: E402
 from survival import FAULTS, format_row, plan_cases, survives  # noqa: E402
 from survival_runs import Result, run_case  # noqa: E402
 from vit_parameters import GradedParameters, vit_shapes  # noqa: E402
+
+from mmstable.events.records import FaultExplained, Verdict  # noqa: E402
+from tests.forensics.planted_cases import CASES  # noqa: E402
 
 
 def test_race_runs_everyone_once_a_round_after_its_preparation():
@@ -176,6 +180,32 @@ def test_spike_rates_count_alarms_and_misses():
     # All are missed by a detector that knows only larger numbers.
     lost, total = missed_spikes([1.0] * 2000, dict(threshold=99.0), Random(0))
     assert lost == total > 10
+
+
+def test_forensics_count_what_is_wrong_and_what_is_missing():
+    case = next(case for case in CASES if case.name == 'log(0)')
+    event = FaultExplained.now(
+        2,
+        fault='nan_loss',
+        verdict=Verdict.SINGULAR_POINT,
+        text='',
+        op=case.op,
+        module=case.module,
+        lines=(f'a.py:1: {case.code}',),
+        loss_terms=case.terms,
+        samples=(1, 2),
+    )
+
+    def values(*pairs):
+        rows = score(pairs)
+        return {(row.case, row.what): row.value for row in rows}
+
+    found = values((case, [event]))
+    assert found.pop(('sample', 'precision')) == 0.5
+    assert set(found.values()) == {1.0}
+    assert values((case, []))['operation', 'recall'] == 0
+    # Something is said of a run without any cause.
+    assert values((None, [event]))['line', 'precision'] == 0
 
 
 def test_every_fault_comes_alone_and_with_the_others():

@@ -22,6 +22,8 @@ custom_hooks = [
     dict(type='mmstable.GradNanLoggerHook'),
     # Remembers what happened in <log dir>/stability/events.jsonl.
     dict(type='mmstable.EventLogHook'),
+    # After a NaN, names the operation, line, module and samples it comes from.
+    dict(type='mmstable.NanForensicsHook'),
     # Saves on Ctrl-C, SIGTERM, SIGHUP and exceptions before the run ends;
     # SIGUSR1 saves, and training continues.
     dict(type='mmstable.EmergencyCheckpointHook'),

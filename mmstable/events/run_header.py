@@ -38,7 +38,7 @@ def describe_run(runner: Runner) -> RunStart:
         world_size=get_world_size(),
         host=platform.node(),
         pid=os.getpid(),
-        versions=_versions(),
+        versions=versions(),
         device=str(device),
         device_name=_device_name(device),
         seed=runner.seed,
@@ -52,7 +52,8 @@ def describe_run(runner: Runner) -> RunStart:
     )
 
 
-def _versions() -> dict[str, str]:
+def versions() -> dict[str, str]:
+    """Of mmstable and what it depends on."""
     return {
         'mmstable': __version__,
         'mmengine': mmengine.__version__,

@@ -10,7 +10,12 @@ from mmstable import run_view
 from mmstable.errors import StoppedBySignal, TrainingDiverged
 from mmstable.events import Event, Injection, StepReport
 from mmstable.events.event_log import EventLog
-from mmstable.events.records import Heartbeat, RunEnd, WrapperTotals
+from mmstable.events.records import (
+    FaultExplained,
+    Heartbeat,
+    RunEnd,
+    WrapperTotals,
+)
 from mmstable.events.run_header import describe_run, device_of
 from mmstable.events.samples import (
     IterationTimer,
@@ -24,7 +29,7 @@ from mmstable.registry import HOOKS, register_globally
 from mmstable.settings import integer
 
 # What every rank writes down; the rest is the same on all of them.
-_OF_EACH_RANK = (StepReport, Injection)
+_OF_EACH_RANK = (StepReport, FaultExplained, Injection)
 
 # Characters, each of which can take twelve bytes of a line.
 _LONGEST_TRACEBACK = 1 << 18

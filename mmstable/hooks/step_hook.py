@@ -18,7 +18,7 @@ class StepHook(StatefulHook):
     """
 
     # Besides the monitor, ahead of all that log or obey.
-    priority = 'HIGH'
+    priority: str | int = 'HIGH'
     # Whether steps of mmengine's own wrappers are of interest, too.
     observes_stock = True
     monitor: RunMonitor
@@ -33,3 +33,21 @@ class StepHook(StatefulHook):
         """Listen to the steps of this run."""
         self.monitor = monitor_of(runner)
         self.monitor.bind(runner)
+
+    # mmengine's own call another method each, in every iteration.
+    def before_train_iter(
+        self,
+        runner: Runner,
+        batch_idx: int,
+        data_batch: dict | tuple | list | None = None,
+    ) -> None:
+        """Do nothing."""
+
+    def after_train_iter(
+        self,
+        runner: Runner,
+        batch_idx: int,
+        data_batch: dict | tuple | list | None = None,
+        outputs: dict | None = None,
+    ) -> None:
+        """Do nothing."""

@@ -3,6 +3,7 @@
 from mmstable.events.event import Event
 from mmstable.events.reader import EventFileError, EventReader, read_events
 from mmstable.events.records import (
+    FaultExplained,
     Heartbeat,
     Injection,
     Intervention,
@@ -12,6 +13,7 @@ from mmstable.events.records import (
     RunStart,
     ScaleChange,
     UnknownEvent,
+    Verdict,
     WrapperSample,
     WrapperSetup,
     WrapperTotals,
@@ -27,6 +29,7 @@ __all__ = [
     'Event',
     'EventFileError',
     'EventReader',
+    'FaultExplained',
     'GuardIntervention',
     'Heartbeat',
     'ReplicasDiverged',
@@ -37,6 +40,7 @@ __all__ = [
     'Poisoned',
     'StepFault',
     'UnknownEvent',
+    'Verdict',
     'WrapperSample',
     'WrapperSetup',
     'WrapperTotals',

@@ -33,11 +33,12 @@ def capture_rng() -> dict[str, Any]:
 
 def raw_rng() -> tuple[Any, Any, Tensor, dict[str, list[Tensor]]]:
     """The same as the generators give it, which takes a tenth of the time."""
+    kind, module = _accelerator()
     return (
         _PYTHON.get(),
         _NUMPY.get(),
-        torch.get_rng_state(),
-        _device_states(),
+        torch.default_generator.get_state(),
+        {} if module is None else {kind: module.get_rng_state_all()},
     )
 
 
@@ -203,11 +204,6 @@ def _accelerator() -> tuple[str, Any]:
     kind = get_device()
     module = getattr(torch, kind, None)
     return kind, module if hasattr(module, 'get_rng_state_all') else None
-
-
-def _device_states() -> dict[str, list[Tensor]]:
-    kind, module = _accelerator()
-    return {} if module is None else {kind: module.get_rng_state_all()}
 
 
 def _set_device_states(states: dict[str, list[Tensor]]) -> None:

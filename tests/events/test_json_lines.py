@@ -12,6 +12,7 @@ from mmstable.events import Origin
 from mmstable.events.json_lines import decode, encode
 from mmstable.events.records import EVENTS
 from mmstable.report import (
+    FaultExplained,
     GuardIntervention,
     Heartbeat,
     InjectedFault,
@@ -79,6 +80,17 @@ RECORDS = [
         restored=4,
         source='memory',
         lr_factor=0.5,
+    ),
+    FaultExplained(
+        iteration=7,
+        time=3.0,
+        fault='nan_loss',
+        verdict='bad_input',
+        text='样本异常',
+        samples=(2,),
+        sample_names=('img_path=a.png',),
+        only_together=True,
+        largest=1e5,
     ),
 ]
 

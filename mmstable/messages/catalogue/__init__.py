@@ -8,6 +8,7 @@ from mmstable.messages.catalogue import (
     cli,
     data,
     fault_injection,
+    forensics,
     guard,
     legacy,
     ranks,
@@ -31,4 +32,5 @@ CATALOGUE: dict[str, Message] = {
     **fault_injection.MESSAGES,
     **visualization.MESSAGES,
     **cli.MESSAGES,
+    **forensics.MESSAGES,
 }

@@ -1,0 +1,146 @@
+"""Read the bundle of a fault; only data, nothing in it is run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from mmstable.checked_json import (
+    Check,
+    boolean,
+    integer,
+    list_of,
+    number,
+    optional,
+    parse_json,
+    record,
+    text,
+)
+from mmstable.checkpoint.loading import BadCheckpoint, load_file
+from mmstable.errors import BundleError
+from mmstable.files import read_bounded
+from mmstable.forensics.bundle import (
+    CONFIG,
+    INDEX,
+    MODEL,
+    SCHEMA,
+    STEP,
+    VERDICT,
+    Bundle,
+    BundleIndex,
+)
+from mmstable.forensics.plain_batch import unpack
+from mmstable.forensics.step_setup import StepSetup
+
+_LONGEST_INDEX, _LONGEST_CONFIG = 1 << 22, 1 << 24
+
+
+def read_bundle(folder: str | Path) -> Bundle:
+    """Read a bundle.
+
+    Args:
+        folder (str or Path): The folder of the bundle.
+
+    Raises:
+        BundleError: If it is no bundle, or a damaged one.
+    """
+    folder = Path(folder)
+    try:
+        index = _read_index(folder)
+        step = load_file(folder / STEP)
+        model_state = None
+        if (folder / MODEL).exists():
+            model_state = _check_state(load_file(folder / MODEL))
+        batch, rng, scalers = _check_step(step)
+        config = read_bounded(folder / CONFIG, _LONGEST_CONFIG)
+        verdict = parse_json(
+            read_bounded(folder / VERDICT, _LONGEST_INDEX), _LONGEST_INDEX
+        )
+        return Bundle(
+            index,
+            batch,
+            rng,
+            scalers,
+            model_state,
+            str(config, 'utf-8'),
+            verdict if isinstance(verdict, dict) else {},
+        )
+    except BadCheckpoint as error:
+        raise BundleError(folder, str(error)) from error
+    except OSError as error:
+        reason = f'{error.strerror}: {error.filename}'
+        raise BundleError(folder, reason) from error
+    except (ValueError, TypeError) as error:
+        raise BundleError(folder, str(error)) from error
+
+
+_NAME = text(4096)
+
+
+def _mapping_of(check: Check) -> Check:
+    def check_mapping(value: Any) -> dict[str, Any]:
+        if not isinstance(value, dict):
+            raise ValueError('must be an object')
+        return {_NAME(name): check(one) for name, one in value.items()}
+
+    return check_mapping
+
+
+_check_setup = record(
+    dtype=optional(text(32)),
+    loss_scale=number,
+    loss_factor=integer(1),
+    parameters=list_of(_NAME, 1 << 20),
+)
+_check_index = record(
+    iteration=integer(0),
+    rank=integer(0),
+    wrapper=_NAME,
+    setups=_mapping_of(_check_setup),
+    has_many=boolean,
+    versions=_mapping_of(text(256)),
+    checkpoint=optional(_NAME),
+    checkpoint_iteration=optional(integer(0)),
+    checkpoint_sha256=text(64),
+    notes=list_of(_NAME, 1000),
+    schema=integer(1),
+)
+
+
+def _read_index(folder: Path) -> BundleIndex:
+    content = read_bounded(folder / INDEX, _LONGEST_INDEX)
+    known = parse_json(content, _LONGEST_INDEX)
+    if isinstance(known, dict) and known.get('schema', 0) > SCHEMA:
+        raise ValueError(f'schema {known["schema"]} is of a newer mmstable')
+    facts = _check_index(known)
+    if not facts['setups']:
+        raise ValueError('`setups`: must have at least one wrapper')
+    setups = {
+        name: StepSetup(**{**one, 'parameters': tuple(one['parameters'])})
+        for name, one in facts['setups'].items()
+    }
+    notes = tuple(facts['notes'])
+    return BundleIndex(**{**facts, 'setups': setups, 'notes': notes})
+
+
+def _check_step(step: Any) -> tuple[Any, Any, dict[str, Any]]:
+    if not isinstance(step, dict) or not {'batch', 'rng'} <= step.keys():
+        raise ValueError(f'{STEP} must have a batch and a random state')
+    rng, scalers = step['rng'], step.get('scalers', {})
+    parts = {'python', 'numpy', 'torch', 'devices'}
+    if rng is not None and not (isinstance(rng, dict) and parts <= rng.keys()):
+        raise ValueError(f'{STEP} has a random state without its parts')
+    if not isinstance(scalers, dict):
+        raise ValueError(f'{STEP} has scalers that are no dict')
+    return unpack(step['batch']), rng, scalers
+
+
+def _check_state(state: Any) -> dict[str, Tensor]:
+    if not isinstance(state, dict) or not all(
+        isinstance(name, str) and isinstance(one, Tensor)
+        for name, one in state.items()
+    ):
+        raise ValueError(f'{MODEL} must be a dict of tensors')
+    return state

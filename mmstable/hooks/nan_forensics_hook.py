@@ -1,0 +1,203 @@
+"""The hook that finds out why a step was bad."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from dataclasses import replace
+from typing import Any
+
+from mmengine.dist import get_rank
+from mmengine.runner import Runner
+
+from mmstable import run_view
+from mmstable.events import Event, Fault, StepReport
+from mmstable.events.records import FaultExplained, Poisoned
+from mmstable.forensics.examine import (
+    Examined,
+    examine_poison,
+    examine_step,
+)
+from mmstable.forensics.replay import StepScene
+from mmstable.forensics.save_fault import save_fault
+from mmstable.hooks.step_hook import StepHook
+from mmstable.loops.train_step import StepRecord
+from mmstable.messages import say
+from mmstable.messages.language import check_language
+from mmstable.registry import HOOKS, register_globally
+from mmstable.run_state.rng import raw_rng
+from mmstable.settings import flag, integer, number
+
+_NAME = 'NanForensicsHook'
+_EXPLAINED = (Fault.NAN_LOSS, Fault.NAN_GRAD, Fault.OVERFLOW)
+# Batches of an accumulation window that are kept.
+_LONGEST_WINDOW = 16
+
+
+@register_globally(HOOKS)
+class NanForensicsHook(StepHook):
+    """Name the operation, line, module and samples that a NaN comes from.
+
+    After a bad step the same batch is run again with the same weights and
+    random numbers, and every operation is watched. Nothing of that is left
+    behind, and until a step is bad nothing is done but remembering the
+    batch. The finding goes to the log and the event file; all that is needed
+    to do it again elsewhere is saved in ``stability/faults/iter_N/``.
+
+    Args:
+        max_per_fault (int): Most steps of each kind of fault to examine in a
+            run. Defaults to 5.
+        overflow_streak (int): So many overflows in a row are worth it; a
+            single one is the loss scale finding its level. Defaults to 4.
+        max_seconds (float): Most seconds for a step. Defaults to 60.0.
+        save_bundle (bool): Whether to save what is needed to replay it.
+            Defaults to True.
+        max_bundle_size (float): Most MiB of a bundle, for the batch and for
+            the weights each. Larger weights are replaced by the newest good
+            checkpoint. Defaults to 1024.0.
+        lang (str, optional): The language of all lines of the run, 'en' or
+            'zh_cn'. Defaults to None, which means that of another hook, or
+            of the environment variable ``MMSTABLE_LANG``, or English.
+    """
+
+    # After those that tell of the step, ahead of those that act.
+    priority = 35
+
+    def __init__(
+        self,
+        max_per_fault: int = 5,
+        overflow_streak: int = 4,
+        max_seconds: float = 60.0,
+        save_bundle: bool = True,
+        max_bundle_size: float = 1024.0,
+        lang: str | None = None,
+    ) -> None:
+        self.lang = check_language(_NAME, lang)
+        self._max = integer(_NAME, 'max_per_fault', max_per_fault, 0)
+        self._streak = integer(_NAME, 'overflow_streak', overflow_streak)
+        self._seconds = number(_NAME, 'max_seconds', max_seconds, above=0)
+        self._saves = flag(_NAME, 'save_bundle', save_bundle)
+        self._max_size = number(
+            _NAME, 'max_bundle_size', max_bundle_size, at_least=0
+        )
+        self._explained: Counter[str] = Counter()
+        self._last_iteration = -1
+        # By wrapper: applied steps when the streak began, its first
+        # iteration, and its length.
+        self._streaks: dict[str, tuple[int, int, int]] = {}
+        self._window: deque[StepRecord] = deque(maxlen=1)
+        self._keeps = False
+
+    def before_train(self, runner: Runner) -> None:
+        """Have the random state of every step kept."""
+        super().before_train(runner)
+        train_step = getattr(runner.train_loop, 'train_step', None)
+        counts = max(
+            run_view.accumulative_counts(one)
+            for one in run_view.wrappers(runner).values()
+        )
+        self._window = deque(maxlen=min(counts, _LONGEST_WINDOW))
+        self._last_iteration = -1
+        # A safe loop keeps the newest step by itself.
+        self._keeps = train_step is None or counts > 1
+        if train_step is not None:
+            train_step.keeps_rng = True
+
+    def before_train_iter(
+        self,
+        runner: Runner,
+        batch_idx: int,
+        data_batch: dict | tuple | list | None = None,
+    ) -> None:
+        """Keep the batch, unless the loop does."""
+        if self._keeps:
+            self._window.append(
+                StepRecord(self.monitor.iteration, data_batch, raw_rng())
+            )
+
+    def after_event(self, runner: Runner, event: Event) -> None:
+        """Examine a bad step, or a state that could not be saved."""
+        if isinstance(event, StepReport):
+            since, length = self._count(event)
+            if self._is_worth_it(event, length):
+                self._examine(runner, event, since)
+        elif isinstance(event, Poisoned) and self._may(Fault.POISONED):
+            self._tell(runner, examine_poison(runner, event))
+
+    def _count(self, report: StepReport) -> tuple[int, int]:
+        """First iteration and length of the streak of bad steps."""
+        applied = self.monitor.sources[report.wrapper].steps.tally.applied
+        if report.applied:
+            # It counts itself.
+            applied -= 1
+        before, since, length = self._streaks.get(
+            report.wrapper, (-1, report.iteration, 0)
+        )
+        if before != applied:
+            since, length = report.iteration, 0
+        now = applied + report.applied
+        self._streaks[report.wrapper] = (now, since, length + 1)
+        return since, length + 1
+
+    def _is_worth_it(self, report: StepReport, length: int) -> bool:
+        if report.fault not in _EXPLAINED:
+            return False
+        if report.fault is Fault.OVERFLOW and length != self._streak:
+            return False
+        origins = [origin.rank for origin in report.origins]
+        if origins and get_rank() not in origins:
+            return False
+        # Several wrappers may have met the same fault.
+        is_new = report.iteration != self._last_iteration
+        return is_new and self._may(report.fault)
+
+    def _may(self, fault: Fault) -> bool:
+        return self._explained[fault.value] < self._max
+
+    def _examine(self, runner: Runner, report: StepReport, since: int) -> None:
+        self._last_iteration = report.iteration
+        records = list(self._window)
+        if not self._keeps:
+            last = runner.train_loop.train_step.last
+            records = [] if last is None else [last]
+        self._tell(
+            runner,
+            examine_step(runner, report, records, since, self._seconds),
+        )
+
+    def _tell(self, runner: Runner, examined: Examined) -> None:
+        event, lines, scene = examined
+        self._explained[event.fault.value] += 1
+        if self._saves and scene is not None:
+            event = self._save(runner, event, lines, scene)
+        # At once: mmengine leaves out a line that it has printed before.
+        runner.logger.warning('\n'.join(lines))
+        self.monitor.emit(runner, event)
+
+    def _save(
+        self,
+        runner: Runner,
+        event: FaultExplained,
+        lines: list[str],
+        scene: StepScene,
+    ) -> FaultExplained:
+        rank = f'_rank_{event.rank}' if event.rank else ''
+        faults = run_view.stability_folder(runner) / 'faults'
+        folder = faults / f'iter_{event.iteration}{rank}'
+        saved = replace(event, bundle=str(folder))
+        text = '\n'.join(lines)
+        try:
+            save_fault(runner, folder, scene, saved, text, self._max_size)
+        except Exception as error:
+            # A full disk must not end the run, nor a batch of strange things.
+            lines.append(say('forensics.no_bundle', error=error))
+            return event
+        lines.append(say('forensics.bundle', folder=folder))
+        return saved
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a resumed run has to know."""
+        return {'explained': dict(self._explained)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over what :meth:`state_dict` gave."""
+        self._explained = Counter(state['explained'])
