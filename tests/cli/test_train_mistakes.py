@@ -161,7 +161,9 @@ def test_wrong_config_file_is_one_line(
     setting: str,
     message: str,
 ) -> None:
-    (project / 'mistaken.py').write_text(f"_base_ = './config.py'\n{setting}\n")
+    (project / 'mistaken.py').write_text(
+        f"_base_ = './config.py'\n{setting}\n"
+    )
     line = error_of(capsys, 'mistaken.py', '--work-dir', str(tmp_path))
     assert message in line
 
