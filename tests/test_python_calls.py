@@ -41,6 +41,7 @@ EVERYTHING = dict(
     hooks=[
         dict(type='mmstable.GradNanLoggerHook'),
         dict(type='mmstable.EventLogHook'),
+        dict(type='mmstable.HeadroomHook'),
         dict(type='mmstable.EmergencyCheckpointHook'),
         dict(type='mmstable.RankFailureHook'),
         dict(type='mmstable.ReplicaCheckHook'),

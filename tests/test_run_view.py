@@ -22,12 +22,14 @@ FILES = sorted(
 )
 # Private, but of Python, torch and parts of mmengine that no runner holds.
 FOREIGN = {
+    '_C',
     '_annealing_cos',
     '_annealing_linear',
     '_asdict',
     '_buffers',
     '_cfg_dict',
     '_comm_hooks',
+    '_current_graph_task_id',
     '_empty_affine_quantized',
     '_empty_per_channel_affine_quantized',
     '_exit',

@@ -22,6 +22,8 @@ custom_hooks = [
     dict(type='mmstable.GradNanLoggerHook'),
     # Remembers what happened in <log dir>/stability/events.jsonl.
     dict(type='mmstable.EventLogHook'),
+    # Warns before activations or gradients leave the range of fp16.
+    dict(type='mmstable.HeadroomHook'),
     # Saves on Ctrl-C, SIGTERM, SIGHUP and exceptions before the run ends;
     # SIGUSR1 saves, and training continues.
     dict(type='mmstable.EmergencyCheckpointHook'),

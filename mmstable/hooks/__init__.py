@@ -6,6 +6,7 @@ from mmstable.hooks.event_log_hook import EventLogHook
 from mmstable.hooks.fault_injector_hook import FaultInjectorHook
 from mmstable.hooks.grad_clip_hook import GradClipHook
 from mmstable.hooks.grad_nan_logger_hook import GradNanLoggerHook
+from mmstable.hooks.headroom_hook import HeadroomHook
 from mmstable.hooks.rank_failure_hook import RankFailureHook
 from mmstable.hooks.replica_check_hook import ReplicaCheckHook
 from mmstable.hooks.resume_check_hook import ResumeCheckHook
@@ -21,6 +22,7 @@ __all__ = [
     'FaultInjectorHook',
     'GradClipHook',
     'GradNanLoggerHook',
+    'HeadroomHook',
     'RankFailureHook',
     'ReplicaCheckHook',
     'ResumeCheckHook',

@@ -18,7 +18,7 @@ class StepHook(StatefulHook):
     """
 
     # Besides the monitor, ahead of all that log or obey.
-    priority = 'HIGH'
+    priority: str | int = 'HIGH'
     # Whether steps of mmengine's own wrappers are of interest, too.
     observes_stock = True
     monitor: RunMonitor
