@@ -33,7 +33,7 @@ def describe_low(iteration: int, warned: Warned) -> str:
         'headroom.low',
         iteration=iteration,
         module=place.module,
-        kind=say(f'headroom.{place.kind}'),
+        kind=say(f'headroom_kind.{place.kind}'),
         share=_percent(known.share),
         dtype=_SHORT_NAMES.get(place.dtype, place.dtype),
         trend=trend,

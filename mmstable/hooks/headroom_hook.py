@@ -106,7 +106,8 @@ class HeadroomHook(StepHook):
         data_batch: dict | tuple | list | None = None,
     ) -> None:
         """Begin to watch, if it is time."""
-        if self._is_on and (runner.iter + 1) % self._interval == 0:
+        # The monitor, which is called later, knows the iteration before.
+        if self._is_on and (self.monitor.iteration + 1) % self._interval == 0:
             self._scale = max(
                 (
                     scale

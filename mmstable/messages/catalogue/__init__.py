@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from mmstable.messages.catalogue import (
+    check_data,
     checkpoints,
     data,
     fault_injection,
@@ -22,6 +23,7 @@ CATALOGUE: dict[str, Message] = {
     **guard.MESSAGES,
     **headroom.MESSAGES,
     **checkpoints.MESSAGES,
+    **check_data.MESSAGES,
     **resume.MESSAGES,
     **ranks.MESSAGES,
     **data.MESSAGES,

@@ -11,9 +11,9 @@ MESSAGES = {
         zh_cn='Iter {iteration}: {module} 的{kind}已达到 {dtype} 范围的 '
         '{share}{trend}{more}。{advice}',
     ),
-    'headroom.output': Message(en='output', zh_cn='输出'),
-    'headroom.input': Message(en='input', zh_cn='输入'),
-    'headroom.gradient': Message(
+    'headroom_kind.output': Message(en='output', zh_cn='输出'),
+    'headroom_kind.input': Message(en='input', zh_cn='输入'),
+    'headroom_kind.gradient': Message(
         en='gradient, at the smallest loss scale,',
         zh_cn='梯度（按最小的 loss scale 计）',
     ),
@@ -51,8 +51,8 @@ MESSAGES = {
         "Try fp32_modules=['{module}'] or dtype='bfloat16'.",
         zh_cn='Iter {iteration}: loss_scale 为 {scale} 时约 {share} 的 fp16 '
         '梯度下溢为零（{module} 处最多：{worst}），而最大的梯度已没有余量'
-        "再增大 loss_scale：任何取值都无法兼顾。可尝试 fp32_modules=['{module}'] 或 "
-        "dtype='bfloat16'。",
+        '再增大 loss_scale：任何取值都无法兼顾。可尝试 '
+        "fp32_modules=['{module}'] 或 dtype='bfloat16'。",
     ),
     'headroom.compiled': Message(
         en='HeadroomHook: the model is compiled, and looking into it would '
