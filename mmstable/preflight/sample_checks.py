@@ -169,7 +169,7 @@ def empty_mask(subject: Subject) -> Iterator[Problem]:
     for part in subject.parts:
         if part.words[-1] not in ('masks', 'gt_masks') or part.array.ndim != 3:
             continue
-        filled = part.array.reshape(len(part.array), -1).any(axis=1)
+        filled = part.array.any(axis=(1, 2))
         if not np.all(filled):
             empty = len(part.array) - int(np.sum(filled))
             detail = f'{empty} of {len(part.array)} masks'

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import pytest
 
@@ -207,8 +208,10 @@ def test_mistakes_get_one_line(folder, capsys, words, message):
 
 def test_the_tool_is_the_same_command(folder, tmp_path):
     config = project.config(folder, project.SCANS)
-    done = run(
-        [str(ROOT / 'tools/check_data.py'), config, '--workers', '0'], tmp_path
+    code, out, err = run(
+        [sys.executable, str(ROOT / 'tools/check_data.py'), config],
+        tmp_path,
+        path=f'{ROOT}:{folder}',
     )
-    assert done.returncode == EXIT_BAD_DATA
-    assert 'non_finite' in done.stdout
+    assert code == EXIT_BAD_DATA, err
+    assert 'non_finite' in out
