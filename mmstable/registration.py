@@ -13,7 +13,7 @@ from pathlib import Path
 
 _PACKAGE = Path(__file__).resolve().parent
 _SCRIPTS = ('mmstable', 'mmstable.exe')
-_TOOLS = ('train.py', 'upgrade_config.py')
+_TOOLS = ('train.py', 'upgrade_config.py', 'check_data.py')
 # In a checkout, and in a wheel.
 _TOOL_FOLDERS = (_PACKAGE.parent / 'tools', _PACKAGE / '.mim' / 'tools')
 
@@ -26,6 +26,7 @@ def register_all() -> None:
     from mmstable import hooks, loops, optim, visualization  # noqa: F401
     from mmstable.checkpoint.schemes import guard_checkpoints
     from mmstable.legacy import schedules  # noqa: F401
+    from mmstable.preflight import skip_samples  # noqa: F401
 
     # For `_base_ = 'mmstable::...'`. mmengine looks for a distribution of this
     # name first and trusts its metadata, which point to the wrong folder for

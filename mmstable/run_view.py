@@ -106,6 +106,30 @@ def loss_scaler(wrapper: Any) -> Any | None:
     return scaler if scaler is not None and scaler.is_enabled() else None
 
 
+def smallest_loss_scale(wrapper: Any) -> float:
+    """What the loss scale of a wrapper can go down to; 1 without one."""
+    scaler = loss_scaler(wrapper)
+    if scaler is None:
+        return 1.0
+    policy = getattr(scaler, 'policy', None)
+    if policy is None:
+        # mmengine sets it to this number after every step.
+        return float(getattr(wrapper, '_scale_update_param', None) or 1.0)
+    return float(scaler.get_scale() if policy.frozen else policy.min_scale)
+
+
+def is_compiled(model: Module) -> bool:
+    """Whether ``torch.compile`` runs a model, or a part of it."""
+    return any(
+        hasattr(module, '_orig_mod')
+        or any(
+            hasattr(getattr(module, name, None), '_torchdynamo_orig_callable')
+            for name in ('forward', 'train_step')
+        )
+        for module in model.modules()
+    )
+
+
 def schedulers(runner: Runner) -> dict[str, list[Any]]:
     """The parameter schedulers, by the name of their wrapper."""
     found = runner.param_schedulers or {}

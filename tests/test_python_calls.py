@@ -42,6 +42,7 @@ EVERYTHING = dict(
         dict(type='mmstable.GradNanLoggerHook'),
         dict(type='mmstable.EventLogHook'),
         dict(type='mmstable.NanForensicsHook'),
+        dict(type='mmstable.HeadroomHook'),
         dict(type='mmstable.EmergencyCheckpointHook'),
         dict(type='mmstable.RankFailureHook'),
         dict(type='mmstable.ReplicaCheckHook'),

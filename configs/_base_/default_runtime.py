@@ -24,6 +24,8 @@ custom_hooks = [
     dict(type='mmstable.EventLogHook'),
     # After a NaN, names the operation, line, module and samples it comes from.
     dict(type='mmstable.NanForensicsHook'),
+    # Warns before activations or gradients leave the range of fp16.
+    dict(type='mmstable.HeadroomHook'),
     # Saves on Ctrl-C, SIGTERM, SIGHUP and exceptions before the run ends;
     # SIGUSR1 saves, and training continues.
     dict(type='mmstable.EmergencyCheckpointHook'),

@@ -258,6 +258,39 @@ class FaultExplained(Event):
 
 
 @dataclass(frozen=True)
+class LowHeadroom(Event):
+    """Values that come close to an end of the range of their type.
+
+    Args:
+        problem (str): 'overflow', or 'underflow' of gradients.
+        module (str): The module; of an underflow, the worst one.
+        kind (str): 'output', 'gradient' of that, or 'input' if that is cast
+            to the type.
+        dtype (str): The type, as 'float16'.
+        share (float): Of an overflow that is to come, the largest value as a
+            share of the range; of an underflow, the share of gradients that
+            became zero.
+        doubling (float, optional): Iterations in which the largest value
+            doubles, if it grows. Defaults to None.
+        left (float, optional): Iterations until it overflows, if that goes
+            on. Defaults to None.
+        loss_scale (float, optional): The loss scale of the iteration.
+            Defaults to None.
+    """
+
+    event: ClassVar[str] = 'low_headroom'
+
+    problem: str
+    module: str
+    kind: str
+    dtype: str
+    share: float
+    doubling: float | None = None
+    left: float | None = None
+    loss_scale: float | None = None
+
+
+@dataclass(frozen=True)
 class Injection(Event):
     """A fault that FaultInjectorHook has put into a run.
 
@@ -404,6 +437,7 @@ EVENTS: Mapping[str, type[Event]] = {
         ReplicasDiverged,
         Intervention,
         FaultExplained,
+        LowHeadroom,
         Injection,
         ScaleChange,
         Heartbeat,

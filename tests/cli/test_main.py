@@ -14,7 +14,11 @@ from mmstable.version import __version__
 from tests.cli.runs import ROOT, console_script, path_without_torch, run
 
 COMMANDS = find_commands()
-TOOLS = {'train': 'tools/train.py', 'upgrade': 'tools/upgrade_config.py'}
+TOOLS = {
+    'check-data': 'tools/check_data.py',
+    'train': 'tools/train.py',
+    'upgrade': 'tools/upgrade_config.py',
+}
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
@@ -47,8 +51,8 @@ def test_help_of_a_command(
     [
         (
             ['trian', 'config.py'],
-            "mmstable: error: no command 'trian', there is dist-train, "
-            'inspect, train, upgrade. Did you mean train',
+            "mmstable: error: no command 'trian', there is check-data, "
+            'dist-train, inspect, train, upgrade. Did you mean train',
         ),
         (['--trian'], 'mmstable: error: unrecognized arguments: --trian'),
         (

@@ -268,7 +268,8 @@ def test_a_file_of_the_first_release():
     events = list(read_events(path))
     # What that release knew of.
     assert {event.event for event in events} == EVENTS.keys() - {
-        'fault_explained'
+        'fault_explained',
+        'low_headroom',
     }
     faults = [e for e in events if isinstance(e, StepFault)]
     assert [(e.iteration, e.fault) for e in faults] == [

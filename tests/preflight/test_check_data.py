@@ -1,0 +1,217 @@
+"""Planted faults in data sets of every kind, found by the command."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+
+from mmstable.cli.commands.check_data import EXIT_BAD_DATA
+from mmstable.cli.main import main
+from tests.cli.runs import ROOT, run
+from tests.preflight import data_project as project
+
+
+@pytest.fixture(scope='module')
+def data(tmp_path_factory):
+    folder = tmp_path_factory.mktemp('data_project')
+    project.write(folder)
+    return folder
+
+
+@pytest.fixture
+def folder(data, tmp_path, monkeypatch):
+    """The data, and an empty folder to stand in."""
+    monkeypatch.syspath_prepend(str(data))
+    monkeypatch.chdir(tmp_path)
+    return data
+
+
+def check(config, *words):
+    """Exit code, and what is in the JSON file."""
+    code = main(['check-data', config, '--json', 'found.json', *words])
+    with open('found.json', encoding='utf-8') as file:
+        return code, json.load(file)
+
+
+def by_id(found):
+    problems = {}
+    for sample in found['samples']:
+        for problem in sample['problems']:
+            problems.setdefault(problem['id'], []).append(sample['index'])
+    return problems
+
+
+SEG_FAULTS = {
+    'non_finite': [6, 7],
+    'label_range': [8],
+    'all_ignored': [9],
+    'channel_count': [10],
+    'map_shape': [11],
+    'duplicate': [12],
+    'label_type': [13],
+    'odd_layout': [13],
+    'raises': [14],
+}
+
+
+@pytest.mark.parametrize('workers', [0, 2])
+def test_segmentation(folder, capsys, workers):
+    config = project.config(folder, project.SEG, workers)
+    code, found = check(config)
+    assert code == EXIT_BAD_DATA
+    assert by_id(found) == SEG_FAULTS
+    severities = {one['id']: one['severity'] for one in found['findings']}
+    assert severities['non_finite'] == 'error'
+    assert severities['duplicate'] == 'warning'
+    out = capsys.readouterr().out
+    assert f'15 samples of 15 looked at (train, SmallSeg, {workers} w' in out
+    assert 'NaN or Inf in the data (inputs: 3 of 192 are NaN)' in out
+    assert f'first: 6 (img_path={folder}/img_6.npy), 7 (' in out
+    assert '7 with 3 classes' in out
+    assert 'slowest: ' in out
+    assert 'largest: ' in out
+
+
+def test_detection_and_what_its_filter_drops(folder, capsys):
+    more = 'filter_cfg=dict(min_size=32),'
+    code, found = check(project.config(folder, project.DET, more=more))
+    assert code == EXIT_BAD_DATA
+    assert by_id(found) == {
+        'inverted_box': [1],
+        'flat_box': [2],
+        'no_boxes': [3],
+        'empty_mask': [4],
+        'label_range': [5],
+    }
+    assert found['total'] == 6
+    assert found['dropped'] == [
+        f'img_path={folder}/det_{index}.npy' for index in (6, 7)
+    ]
+    out = capsys.readouterr().out
+    assert 'samples that are filtered out before training' in out
+
+
+def test_point_clouds(folder):
+    code, found = check(project.config(folder, project.SCANS))
+    assert code == EXIT_BAD_DATA
+    assert by_id(found) == {'non_finite': [2], 'no_points': [3]}
+    assert found['samples'][0]['name'].endswith('scan_2.bin')
+
+
+def test_a_demo_that_is_shorter_than_a_chunk(folder, capsys):
+    dataset = "dict(type='Demos', lengths=[10, 3, 9, 2], chunk=8)"
+    code, found = check(project.config(folder, dataset))
+    # Nothing is wrong with the samples that there are.
+    assert code == 0
+    assert found['dropped'] == ['demos[1]', 'demos[3]']
+    out = capsys.readouterr().out
+    assert 'shorter than a chunk gives no sample at all' in out
+
+
+def test_good_data(folder, capsys):
+    dataset = "dict(type='Demos', lengths=[10, 9], chunk=8)"
+    code, found = check(project.config(folder, dataset))
+    assert (code, found['findings']) == (0, [])
+    assert 'nothing wrong was found' in capsys.readouterr().out
+
+
+def test_a_sample_that_is_replaced_silently(folder):
+    more = "dict(type='GiveUpOn', word='img_3'),"
+    _, found = check(project.config(folder, project.SEG, more=more))
+    assert by_id(found)['no_sample'] == [3]
+
+
+def test_the_same_in_chinese(folder, capsys, monkeypatch):
+    monkeypatch.setenv('MMSTABLE_LANG', 'zh_cn')
+    monkeypatch.setattr('mmstable.messages.language._chosen', None)
+    check(project.config(folder, project.SEG))
+    out = capsys.readouterr().out
+    assert '错误  non_finite' in out
+    assert '数据中有 NaN 或 Inf' in out
+
+
+def test_a_repeated_data_set_is_looked_at_once(folder):
+    dataset = "dict(type='RepeatDataset', times=50, dataset=" + project.SEG
+    config = project.config(folder, dataset + ')')
+    _, found = check(config)
+    assert found['total'] == 15
+    assert by_id(found) == SEG_FAULTS
+
+
+def test_a_concatenation(folder):
+    dataset = f"dict(type='ConcatDataset', datasets=[{project.SEG}] * 2)"
+    _, found = check(project.config(folder, dataset))
+    assert found['total'] == 30
+    problems = by_id(found)
+    assert problems['non_finite'] == [6, 7, 21, 22]
+    # The same files again.
+    assert {15, 16, 27} <= set(problems['duplicate'])
+
+
+def test_some_samples_are_spread_over_all(folder):
+    code, found = check(project.config(folder, project.SEG), '--max', '5')
+    assert found['looked_at'] == 5
+    assert by_id(found) == {
+        'non_finite': [6],
+        'all_ignored': [9],
+        'duplicate': [12],
+    }
+    assert code == EXIT_BAD_DATA
+
+
+def test_the_ignored_label_and_classes_can_be_given(folder):
+    config = project.config(folder, project.SEG)
+    _, found = check(config, '--ignore-index', '7', '--num-classes', '2')
+    # Class 2, and 255 where that was to be ignored.
+    assert {1, 2, 5, 9} <= set(by_id(found)['label_range'])
+    assert 8 in by_id(found)['label_range']
+    assert 'all_ignored' not in by_id(found)
+
+
+@pytest.mark.parametrize(
+    ('words', 'message'),
+    [
+        (['--split', 'val'], 'the config has no `val_dataloader` with a '),
+        (['--max', '0'], "--max: it is a number from 1 on, got '0'"),
+        (['--workers', 'x'], "--workers: it is a number from 0 on, got 'x'"),
+        (['--json', 'no/x.json'], "there is no folder 'no' to write to."),
+        (
+            ['--cfg-options', 'train_dataloader.dataset.type=SmalSeg'],
+            "the config asks for the dataset 'SmalSeg', which is not "
+            "registered in scope 'mmengine'. Did you mean SmallSeg",
+        ),
+        (
+            ['--cfg-options', 'train_dataloader.dataset.ann_file=no.json'],
+            'the data set cannot be built: FileNotFoundError',
+        ),
+        (
+            ['--cfg-options', 'train_dataloader.dataset.colour=1'],
+            "unexpected keyword argument 'colour'",
+        ),
+    ],
+)
+def test_mistakes_get_one_line(folder, capsys, words, message):
+    config = project.config(folder, project.SEG)
+    assert main(['check-data', config, *words]) == 2
+    captured = capsys.readouterr()
+    lines = [
+        line
+        for line in captured.err.splitlines()
+        if line.startswith('mmstable check-data: error: ')
+    ]
+    assert len(lines) == 1
+    assert message in lines[0]
+    assert 'Traceback' not in captured.err
+
+
+def test_the_tool_is_the_same_command(folder, tmp_path):
+    config = project.config(folder, project.SCANS)
+    code, out, err = run(
+        [sys.executable, str(ROOT / 'tools/check_data.py'), config],
+        tmp_path,
+        path=f'{ROOT}:{folder}',
+    )
+    assert code == EXIT_BAD_DATA, err
+    assert 'non_finite' in out
