@@ -15,11 +15,11 @@ from mmengine.config import Config
 from mmengine.registry import DATASETS, init_default_scope
 
 from mmstable.checkpoint.atomic_file import replace_text
-from mmstable.cli import config_edits as edits
 from mmstable.cli.command import say as say_for
 from mmstable.cli.commands.check_data import EXIT_BAD_DATA
 from mmstable.cli.config_file import load_config
 from mmstable.cli.config_mistakes import explain_mistake
+from mmstable.cli.config_options import read_options
 from mmstable.cli.data_table import data_table
 from mmstable.cli.legacy_config import modernize
 from mmstable.cli.progress import show_progress
@@ -66,7 +66,7 @@ def check(args: argparse.Namespace) -> int:
 
 
 def _load(args: argparse.Namespace) -> Config:
-    options = edits.read_options(args.cfg_options or [])
+    options = read_options(args.cfg_options or [])
     cfg = load_config(args.config)
     cfg = modernize(cfg, options, lambda text: say_for('check-data', text))
     # As the runner does: names in the config are looked up there.

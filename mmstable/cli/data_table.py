@@ -21,7 +21,7 @@ def data_table(summary: Summary) -> Iterator[str]:
         yield say('data_table.clean')
     rows = [
         (
-            say(f'data_table.{one.severity.value}'),
+            say(f'severity.{one.severity.value}'),
             one.id,
             say(
                 'data_table.count',

@@ -230,8 +230,8 @@ MESSAGES = {
     'data_table.clean': Message(
         en='nothing wrong was found', zh_cn='没有发现问题'
     ),
-    'data_table.error': Message(en='error', zh_cn='错误'),
-    'data_table.warning': Message(en='warning', zh_cn='警告'),
+    'severity.error': Message(en='error', zh_cn='错误'),
+    'severity.warning': Message(en='warning', zh_cn='警告'),
     'data_table.skip_list': Message(
         en='{count:sample|samples} with errors written to {path}; use it by '
         "dataset=dict(type='mmstable.SkipSamples', dataset=..., "
