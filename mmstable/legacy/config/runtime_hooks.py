@@ -10,6 +10,8 @@ from mmstable.legacy.config.draft import Draft
 RUNTIME_HOOKS = (
     'GradNanLoggerHook',
     'EventLogHook',
+    'NanForensicsHook',
+    'HeadroomHook',
     'EmergencyCheckpointHook',
     'RankFailureHook',
     'ReplicaCheckHook',
