@@ -17,11 +17,7 @@ def rounding_doubts(runner: Runner) -> list[str]:
     """Why sums may be rounded in another way."""
     found = []
     model, device = runner.model, get_device()
-    if (
-        get_world_size() > 2
-        and isinstance(model, DistributedDataParallel)
-        and not model.find_unused_parameters
-    ):
+    if get_world_size() > 2 and isinstance(model, DistributedDataParallel):
         found.append(say('doubt.buckets', ranks=get_world_size()))
     if device != 'cpu' and not torch.are_deterministic_algorithms_enabled():
         found.append(say('doubt.device', device=device))
