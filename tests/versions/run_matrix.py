@@ -68,7 +68,9 @@ def make_venv(row: dict[str, Any]) -> Path:
 
 def _install(python: Path, what: list[str]) -> None:
     command = [str(python), '-m', 'pip', 'install', '-q', *what]
-    result = subprocess.run(command, capture_output=True, text=True)
+    result = subprocess.run(
+        command, capture_output=True, text=True, check=False
+    )
     if result.returncode:
         lines = result.stderr.strip().splitlines()
         errors = [line for line in lines if line.startswith('ERROR')]
@@ -96,7 +98,9 @@ def run_tests(python: Path, workers: int, tests: list[str]) -> str:
 
 def _output(command: list[str]) -> str | None:
     try:
-        result = subprocess.run(command, capture_output=True, text=True)
+        result = subprocess.run(
+            command, capture_output=True, text=True, check=False
+        )
     except OSError:
         return None
     return None if result.returncode else result.stdout
