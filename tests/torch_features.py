@@ -43,7 +43,7 @@ def _missing() -> dict[str, str]:
         missing["__init__() got an unexpected keyword argument 'fused'"] = (
             'fused SGD'
         )
-    if not _fuses_on_cpu():
+    if not fuses_on_cpu():
         missing['`fused=True` requires all the params to be'] = (
             'fused optimizers on a CPU'
         )
@@ -56,14 +56,25 @@ def _missing() -> dict[str, str]:
         missing['cannot autocast to float16 on a CPU'] = reason
         missing['在 CPU 上不支持 float16 autocast'] = reason
         missing['AutocastCPU only support Bfloat16'] = reason
+    if not _shards_on_cpu():
+        missing['Stream() takes no arguments'] = 'FSDP on a CPU'
     return missing
+
+
+def _shards_on_cpu() -> bool:
+    # FSDP orders its streams by priority.
+    try:
+        torch.cpu.Stream(priority=-1)
+    except TypeError:
+        return False
+    return True
 
 
 def _sgd_knows_fused() -> bool:
     return 'fused' in inspect.signature(torch.optim.SGD).parameters
 
 
-def _fuses_on_cpu() -> bool:
+def fuses_on_cpu() -> bool:
     try:
         torch.optim.AdamW([torch.nn.Parameter(torch.ones(1))], fused=True)
     except RuntimeError:
