@@ -5,7 +5,7 @@ RUN := $(VENV)/bin/python
 READY := $(VENV)/.ready
 WORKERS ?= 2
 
-.PHONY: train test lint format soak bench
+.PHONY: train test lint format soak bench test-versions
 .DELETE_ON_ERROR:
 
 train: $(READY)
@@ -27,6 +27,10 @@ format: $(READY)
 
 soak: $(READY)
 	$(RUN) -m pytest -m soak
+
+# Downloads several torches into .venvs; takes an hour or more.
+test-versions:
+	$(PYTHON) tests/versions/run_matrix.py --workers $(WORKERS)
 
 bench: $(READY)
 	for file in benchmarks/*.py; do $(RUN) "$$file" || exit 1; done

@@ -7,7 +7,7 @@ from typing import Any, Callable
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_flatten
 
 
 class DispatchCounts(TorchDispatchMode):
@@ -53,7 +53,7 @@ def count(action: Callable[[], object], large: int) -> DispatchCounts:
 
 
 def _tensors(tree: Any) -> list[Tensor]:
-    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]
+    return [leaf for leaf in tree_flatten(tree)[0] if isinstance(leaf, Tensor)]
 
 
 def _storage(tensor: Tensor) -> int:

@@ -18,6 +18,7 @@ from torch.distributed import Store
 
 from mmstable.checked_json import Check, boolean, integer, record, text
 from mmstable.distributed.store import (
+    has_keys,
     leave_value,
     open_store,
     read_value,
@@ -172,7 +173,7 @@ class PeerWatch:
     def last_beat(self, rank: int) -> bytes | None:
         """The newest sign of life of a rank: another one each time."""
         key = f'beat/{rank}'
-        return self._store.get(key) if self._store.check([key]) else None
+        return self._store.get(key) if has_keys(self._store, [key]) else None
 
     def has_left(self, rank: int) -> bool:
         """Whether a rank has come to its end."""
@@ -194,7 +195,7 @@ class PeerWatch:
 
     def _look_after_next(self) -> None:
         key = f'beat/{self._next}'
-        if self._seen is None and not self._store.check([key]):
+        if self._seen is None and not has_keys(self._store, [key]):
             # It has not started yet.
             self._seen_at = time.monotonic()
             return
@@ -211,7 +212,7 @@ class PeerWatch:
         self._store.set(f'beat/{self._rank}', str(next(self._beats)))
 
     def _limit(self) -> float:
-        if self._store.check(['alarm']):
+        if has_keys(self._store, ['alarm']):
             return min(3 * self.interval, self._lost_after)
         return self._lost_after
 

@@ -29,6 +29,8 @@ _LONGEST_VALUE = 1 << 20
 # Keys whose values were reported, and how many of them at most.
 _REPORTED: set[str] = set()
 _MOST_REPORTS = 100
+# No JSON, so no value of ours.
+_NEVER_STORED = 'mmstable: nothing'
 
 
 def open_store(name: str) -> Store:
@@ -40,6 +42,25 @@ def open_store(name: str) -> Store:
     # torch has no public way to ask for it.
     return PrefixStore(
         f'mmstable/{name}', distributed_c10d._get_default_store()
+    )
+
+
+def has_keys(store: Store, keys: list[str]) -> bool:
+    """Whether there are values under all keys; does not wait for them.
+
+    Args:
+        store (Store): The store.
+        keys (list[str]): The keys.
+    """
+    # Before torch 2.3, stores have it in C++ only.
+    if hasattr(store, 'check'):
+        return store.check(keys)
+    # Changes nothing: a key that is not there is said to hold what it was
+    # expected to, and one that is there holds something else.
+    return all(
+        store.compare_set(key, _NEVER_STORED, _NEVER_STORED)
+        != _NEVER_STORED.encode()
+        for key in keys
     )
 
 
@@ -56,7 +77,7 @@ def read_value(store: Store, key: str, check: Check) -> Any:
         key (str): The key.
         check (Check): What the value must be.
     """
-    if not store.check([key]):
+    if not has_keys(store, [key]):
         return None
     return _accept(key, store.get(key), check)
 
@@ -128,7 +149,7 @@ def gather(
     leave_value(store, f'{topic}/{get_rank()}', value)
     keys = [f'{topic}/{rank}' for rank in range(get_world_size())]
     # Whoever counts wrong, the last one to arrive finds all values.
-    if store.add(f'{topic}/arrived', 1) >= len(keys) and store.check(keys):
+    if store.add(f'{topic}/arrived', 1) >= len(keys) and has_keys(store, keys):
         words = _read_words(store, keys, check)
         return _decide(store, topic, words and digest(words), check_digest)
     return _await_decision(store, topic, timeout, check_digest)
@@ -150,7 +171,7 @@ def _await_decision(
     deadline = time.monotonic() + timeout
     pause = _SHORTEST_PAUSE
     # Not by `wait`, which would keep other threads from the store.
-    while not store.check([f'{topic}/decision']):
+    while not has_keys(store, [f'{topic}/decision']):
         if time.monotonic() > deadline:
             break
         time.sleep(pause)

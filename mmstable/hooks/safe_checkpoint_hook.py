@@ -381,6 +381,9 @@ class SafeCheckpointHook(CheckpointHook):
         return saved
 
     def _save_best_checkpoint(self, runner: Runner, metrics: dict) -> None:
+        if not hasattr(self, 'file_backend'):
+            # A validation without training has nothing to save.
+            return
         with save_first(self, runner, self._save, self._remove) as stand_in:
             super()._save_best_checkpoint(stand_in, metrics)
 

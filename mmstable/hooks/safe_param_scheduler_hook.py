@@ -54,7 +54,8 @@ class SafeParamSchedulerHook(StepHook, ParamSchedulerHook):
         # Of this iteration: wrapper to how many iterations were lost, or 0
         # once a step was applied.
         self._lost: dict[str, int] = {}
-        self._schedules: dict[str, list[_ParamScheduler]] = {}
+        # None: no stage `before_train` has been.
+        self._schedules: dict[str, list[_ParamScheduler]] | None = None
         self._has_told = False
 
     def before_train(self, runner: Runner) -> None:
@@ -90,6 +91,9 @@ class SafeParamSchedulerHook(StepHook, ParamSchedulerHook):
         outputs: dict | None = None,
     ) -> None:
         """Move the schedules by iteration, or let them wait."""
+        if self._schedules is None:
+            super().after_train_iter(runner, batch_idx, data_batch, outputs)
+            return
         lost, self._lost = self._lost, {}
         for name, schedule in self._schedules.items():
             backlog, waits = self._backlogs[name], lost.get(name, 0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 from mmengine.runner import BaseLoop, IterBasedTrainLoop, Runner
 from torch import nn
@@ -51,7 +51,7 @@ class SafeIterBasedTrainLoop(SafeLoop, IterBasedTrainLoop):
         **kwargs: ``max_iters`` and all else of ``IterBasedTrainLoop``.
     """
 
-    dataloader_iterator: EndlessBatches | None
+    _batches: EndlessBatches | None
 
     def __init__(
         self,
@@ -68,7 +68,22 @@ class SafeIterBasedTrainLoop(SafeLoop, IterBasedTrainLoop):
             runner, _NoData(loader.dataset), replay=replay, **kwargs
         )
         self.dataloader = loader
-        self.dataloader_iterator = None
+        self._batches = None
+
+    @property
+    def dataloader_iterator(self) -> EndlessBatches:
+        """The batches from here on; reading starts when it is asked for.
+
+        It is for loops derived from this one that have a ``run`` of their
+        own.
+        """
+        if self._batches is None:
+            self._open(self._find_position(self._claim_saved()))
+        return cast(EndlessBatches, self._batches)
+
+    @dataloader_iterator.setter
+    def dataloader_iterator(self, batches: EndlessBatches | None) -> None:
+        self._batches = batches
 
     def resume_meta(self) -> dict[str, int]:
         """What ``meta`` of a checkpoint saved now has to say."""
@@ -79,8 +94,8 @@ class SafeIterBasedTrainLoop(SafeLoop, IterBasedTrainLoop):
         stage = {'batch_idx': self._iter, 'data_batch': data_batch}
         self.runner.call_hook('before_train_iter', **stage)
         outputs = self.train_step.run(data_batch, self._iter + 1)
-        if self.dataloader_iterator is not None:
-            self._position = self.dataloader_iterator.position
+        if self._batches is not None:
+            self._position = self._batches.position
         self.runner.call_hook('after_train_iter', **stage, outputs=outputs)
         self._iter += 1
 
@@ -99,7 +114,7 @@ class SafeIterBasedTrainLoop(SafeLoop, IterBasedTrainLoop):
             self.run_iter(next(batches))
             self._validate_if_due()
         # Lets workers go, which an endless sampler would keep for ever.
-        batches = self.dataloader_iterator = None
+        batches = self._batches = None
         self.runner.call_hook('after_train_epoch')
         self.runner.call_hook('after_train')
         return self.runner.model
@@ -126,7 +141,7 @@ class SafeIterBasedTrainLoop(SafeLoop, IterBasedTrainLoop):
         else:
             batches = self._reread_all(position)
         self._position = batches.position
-        self.dataloader_iterator = batches
+        self._batches = batches
         return batches
 
     def _reread_all(self, position: DataPosition | None) -> EndlessBatches:

@@ -16,6 +16,7 @@ from mmstable.messages import say
 from mmstable.numerics.loss_scaler import LossScaler
 from mmstable.numerics.scale_policy import ScalePolicy
 from mmstable.optim.fp32_modules import Fp32Modules
+from mmstable.optim.half_precision import require_autocast
 from mmstable.optim.parameter_names import first_parameter
 from mmstable.optim.safe_optim_wrapper import SafeOptimWrapper
 from mmstable.registry import OPTIM_WRAPPERS, register_globally
@@ -109,6 +110,7 @@ class SafeAmpOptimWrapper(SafeOptimWrapper, AmpOptimWrapper):
         SafeOptimWrapper.load_state_dict(self, state)
 
     def _learn(self, model: Module) -> None:
+        require_autocast(self.device_type, self.cast_dtype)
         super()._learn(model)
         self._fp32_modules.install(model, self.device_type)
 

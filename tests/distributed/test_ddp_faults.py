@@ -20,6 +20,7 @@ from mmstable.distributed import step_consensus
 from mmstable.events import Fault, Outcome
 from mmstable.optim import SafeAmpOptimWrapper, SafeOptimWrapper
 from tests.ranks import run_ranks
+from tests.torch_features import fuses_on_cpu
 from tests.toys import (
     INF,
     NAN,
@@ -33,7 +34,7 @@ from tests.toys import (
 pytestmark = pytest.mark.dist
 
 SGD = dict(cls=torch.optim.SGD, lr=0.1, momentum=0.9)
-ADAMW = dict(cls=torch.optim.AdamW, lr=0.01, fused=True)
+ADAMW = dict(cls=torch.optim.AdamW, lr=0.01, fused=fuses_on_cpu())
 
 
 class Run:

@@ -31,6 +31,7 @@ from tests.events.monitored import (
 )
 from tests.loops.runs import iter_loop, log_of
 from tests.optim.test_against_stock import CpuAmpOptimWrapper
+from tests.torch_features import sgd
 from tests.toys import (
     INF,
     NAN,
@@ -355,7 +356,7 @@ def test_faults_of_a_stock_wrapper(tmp_path):
 @pytest.mark.parametrize('clip', [None, dict(max_norm=1.0)])
 def test_steps_that_a_stock_amp_wrapper_skips(tmp_path, fused, clip):
     model = Repeated(bad=(), times=2)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, fused=fused)
+    optimizer = sgd(model.parameters(), lr=0.01, fused=fused)
     wrapper = CpuAmpOptimWrapper(64.0, optimizer=optimizer, clip_grad=clip)
 
     class SpoilFirst(Sabotage):

@@ -9,6 +9,7 @@ from mmengine.optim import OptimWrapper
 from mmstable.errors import ConfigError
 from mmstable.hooks import GradClipHook
 from tests.optim.test_against_stock import CpuAmpOptimWrapper
+from tests.torch_features import sgd
 from tests.toys import (
     NAN,
     Sabotage,
@@ -29,9 +30,7 @@ BY_MODULE = dict(
 
 
 def wrapper_for(kind, model, fused, **kwargs):
-    optimizer = torch.optim.SGD(
-        model.parameters(), lr=0.1, momentum=0.9, fused=fused
-    )
+    optimizer = sgd(model.parameters(), lr=0.1, momentum=0.9, fused=fused)
     if kind == 'stock':
         return OptimWrapper(optimizer, **kwargs)
     if kind == 'stock_amp':

@@ -9,6 +9,7 @@ from mmengine.optim import OptimWrapper, OptimWrapperDict
 
 from mmstable.hooks import GradNanLoggerHook
 from tests.optim.test_against_stock import CpuAmpOptimWrapper
+from tests.torch_features import sgd
 from tests.toys import (
     INF,
     NAN,
@@ -216,7 +217,7 @@ def test_mmengines_wrapper_is_observed(tmp_path, capsys):
 @pytest.mark.parametrize('fused', [False, True])
 def test_mmengines_amp_wrapper_is_observed(tmp_path, capsys, fused):
     model = ToyModel()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, fused=fused)
+    optimizer = sgd(model.parameters(), lr=0.01, fused=fused)
     runner, lines = train(
         tmp_path,
         capsys,

@@ -466,6 +466,16 @@ def test_best_is_saved_before_the_old_one_is_removed(tmp_path, monkeypatch):
     assert saved['best_score'] == 2.0
 
 
+def test_a_validation_without_training_saves_nothing(tmp_path):
+    runner = validating(
+        tmp_path,
+        train_cfg=dict(by_epoch=False, max_iters=4, val_interval=2),
+        checkpoint=dict(save_best='acc'),
+    )
+    assert runner.val() == {'acc': 1.0}
+    assert checkpoints(tmp_path) == []
+
+
 def test_best_that_is_poisoned_leaves_the_old_one(tmp_path):
     at = At(_3=poison)
     runner = validating(

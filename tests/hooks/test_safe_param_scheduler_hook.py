@@ -372,3 +372,15 @@ def test_two_hooks_would_move_a_schedule_twice(tmp_path):
 def test_the_setting_is_checked():
     with pytest.raises(TypeError, match='`hold_on_skip` must be a bool, got'):
         SafeParamSchedulerHook(hold_on_skip='yes')
+
+
+def test_a_loop_without_before_train_moves_schedules_too(tmp_path):
+    runner = make(tmp_path)
+    runner.optim_wrapper = runner.build_optim_wrapper(runner.optim_wrapper)
+    runner.param_schedulers = runner.build_param_scheduler(
+        runner.param_schedulers
+    )
+    before = runner.param_schedulers[0].last_step
+    runner.optim_wrapper.optimizer.step()
+    hook_of(runner).after_train_iter(runner, 0)
+    assert runner.param_schedulers[0].last_step == before + 1

@@ -10,6 +10,7 @@ from mmengine.dataset import DefaultSampler, InfiniteSampler
 from torch import Generator
 from torch.utils.data import BatchSampler, DataLoader
 
+from mmstable import SafeIterBasedTrainLoop
 from tests.loops.runs import (
     Diary,
     Numbered,
@@ -286,8 +287,26 @@ def test_nothing_is_read_before_training(tmp_path):
     class Look(Diary):
         def before_train(self, runner):
             self.reads = made.dataset.reads
-            self.iterator = runner.train_loop.dataloader_iterator
+            self.iterator = runner.train_loop._batches
 
     made, look = infinite(), Look()
     train(tmp_path, made, iter_loop(), hooks=[look])
     assert (look.reads, look.iterator) == (0, None)
+
+
+def test_a_loop_with_a_run_of_its_own_reads_the_same(tmp_path):
+    class OwnRun(SafeIterBasedTrainLoop):
+        def run(self):
+            self.runner.call_hook('before_train')
+            self.runner.call_hook('before_train_epoch')
+            while self._iter < self._max_iters:
+                self.run_iter(next(self.dataloader_iterator))
+            self.runner.call_hook('after_train')
+
+    whole = train(tmp_path / 'whole', infinite(), iter_loop())
+    loop = dict(iter_loop(), type=OwnRun)
+    own = train(tmp_path / 'own', infinite(), loop)
+    assert diary(own).numbers == diary(whole).numbers
+    checkpoint = tmp_path / 'own' / 'iter_4.pth'
+    resumed = resume(tmp_path / 'resumed', checkpoint, infinite(), loop)
+    assert diary(resumed).numbers == diary(whole).numbers[4:]

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from mmstable import Fault, SafeAmpOptimWrapper, SafeOptimWrapper
+from tests.torch_features import sgd
 from tests.toys import INF, NAN, spoiled, toy_batch, toy_net
 
 CLIP = dict(max_norm=0.3)
@@ -15,7 +16,7 @@ def loss_of(net, index):
 
 
 def optimizer_of(net, fused=False):
-    return torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9, fused=fused)
+    return sgd(net.parameters(), lr=0.1, momentum=0.9, fused=fused)
 
 
 def plain_step(net, optimizer, indices):

@@ -5,14 +5,13 @@ import torch
 from mmengine.optim import AmpOptimWrapper, OptimWrapper
 
 from mmstable import SafeAmpOptimWrapper, SafeOptimWrapper
+from tests.torch_features import sgd
 from tests.toys import toy_batch, toy_net
 
 
 def optimizer_of(net, kind, fused):
     if kind == 'sgd':
-        return torch.optim.SGD(
-            net.parameters(), lr=0.1, momentum=0.9, fused=fused
-        )
+        return sgd(net.parameters(), lr=0.1, momentum=0.9, fused=fused)
     return torch.optim.AdamW(net.parameters(), lr=0.01, fused=fused)
 
 

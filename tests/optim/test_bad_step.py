@@ -9,6 +9,7 @@ from mmengine.logging import MessageHub
 
 from mmstable import Fault, Outcome, SafeAmpOptimWrapper, SafeOptimWrapper
 from mmstable.optim.window import Window
+from tests.torch_features import sgd
 from tests.toys import (
     INF,
     NAN,
@@ -22,7 +23,7 @@ from tests.toys import (
 )
 
 OPTIMIZERS = {
-    'sgd': (torch.optim.SGD, dict(lr=0.1, momentum=0.9)),
+    'sgd': (sgd, dict(lr=0.1, momentum=0.9)),
     'adamw': (torch.optim.AdamW, dict(lr=0.01)),
 }
 PRECISIONS = ['float32', 'bfloat16', 'float16']
@@ -207,7 +208,7 @@ def test_mixed_dtypes(fused):
         for dtype in (torch.float32, torch.float64)
     ]
     wrapper = SafeOptimWrapper(
-        torch.optim.SGD(params, lr=0.5, fused=fused),
+        sgd(params, lr=0.5, fused=fused),
         clip_grad=dict(max_norm=1e9),
     )
     for _ in range(2):
@@ -221,7 +222,7 @@ def test_mixed_dtypes(fused):
 @pytest.mark.parametrize('fused', [False, True])
 def test_a_huge_finite_gradient_is_applied(fused, clip):
     param = torch.nn.Parameter(torch.zeros(4))
-    optimizer = torch.optim.SGD([param], lr=1e-30, fused=fused)
+    optimizer = sgd([param], lr=1e-30, fused=fused)
     wrapper = SafeOptimWrapper(optimizer, clip_grad=clip)
     wrapper.update_params(param.sum())
     wrapper.update_params((param * 1e30).sum())

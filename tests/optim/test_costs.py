@@ -5,6 +5,7 @@ from collections import Counter
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_flatten
 
 from mmstable import SafeAmpOptimWrapper, SafeOptimWrapper
 from mmstable.numerics import grad_health
@@ -24,11 +25,11 @@ class Recorder(TorchDispatchMode):
         self.calls[func] += 1
         known = {
             t.untyped_storage().data_ptr()
-            for t in torch.utils._pytree.tree_leaves((args, kwargs))
+            for t in tree_flatten((args, kwargs))[0]
             if torch.is_tensor(t)
         }
         out = func(*args, **(kwargs or {}))
-        for tensor in torch.utils._pytree.tree_leaves(out):
+        for tensor in tree_flatten(out)[0]:
             if (
                 torch.is_tensor(tensor)
                 and tensor.untyped_storage().data_ptr() not in known

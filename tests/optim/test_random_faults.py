@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from mmstable import SafeAmpOptimWrapper, SafeOptimWrapper
+from tests.torch_features import sgd
 from tests.toys import INF, NAN, assert_same, spoiled, toy_batch, toy_net
 
 NAMES = [name for name, _ in toy_net().named_parameters()]
@@ -28,9 +29,7 @@ def random_fault(rng):
 def make(precision, fused, kind):
     net = toy_net()
     if kind == 'sgd':
-        optimizer = torch.optim.SGD(
-            net.parameters(), lr=0.1, momentum=0.9, fused=fused
-        )
+        optimizer = sgd(net.parameters(), lr=0.1, momentum=0.9, fused=fused)
     else:
         optimizer = torch.optim.AdamW(net.parameters(), lr=0.01, fused=fused)
     clip = dict(max_norm=0.5)

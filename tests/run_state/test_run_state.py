@@ -43,7 +43,12 @@ def everything(runner):
         'optimizer': {
             **runner.optim_wrapper.optimizer.state_dict(),
             'state': {
-                key: {k: torch.as_tensor(v).clone() for k, v in one.items()}
+                key: {
+                    k: torch.as_tensor(v).clone()
+                    for k, v in one.items()
+                    # SGD of an old torch keeps None for no momentum.
+                    if v is not None
+                }
                 for key, one in runner.optim_wrapper.optimizer.state_dict()[
                     'state'
                 ].items()

@@ -13,6 +13,12 @@ MESSAGES = {
         en='mmstable: {dtype} mixed precision enabled{details}',
         zh_cn='✅ {dtype}混合精度训练已启用{details}',
     ),
+    'wrapper.no_half_on_cpu': Message(
+        en='SafeAmpOptimWrapper: torch {version} cannot autocast to float16 '
+        "on a CPU: set `dtype='bfloat16'`, or install a newer torch.",
+        zh_cn='SafeAmpOptimWrapper: torch {version} 在 CPU 上不支持 float16 '
+        "autocast：请设置 `dtype='bfloat16'`，或安装更新的 torch。",
+    ),
     'wrapper.details': Message(en=' ({details})', zh_cn='（{details}）'),
     'wrapper.scale': Message(
         en='loss_scale={scale}, floor {floor}',
