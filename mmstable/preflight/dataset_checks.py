@@ -16,7 +16,7 @@ from mmstable.preflight.sample_report import SampleReport
 
 # Below that, no layout is the usual one.
 _MAJORITY = 0.5
-# Metainfo that differs from sample to sample for good reasons.
+# Names of dropped samples that are kept.
 _MOST_DROPPED = 10_000
 
 
