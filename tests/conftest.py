@@ -73,5 +73,5 @@ def no_repeats():
     from mmstable.checkpoint import stop_signal
 
     yield
-    if stop_signal._retired is not None:
-        stop_signal._retired._restore()
+    if stop_signal._installed is not None:
+        stop_signal._installed._restore()

@@ -112,7 +112,14 @@ def rank_candidates(folders: Sequence[Path]) -> Ranking:
     for one in found:
         (live if _is_live(one, leader) else left_behind).append(one)
     return Ranking(
-        tuple(sorted(live, key=_by_iteration, reverse=True)),
+        tuple(
+            sorted(
+                live,
+                # Of two with the same number, that of the newest run.
+                key=lambda one: (one.iteration, one is leader),
+                reverse=True,
+            )
+        ),
         tuple(sorted(left_behind, key=_by_start, reverse=True)),
         leader,
     )
@@ -151,10 +158,6 @@ def _is_live(one: Candidate, leader: Candidate | None) -> bool:
     if leader.lineage is None:
         return one.lineage is None and one.iteration <= leader.iteration
     return leader.lineage.includes(one.lineage, one.iteration)
-
-
-def _by_iteration(one: Candidate) -> int:
-    return one.iteration
 
 
 def _by_start(one: Candidate) -> tuple[int, int]:

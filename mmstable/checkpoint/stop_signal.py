@@ -19,7 +19,8 @@ SIGNALS = ('SIGTERM', 'SIGINT', 'SIGHUP', 'SIGUSR1')
 # systemd and terminals send it to torchrun and to its ranks, and torchrun
 # sends it to the ranks once more.
 REPEATS = 5.0
-_retired: StopSignal | None = None
+# The one whose handlers are in place.
+_installed: StopSignal | None = None
 
 
 class StopSignal:
@@ -48,10 +49,13 @@ class StopSignal:
 
     def install(self) -> bool:
         """Start to listen; False outside the main thread, which cannot."""
+        global _installed  # noqa: PLW0603
         if threading.current_thread() is not threading.main_thread():
             return False
-        if _retired is not None:
-            _retired._restore()
+        if _installed is not None:
+            # Of a run that has ended, perhaps by an error on its way.
+            _installed._restore()
+        _installed = self
         self._pid = os.getpid()
         self.pending = self._stopped_at = None
         self._is_over = False
@@ -66,14 +70,12 @@ class StopSignal:
         If a signal to stop has just come, its repeats are ignored first,
         until it cannot be the same any more or the process has ended.
         """
-        global _retired  # noqa: PLW0603
         if not self._previous or self._is_over:
             return
         if self._stopped_at is None:
             self._restore()
             return
         self._is_over = True
-        _retired = self
         atexit.register(self._ignore)
 
     def saved(self) -> None:
@@ -82,7 +84,7 @@ class StopSignal:
             self.pending = None
 
     def _restore(self) -> None:
-        global _retired  # noqa: PLW0603
+        global _installed  # noqa: PLW0603
         for number, previous in self._previous.items():
             if signal.getsignal(number) != self._handle:
                 # Somebody else has taken it since.
@@ -92,9 +94,9 @@ class StopSignal:
                 number, signal.SIG_DFL if previous is None else previous
             )
         self._previous = {}
-        if _retired is self:
-            _retired = None
-            atexit.unregister(self._ignore)
+        if _installed is self:
+            _installed = None
+        atexit.unregister(self._ignore)
 
     def _ignore(self) -> None:
         # Python's handlers end before the process does.

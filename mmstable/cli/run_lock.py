@@ -8,6 +8,7 @@ the file every few seconds.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import platform
@@ -200,17 +201,22 @@ def _create(path: Path, owner: Owner) -> bool:
 
 def _remove(path: Path, expected: Owner | None) -> None:
     """Remove a lock, unless it has become another one meanwhile."""
-    aside = path.with_name(f'{NAME}-{secrets.token_hex(8)}')
+    with _alone_in(path.parent):
+        if Owner.read(path) == expected:
+            path.unlink(missing_ok=True)
+
+
+@contextmanager
+def _alone_in(folder: Path) -> Iterator[None]:
+    """Let one process at a time remove locks; the kernel frees the rest."""
+    handle = os.open(folder, os.O_RDONLY)
     try:
-        os.rename(path, aside)
-    except FileNotFoundError:
-        return
-    if Owner.read(aside) == expected:
-        aside.unlink()
-    else:
+        # Some network file systems cannot.
         with suppress(OSError):
-            os.link(aside, path)
-        aside.unlink()
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
 
 
 def _release(path: Path, owner: Owner) -> None:

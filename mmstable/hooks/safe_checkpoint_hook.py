@@ -107,8 +107,8 @@ class SafeCheckpointHook(CheckpointHook):
 
     def before_run(self, runner: Runner) -> None:
         """Look at the model before anything is loaded into it."""
-        choose_language(runner.hooks)
         if isinstance(runner, Runner):
+            choose_language(runner.hooks)
             placeholders = placeholders_of(unwrap(runner.model))
             placeholders.learn(run_view.saved_model(runner))
             self._saver = CheckpointSaver(placeholders)

@@ -92,7 +92,9 @@ class SafeParamSchedulerHook(StepHook, ParamSchedulerHook):
     ) -> None:
         """Move the schedules by iteration, or let them wait."""
         if self._schedules is None:
-            super().after_train_iter(runner, batch_idx, data_batch, outputs)
+            ParamSchedulerHook.after_train_iter(
+                self, runner, batch_idx, data_batch, outputs
+            )
             return
         lost, self._lost = self._lost, {}
         for name, schedule in self._schedules.items():

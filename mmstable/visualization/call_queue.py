@@ -11,6 +11,9 @@ from collections.abc import Callable
 from typing import Any
 
 _Call = Callable[[], Any]
+# Seconds without a call after which the thread ends: many runs in one process
+# must not leave one each.
+_IDLE = 5.0
 
 
 class CallQueue:
@@ -40,6 +43,7 @@ class CallQueue:
         self._is_busy = False
         self._state = threading.Condition()
         self._thread: threading.Thread | None = None
+        self._is_registered = False
 
     def put(self, call: _Call, size: int = 0) -> bool:
         """Let a call wait for its turn; False if there are too many.
@@ -81,20 +85,26 @@ class CallQueue:
     def _start(self) -> None:
         if self._thread is not None:
             return
+        if not self._is_registered:
+            self._is_registered = True
+            atexit.register(self._leave, os.getpid())
         # It must not keep the process from ending.
         self._thread = threading.Thread(
             target=self._work, name='mmstable-vis', daemon=True
         )
         self._thread.start()
-        atexit.register(self._leave, os.getpid())
 
     def _work(self) -> None:
         while True:
             with self._state:
                 self._is_busy = False
                 self._state.notify_all()
-                while not self._waiting:
-                    self._state.wait()
+                if not self._waiting:
+                    self._state.wait(_IDLE)
+                if not self._waiting:
+                    # The next call starts another one.
+                    self._thread = None
+                    return
                 call, size = self._waiting.popleft()
                 self._bytes -= size
                 self._is_busy = True

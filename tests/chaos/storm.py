@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
 QUICKSTART = ROOT / 'configs/quickstart/digit-scenes_fcn_fp16.py'
 # A poisoned buffer is noticed at the next snapshot.
 SNAPSHOTS = 20
-SIGNALS = ('SIGTERM', 'SIGUSR1', 'SIGINT')
+SIGNALS = ('SIGTERM', 'SIGHUP', 'SIGINT')
 GUARD = dict(
     actions=dict(spike='skip'),
     snapshot_interval=SNAPSHOTS,

@@ -138,6 +138,7 @@ custom_hooks = [
         capsys.readouterr().err
     )
     assert diagnosis(tmp_path / 'run')['resume'].endswith(
-        f'--resume-from {tmp_path}/run/iter_4.pth'
+        f'--resume-from {tmp_path}/run/iter_4.pth --override-lr-schedule '
+        '--cfg-options optim_wrapper.optimizer.lr=0.05'
     )
     assert not list((tmp_path / 'run').glob('emergency*'))

@@ -724,7 +724,7 @@ def test_there_is_nothing_to_save_before_the_first_iteration(tmp_path):
 
 
 def test_other_runners_are_refused():
-    with pytest.raises(ConfigError, match='Runner only, got SimpleNamespace'):
+    with pytest.raises(ConfigError, match='got SimpleNamespace without them'):
         SafeCheckpointHook().before_run(SimpleNamespace())
 
 
