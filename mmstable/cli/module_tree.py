@@ -78,7 +78,8 @@ def module_tree(
 def _line(name: str, module: Module, ranges: ModuleRanges) -> Node:
     spreads = ranges.below(name)
     values = [
-        f'{say(f"replay.{phase}")} {one}' for phase, one in spreads.items()
+        f'{say(f"replay.pass.{phase}")} {one}'
+        for phase, one in spreads.items()
     ] or [say('replay.not_reached')]
     label = name.rpartition('.')[2]
     label = f'{label}: ' if label else ''

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+import torch
 from torch.nn import Module
 
 from mmstable.cli.command import LONGEST_LINE
@@ -31,6 +32,7 @@ from mmstable.forensics.module_ranges import ModuleRanges
 from mmstable.forensics.replay import StepScene, replay_step
 from mmstable.messages import say
 from mmstable.messages.printable import printable
+from mmstable.optim.half_precision import require_autocast
 
 
 def replay(args: argparse.Namespace) -> int:
@@ -100,6 +102,9 @@ def _scene(
             for name, one in scene.setups.items()
         }
         scene = replace(scene, setups=setups)
+    for one in scene.setups.values():
+        if one.dtype == 'float16':
+            require_autocast('cpu', torch.float16)
     return scene if args.sample is None else scene.only(args.sample)
 
 

@@ -48,7 +48,7 @@ def build_model(bundle: Bundle, args: argparse.Namespace) -> Module:
     cfg = modernize(cfg, None, lambda text: say_for('replay', text))
     init_default_scope(cfg.get('default_scope') or 'mmengine')
     settings = cfg.get('model')
-    if not isinstance(settings, Mapping):
+    if not isinstance(settings, dict):
         raise UsageError(say('replay.no_model', path=path))
     if cfg.get('data_preprocessor') is not None:
         settings.setdefault('data_preprocessor', cfg.data_preprocessor)

@@ -33,7 +33,7 @@ class ReplayModel(BaseModel):
     def forward(self, inputs, weight, path, mode='loss'):
         x = self.body(inputs)
         if self.steep:
-            return dict(loss=(x * 0 + 300).matmul(x.T * 0 + 300).mean())
+            return dict(loss=(self.head.fc(x) * 0 + 12).exp().mean())
         if self.deep:
             return dict(loss=(x.square().sum(1) * weight[:, 0]).sqrt().sum())
         return dict(loss=self.head(x, weight).square().mean())

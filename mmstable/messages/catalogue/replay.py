@@ -59,8 +59,8 @@ MESSAGES = {
         en='From there to the loss or the gradient:',
         zh_cn='由此到 loss 或梯度的过程：',
     ),
-    'replay.forward': Message(en='forward', zh_cn='前向'),
-    'replay.backward': Message(en='backward', zh_cn='反向'),
+    'replay.pass.forward': Message(en='forward', zh_cn='前向'),
+    'replay.pass.backward': Message(en='backward', zh_cn='反向'),
     'replay.not_reached': Message(en='not reached', zh_cn='未执行到'),
     'replay.more': Message(en='({count} more)', zh_cn='（另有 {count} 个）'),
     'replay.no_frame': Message(
