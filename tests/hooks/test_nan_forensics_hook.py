@@ -43,7 +43,7 @@ def test_log_and_event_file_have_it(tmp_path):
     log = log_of(runner)
     first, verdict, bundle, *_ = log[log.index(begin) :].splitlines()
     assert verdict.startswith('Verdict: bad input data. inputs holds')
-    assert bundle.endswith(f'mmstable replay {found.bundle}')
+    assert bundle.endswith(f'mmstable replay {found.bundle} --trust-config')
     assert found.text.splitlines() == [first, verdict]
     path = next(tmp_path.glob('*/stability/events.jsonl'))
     events = list(read_events(path))

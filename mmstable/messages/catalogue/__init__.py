@@ -14,6 +14,7 @@ from mmstable.messages.catalogue import (
     headroom,
     legacy,
     ranks,
+    replay,
     resume,
     steps,
     visualization,
@@ -37,4 +38,5 @@ CATALOGUE: dict[str, Message] = {
     **visualization.MESSAGES,
     **cli.MESSAGES,
     **forensics.MESSAGES,
+    **replay.MESSAGES,
 }

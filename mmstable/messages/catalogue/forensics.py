@@ -220,8 +220,9 @@ MESSAGES = {
     # The third line: the bundle.
     'forensics.bundle': Message(
         en='Saved in {folder}; look at it again with: mmstable replay '
-        '{folder}',
-        zh_cn='已保存到 {folder}；可用以下命令重放：mmstable replay {folder}',
+        '{folder} --trust-config',
+        zh_cn='已保存到 {folder}；可用以下命令重放：mmstable replay '
+        '{folder} --trust-config',
     ),
     'forensics.no_bundle': Message(
         en='The bundle could not be written: {error}',
