@@ -184,6 +184,7 @@ def run_chaos(folder: Path, iterations: int, kills: int) -> int:
     return done
 
 
+@pytest.mark.soak
 def test_a_few_kills(tmp_path):
     assert run_chaos(tmp_path, iterations=60, kills=3) == 3
 

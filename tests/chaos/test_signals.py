@@ -29,7 +29,10 @@ VARIANTS = [
 
 @pytest.mark.parametrize(
     'variant',
-    [Variant('iter', 2, 3, length=39), Variant('epoch', 2, length=20)],
+    [
+        Variant('iter', 2, 3, length=39),
+        pytest.param(Variant('epoch', 2, length=20), marks=pytest.mark.soak),
+    ],
     ids=str,
 )
 def test_signals_to_the_group_lose_nothing(tmp_path, variant):

@@ -413,8 +413,15 @@ class SlowModel(BaseModel):
 """
 
 
-@pytest.mark.parametrize('number', [signal.SIGTERM, signal.SIGINT])
-@pytest.mark.parametrize('to_group', [False, True])
+@pytest.mark.parametrize(
+    ('number', 'to_group'),
+    [
+        (signal.SIGINT, False),
+        (signal.SIGTERM, True),
+        pytest.param(signal.SIGINT, True, marks=pytest.mark.soak),
+        pytest.param(signal.SIGTERM, False, marks=pytest.mark.soak),
+    ],
+)
 def test_a_signal_during_validation(tmp_path, number, to_group):
     (tmp_path / 'slow_module.py').write_text(SLOW_MODULE)
     (tmp_path / 'slow.py').write_text(SLOW.format(root=ROOT))
