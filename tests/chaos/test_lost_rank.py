@@ -163,6 +163,7 @@ def assert_same_run(resumed: dict, unbroken: dict) -> None:
     assert_same(ours, theirs)
 
 
+@pytest.mark.soak
 def test_a_kill_and_an_exception_under_torchrun(folder):
     code, output = train(folder, 'unbroken')
     assert code == 0, output[-3000:]

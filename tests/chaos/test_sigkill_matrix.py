@@ -203,7 +203,10 @@ def run_story(folder: Path, variant: Variant, kills: int) -> int:
 @pytest.mark.parametrize(
     'variant',
     [
-        Variant('iterations', 'InfiniteSampler', 'none', 3),
+        pytest.param(
+            Variant('iterations', 'InfiniteSampler', 'none', 3),
+            marks=pytest.mark.soak,
+        ),
         Variant('epochs', 'TorchSampler', 'persistent', 1),
     ],
     ids=str,

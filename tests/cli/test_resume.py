@@ -146,6 +146,7 @@ def truncate(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-200])
 
 
+@pytest.mark.soak
 def test_killed_run_is_resumed_by_the_same_command(
     project: Path, whole: Path
 ) -> None:

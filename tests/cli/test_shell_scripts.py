@@ -26,6 +26,7 @@ def test_shell_script_asks_for_its_arguments(script: str) -> None:
 
 
 @pytest.mark.dist
+@pytest.mark.soak
 def test_two_processes_train_on_the_cpu(project: Path, tmp_path: Path) -> None:
     with socket.socket() as probe:
         probe.bind(('127.0.0.1', 0))

@@ -404,5 +404,6 @@ def test_two_ranks_decide_together(tmp_path):
     run_ranks(two_ranks, tmp_path)
 
 
+@pytest.mark.soak
 def test_three_ranks_decide_together(tmp_path):
     run_ranks(three_ranks, tmp_path, 3)

@@ -416,8 +416,8 @@ class SlowModel(BaseModel):
 @pytest.mark.parametrize(
     ('number', 'to_group'),
     [
-        (signal.SIGINT, False),
         (signal.SIGTERM, True),
+        pytest.param(signal.SIGINT, False, marks=pytest.mark.soak),
         pytest.param(signal.SIGINT, True, marks=pytest.mark.soak),
         pytest.param(signal.SIGTERM, False, marks=pytest.mark.soak),
     ],

@@ -77,5 +77,6 @@ def train_apart(rank, folder):
     assert runner.iter == 14
 
 
+@pytest.mark.soak
 def test_ranks_without_common_gradients(tmp_path):
     run_ranks(train_apart, tmp_path)

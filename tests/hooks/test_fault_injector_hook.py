@@ -341,6 +341,7 @@ def on_one_rank(rank, folder):
 
 
 @pytest.mark.dist
+@pytest.mark.soak
 def test_only_on_the_chosen_rank(tmp_path):
     run_ranks(on_one_rank, tmp_path)
     found = []
