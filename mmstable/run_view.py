@@ -190,6 +190,17 @@ def iterations_done(runner: Runner) -> int:
     return runner.iter
 
 
+def resume_meta(runner: Runner) -> dict[str, int]:
+    """Epoch and iteration of a checkpoint that is saved now."""
+    loop = runner.train_loop
+    if hasattr(loop, 'resume_meta'):
+        return loop.resume_meta()
+    # While the model trains, this is after an iteration that the loop does
+    # not count yet.
+    done = runner.iter + runner.model.training
+    return dict(epoch=runner.epoch, iter=done)
+
+
 def is_resuming(runner: Runner) -> bool:
     """Whether a checkpoint is loaded to resume, not for its weights only."""
     return bool(runner._resume)

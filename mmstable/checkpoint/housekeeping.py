@@ -9,7 +9,7 @@ what the manifests say; what belongs to other runs is never touched.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -174,3 +174,20 @@ def _pattern(template: str) -> re.Pattern[str]:
     return re.compile(
         re.escape(begin) + r'\d+' + re.escape(end.partition('}')[2])
     )
+
+
+def split_outdated(
+    ids: Iterable[int], step: int, most: int
+) -> tuple[list[int], list[int]]:
+    """Which checkpoints to keep with a new one, and which not.
+
+    Args:
+        ids (Iterable[int]): Numbers of those that are there, the oldest first.
+        step (int): The number of the new one.
+        most (int): How many to keep; all if it is not positive, without
+            counting them.
+    """
+    if most <= 0:
+        return [], []
+    steps = [*(one for one in ids if one != step), step]
+    return steps[-most:], steps[:-most]

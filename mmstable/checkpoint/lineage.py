@@ -37,6 +37,22 @@ class Lineage:
         return cls(secrets.token_hex(8), ((number, iteration),))
 
     @classmethod
+    def after(
+        cls, number: int, resumed: Lineage | None, iteration: int
+    ) -> Lineage:
+        """That of the next start in a folder.
+
+        Args:
+            number (int): Of the last start there.
+            resumed (Lineage, optional): Of the checkpoint that was loaded.
+            iteration (int): Iterations done: 0 for a new run that only takes
+                the weights.
+        """
+        if resumed is None or iteration == 0:
+            return cls.begin(number + 1, iteration)
+        return resumed.resume(1 + max(number, resumed.number), iteration)
+
+    @classmethod
     def read(cls, content: Any) -> Lineage | None:
         """What :meth:`as_dict` gave, from a file; None if it is not sound."""
         if type(content) is not dict:

@@ -22,6 +22,17 @@ def is_sharded_run(runner: Any) -> bool:
     return getattr(getattr(runner, 'strategy', None), 'keeps_shards', False)
 
 
+def check_sharded(runner: Any) -> None:
+    """Refuse runners that are none of mmengine's usual ones."""
+    if not is_sharded_run(runner):
+        raise ConfigError(
+            'SafeCheckpointHook saves with mmengine.runner.Runner, or with '
+            'FlexibleRunner and mmstable.SafeFSDPStrategy or '
+            f'mmstable.SafeFSDP2Strategy, got {type(runner).__name__} without '
+            'them. Use CheckpointHook with it.'
+        )
+
+
 def state_dicts() -> Any:
     """Torch's module that takes the state of sharded models apart."""
     if digit_version(torch.__version__) < digit_version('2.4'):

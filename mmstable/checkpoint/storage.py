@@ -7,15 +7,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from mmengine.dist import is_main_process
 from mmengine.fileio import LocalBackend
 from mmengine.hooks import CheckpointHook
 from mmengine.runner import Runner
 
-from mmstable.checkpoint.atomic_file import remove_leftovers
+from mmstable.checkpoint.atomic_file import remove_leftovers, replace_text
 from mmstable.checkpoint.loading import BadCheckpoint, inspect_checkpoint
 from mmstable.checkpoint.manifest import remove_manifest
 from mmstable.checkpoint.saver import CheckpointSaver
 from mmstable.checkpoint.shards import SHARDS, folders_in, remove_shards
+from mmstable.messages import say
 
 EMERGENCY = 'emergency_iter_{}.pth'
 
@@ -35,6 +37,32 @@ def checkpoint_folders(runner: Runner) -> list[Path]:
             folders.append(str(hook.out_dir))
     local = [one for one in folders if '://' not in one]
     return [Path(one) for one in dict.fromkeys(local)]
+
+
+def kind_of(name: str, is_limited: bool) -> str:
+    """What a checkpoint is, by its name: what may become of it?
+
+    Args:
+        name (str): The name.
+        is_limited (bool): Whether the number of checkpoints is.
+    """
+    if name.startswith(EMERGENCY.partition('{')[0]):
+        return 'emergency'
+    if name.startswith('best_'):
+        return 'best'
+    return 'rolling' if is_limited else 'kept'
+
+
+def point_to(runner: Runner, path: str | None) -> bool:
+    """Write the file that mmengine resumes by; False if that fails."""
+    try:
+        replace_text(Path(runner.work_dir, 'last_checkpoint'), str(path))
+    except OSError as error:
+        runner.logger.warning(
+            say('checkpoint.pointer', path=path, error=error)
+        )
+        return False
+    return True
 
 
 class CheckpointStorage:
@@ -85,8 +113,11 @@ class CheckpointStorage:
             saver.save_remotely(runner, self._folder, name, extra, **kwargs)
 
     def remove(self, path: str) -> None:
-        """Remove a checkpoint, if it is there; never a directory."""
-        if self._backend.isfile(path):
+        """Remove a checkpoint, if it is there; never a directory.
+
+        The main process does it; others need not ask.
+        """
+        if is_main_process() and self._backend.isfile(path):
             self._backend.remove(path)
             if self.is_local:
                 remove_manifest(Path(path))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections import deque
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,24 +16,22 @@ from mmengine.hooks import CheckpointHook
 from mmengine.runner import Runner
 
 from mmstable import run_view
-from mmstable.checkpoint.atomic_file import replace_text
 from mmstable.checkpoint.best_checkpoint import RunnerStandIn, save_first
+from mmstable.checkpoint.best_references import keep_own_best, settle_best
 from mmstable.checkpoint.candidates import last_start_in
-from mmstable.checkpoint.housekeeping import Housekeeping
+from mmstable.checkpoint.housekeeping import Housekeeping, split_outdated
 from mmstable.checkpoint.lineage import Lineage
 from mmstable.checkpoint.placeholders import Placeholders, placeholders_of
-from mmstable.checkpoint.references import keep_own_references
 from mmstable.checkpoint.saver import LABEL, CheckpointSaver, Poisoned
-from mmstable.checkpoint.sharded_run import (
-    find_poison_on_all,
-    is_sharded_run,
-    local_parts,
-)
-from mmstable.checkpoint.shards import SHARDS, remove_shards
+from mmstable.checkpoint.sharded_run import check_sharded, is_sharded_run
+from mmstable.checkpoint.sharded_save import save_shards
+from mmstable.checkpoint.shards import SHARDS
 from mmstable.checkpoint.storage import (
     EMERGENCY,
     CheckpointStorage,
     checkpoint_folders,
+    kind_of,
+    point_to,
 )
 from mmstable.checkpoint.trained_weights import TrainedWeights
 from mmstable.errors import ConfigError
@@ -112,13 +109,8 @@ class SafeCheckpointHook(CheckpointHook):
             placeholders = placeholders_of(unwrap(runner.model))
             placeholders.learn(run_view.saved_model(runner))
             self._saver = CheckpointSaver(placeholders)
-        elif not is_sharded_run(runner):
-            raise ConfigError(
-                'SafeCheckpointHook saves with mmengine.runner.Runner, or '
-                'with FlexibleRunner and mmstable.SafeFSDPStrategy or '
-                f'mmstable.SafeFSDP2Strategy, got {type(runner).__name__} '
-                'without them. Use CheckpointHook with it.'
-            )
+        else:
+            check_sharded(runner)
         self._resumer.restore(runner)
 
     def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
@@ -140,7 +132,7 @@ class SafeCheckpointHook(CheckpointHook):
         super().before_train(runner)
         self._place = CheckpointStorage(self)
         if self._place.is_local:
-            self._keep_own_best(info)
+            keep_own_best(self, info)
         # Without a limit: an old one goes when a new one is there.
         self.keep_ckpt_ids = deque(kept)
         self._begin_lineage(runner)
@@ -150,30 +142,19 @@ class SafeCheckpointHook(CheckpointHook):
                 self._house.complete_manifests()
             self._tidy(runner.iter)
         if self.save_best and self._place.is_local:
-            self._settle_best(runner)
+            settle_best(self, runner, self._house)
         if not self._place.is_local:
             runner.logger.warning(
                 say('checkpoint.not_local', folder=self.out_dir)
             )
         self._is_ready, self._has_trained = True, False
 
-    def _keep_own_best(self, info: dict[str, Any]) -> None:
-        """Never remove the best checkpoint of another run."""
-        keep_own_references(info, self.out_dir)
-        if not self.save_best:
-            return
-        if len(self.key_indicators) == 1:
-            self.best_ckpt_path = info.get('best_ckpt')
-            return
-        for key in self.best_ckpt_path_dict:
-            self.best_ckpt_path_dict[key] = info.get(f'best_ckpt_{key}')
-
     def _begin_lineage(self, runner: Runner) -> None:
         """Give this start its place among all starts in the folder."""
         found: list[Any] = [None]
         if is_main_process():
             before = last_start_in(checkpoint_folders(runner))
-            found = [self._start_after(before, runner.iter)]
+            found = [Lineage.after(before, self._resumed, runner.iter)]
         broadcast_object_list(found)
         self._lineage = found[0]
         if self._place.is_local:
@@ -183,34 +164,6 @@ class SafeCheckpointHook(CheckpointHook):
                 self.filename_tmpl,
                 self._place.remove,
             )
-
-    def _start_after(self, before: int, iteration: int) -> Lineage:
-        # A new run that only starts from these weights is at iteration 0.
-        if self._resumed is None or iteration == 0:
-            return Lineage.begin(before + 1, iteration)
-        number = 1 + max(before, self._resumed.number)
-        return self._resumed.resume(number, iteration)
-
-    def _settle_best(self, runner: Runner) -> None:
-        """Know the best one, also if the run was killed when it was saved."""
-        names = {'best_ckpt': self.key_indicators[0]}
-        if len(self.key_indicators) > 1:
-            names = {f'best_ckpt_{key}': key for key in self.key_indicators}
-        info, hub = runner.message_hub.runtime_info, runner.message_hub
-        found: list[Any] = [{}]
-        if is_main_process() and self._house is not None:
-            for name, key in names.items():
-                begin = '' if key == 'auto' else f'{key}_'.replace('/', '_')
-                found[0][name] = self._house.settle_best(
-                    f'best_{begin}', info.get(name), runner.iter
-                )
-        broadcast_object_list(found)
-        for name, best in found[0].items():
-            score = name.replace('ckpt', 'score')
-            if best is not None and score in best.info:
-                hub.update_info(score, best.info[score])
-                hub.update_info(name, best.path)
-        self._keep_own_best(info)
 
     def before_train_iter(
         self,
@@ -284,7 +237,7 @@ class SafeCheckpointHook(CheckpointHook):
             str or None: The checkpoint, which may be one of this iteration
             that is there already; None if nothing could be saved.
         """
-        meta = _meta(runner)
+        meta = run_view.resume_meta(runner)
         if not self._is_ready or not self._has_trained:
             return None
         if meta['iter'] == self._last_iteration:
@@ -297,7 +250,8 @@ class SafeCheckpointHook(CheckpointHook):
         if not is_saved:
             self._announce(runner, previous, kept)
             return None
-        self._point_to_last(runner)
+        if is_main_process():
+            point_to(runner, self.last_ckpt)
         return self.last_ckpt
 
     def save_alone(self, runner: Runner, rng: Mapping[int, Any]) -> str | None:
@@ -314,7 +268,7 @@ class SafeCheckpointHook(CheckpointHook):
         Returns:
             str or None: The checkpoint, or None if it could not be saved.
         """
-        meta = _meta(runner)
+        meta = run_view.resume_meta(runner)
         if not self._is_ready or not self._has_trained:
             return None
         if is_sharded_run(runner):
@@ -336,7 +290,7 @@ class SafeCheckpointHook(CheckpointHook):
             )
             return None
         path = self._place.path(name)
-        replace_text(Path(runner.work_dir, 'last_checkpoint'), path)
+        point_to(runner, path)
         return path
 
     def _save_settings(self, meta: dict) -> dict[str, Any]:
@@ -358,11 +312,13 @@ class SafeCheckpointHook(CheckpointHook):
                 self._waiting = step
                 return
         name, previous = self.filename_tmpl.format(step), self.last_ckpt
-        kept, outdated = self._plan(step)
+        kept, outdated = split_outdated(
+            self.keep_ckpt_ids, step, self.max_keep_ckpts
+        )
         self._announce(runner, self._place.path(name), kept)
         if not self._save_all(runner, name, meta):
             self._announce(runner, previous, list(self.keep_ckpt_ids))
-        elif self._point_to_last(runner):
+        elif not is_main_process() or point_to(runner, self.last_ckpt):
             self.keep_ckpt_ids = deque(kept)
             self._prune(outdated, meta['iter'])
         else:
@@ -384,7 +340,9 @@ class SafeCheckpointHook(CheckpointHook):
         if not hasattr(self, 'file_backend'):
             # A validation without training has nothing to save.
             return
-        with save_first(self, runner, self._save, self._remove) as stand_in:
+        with save_first(
+            self, runner, self._save, self._place.remove
+        ) as stand_in:
             super()._save_best_checkpoint(stand_in, metrics)
 
     def _has_to_wait(self, runner: Runner) -> bool:
@@ -437,26 +395,14 @@ class SafeCheckpointHook(CheckpointHook):
                 'SafeCheckpointHook saves shards to a local or shared disk '
                 f'only, not to {self.out_dir}.'
             )
-        path = Path(self._place.path(name))
-        parts, groups = local_parts(runner, kwargs['save_optimizer'])
-        poison = find_poison_on_all(parts)
-        if poison:
-            return Poisoned(poison)
-        from mmstable.checkpoint.shard_files import new_folder, write_shards
-
-        folder = new_folder(path)
-        record, failure = write_shards(parts, folder)
-        if not is_main_process():
-            return None
-        if failure is None:
-            failure = self._try_to_save(
+        return save_shards(
+            runner,
+            Path(self._place.path(name)),
+            kwargs['save_optimizer'],
+            lambda groups, record: self._try_to_save(
                 runner, name, state, {**kwargs, 'groups': groups}, record
-            )
-        if failure is None:
-            remove_shards(path, but=folder.name)
-        else:
-            shutil.rmtree(folder, ignore_errors=True)
-        return failure
+            ),
+        )
 
     def _try_to_save(
         self,
@@ -470,7 +416,7 @@ class SafeCheckpointHook(CheckpointHook):
         extra = {
             type(self).__name__: {'placeholders': known, **state},
             LABEL: {
-                'kind': self._kind(name),
+                'kind': kind_of(name, self.max_keep_ckpts > 0),
                 'lineage': self._lineage.as_dict(),
             },
             **({} if shards is None else {SHARDS: shards}),
@@ -482,13 +428,6 @@ class SafeCheckpointHook(CheckpointHook):
         except Exception as error:
             return error
         return None
-
-    def _kind(self, name: str) -> str:
-        if name.startswith(EMERGENCY.partition('{')[0]):
-            return 'emergency'
-        if name.startswith('best_'):
-            return 'best'
-        return 'rolling' if self.max_keep_ckpts > 0 else 'kept'
 
     def _report(self, runner: Runner, name: str, failure: Exception) -> None:
         facts = {'name': name, 'reason': failure, 'last_good': ''}
@@ -506,34 +445,11 @@ class SafeCheckpointHook(CheckpointHook):
         elif is_main_process():
             runner.logger.warning(say('checkpoint.not_saved', **facts))
 
-    def _plan(self, step: int) -> tuple[list[int], list[int]]:
-        """Which checkpoints to keep with this one, and which not."""
-        if self.max_keep_ckpts <= 0:
-            return [], []
-        steps = [one for one in self.keep_ckpt_ids if one != step]
-        steps.append(step)
-        return steps[-self.max_keep_ckpts :], steps[: -self.max_keep_ckpts]
-
-    def _point_to_last(self, runner: Runner) -> bool:
-        """Write the file that mmengine resumes by; False if that fails."""
-        if not is_main_process():
-            return True
-        try:
-            replace_text(
-                Path(runner.work_dir, 'last_checkpoint'), str(self.last_ckpt)
-            )
-        except OSError as error:
-            runner.logger.warning(
-                say('checkpoint.pointer', path=self.last_ckpt, error=error)
-            )
-            return False
-        return True
-
     def _prune(self, outdated: list[int], iteration: int) -> None:
         for step in outdated:
             path = self._place.path(self.filename_tmpl.format(step))
             if self._house is None or not self._house.is_foreign(Path(path)):
-                self._remove(path)
+                self._place.remove(path)
         if is_main_process():
             self._tidy(iteration + 1)
 
@@ -543,18 +459,3 @@ class SafeCheckpointHook(CheckpointHook):
             kept = {self.filename_tmpl.format(k) for k in self.keep_ckpt_ids}
             self._house.remove_outdated(kept, before)
             self._house.remove_emergencies(EMERGENCY, before)
-
-    def _remove(self, path: str) -> None:
-        if is_main_process():
-            self._place.remove(path)
-
-
-def _meta(runner: Runner) -> dict[str, int]:
-    """What a checkpoint that is saved now says of itself."""
-    loop = runner.train_loop
-    if hasattr(loop, 'resume_meta'):
-        return loop.resume_meta()
-    # While the model trains, this is after an iteration that the loop does
-    # not count yet.
-    done = runner.iter + runner.model.training
-    return dict(epoch=runner.epoch, iter=done)

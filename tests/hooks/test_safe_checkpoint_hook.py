@@ -342,7 +342,7 @@ def test_disk_that_stays_full_keeps_the_old_one(tmp_path, full_disk):
 
 
 def test_pointer_that_cannot_be_written_removes_nothing(tmp_path, monkeypatch):
-    from mmstable.hooks import safe_checkpoint_hook as module
+    from mmstable.checkpoint import storage as module
 
     def fail(path, text):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
