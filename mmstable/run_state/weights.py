@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping
 from typing import Any
 
@@ -22,8 +23,9 @@ _READABLE = (torch.strided, torch.sparse_coo)
 class _Modules(Part):
     """Weights and all buffers of some modules, by section."""
 
+    @abstractmethod
     def modules(self, runner: Runner) -> dict[str, Module]:
-        raise NotImplementedError
+        """The modules, by the section of a checkpoint that they are in."""
 
     def tensors(self, runner: Runner) -> Sections:
         modules = self.modules(runner).items()
