@@ -33,6 +33,7 @@ from mmstable.distributed.join_ranks import (
     ReportedByRankZero,
     decide_on_rank_zero,
     join_ranks,
+    leave_after_rank_zero,
 )
 from mmstable.distributed.launchers import rank_of
 from mmstable.errors import StoppedBySignal, TrainingDiverged, UsageError
@@ -52,6 +53,13 @@ def train(args: argparse.Namespace) -> int:
         os.environ.setdefault('LOCAL_RANK', str(args.local_rank))
     is_first = rank_of(args.launcher) == 0
     say = partial(say_for, 'train') if is_first else _say_nothing
+    code = _train(args, say)
+    if code:
+        leave_after_rank_zero()
+    return code
+
+
+def _train(args: argparse.Namespace, say: Callable[[str], None]) -> int:
     try:
         cfg = _prepare(args, say)
         with _lock(cfg, args.force, say):

@@ -36,7 +36,7 @@ def test_help_names_every_command(
     assert out.startswith('usage: mmstable ')
     for command in COMMANDS.values():
         assert command.name in out.split()
-        assert command.help in ' '.join(out.split())
+        assert command.help() in ' '.join(out.split())
 
 
 @pytest.mark.parametrize('name', COMMANDS)
