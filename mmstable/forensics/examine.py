@@ -31,6 +31,7 @@ from mmstable.forensics.memory import room_for
 from mmstable.forensics.ranges import measure
 from mmstable.forensics.replay import StepScene
 from mmstable.forensics.step_setup import setup_of
+from mmstable.forensics.storage_map import walk_tensors
 from mmstable.loops.safe_loop import SafeLoop
 from mmstable.loops.skip_batches import batch_indices
 from mmstable.loops.train_step import StepRecord
@@ -38,6 +39,8 @@ from mmstable.messages import say
 from mmstable.optim.parameter_names import unwrap
 from mmstable.optim.step_sources import monitor_of
 from mmstable.run_state.data_position import DataPosition
+
+_MOST_NAMES = 5
 
 
 class Examined(NamedTuple):
@@ -87,6 +90,8 @@ def examine_step(
         finding.notes += _notes(runner, model, has_moved)
         taken = investigation.clock.seconds
         scenes = [investigation.scene]
+        if finding.verdict in (Verdict.NOT_REPRODUCED, Verdict.BAD_INPUT):
+            finding.notes += _batch_notes(investigation.scene.batch)
         if finding.verdict is Verdict.NOT_REPRODUCED:
             has_moved = has_moved or _others_moved(runner, report)
     lines = describe(
@@ -200,6 +205,18 @@ def _notes(runner: Runner, model: Module, has_moved: bool) -> list[str]:
     if get_world_size() > 1:
         notes.append(say('forensics.local_note'))
     return notes
+
+
+def _batch_notes(batch: Any) -> list[str]:
+    """What the step itself, or the collate function, has written to."""
+    names = [
+        name
+        for name, one in walk_tensors(batch)
+        if not one.is_inference() and one._version
+    ]
+    if not names:
+        return []
+    return [say('forensics.batch_written', names=names[:_MOST_NAMES])]
 
 
 def _others_moved(runner: Runner, report: StepReport) -> bool:

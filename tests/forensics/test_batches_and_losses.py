@@ -113,3 +113,17 @@ def test_a_sample_without_a_name_has_its_index(tmp_path, sampler, counts):
         train_cfg=iter_loop(8),
     )
     assert found.sample_names == ('dataset_index=13',)
+
+
+class Greedy(ToyModel):
+    """Writes to its own batch."""
+
+    def forward(self, inputs, targets, mode='loss'):
+        inputs.sub_(inputs.mean()).div_(0)
+        return super().forward(inputs, targets, mode)
+
+
+def test_a_batch_that_the_model_has_spoilt_is_said_to_be_so(tmp_path):
+    _, found = run(tmp_path, model=Greedy(), train_cfg=iter_loop(1))
+    assert found[0].verdict == 'bad_input'
+    assert 'inputs of the batch was written to in place' in found[0].text

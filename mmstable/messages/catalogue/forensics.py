@@ -228,6 +228,12 @@ MESSAGES = {
         en='replayed with the weights after the step, which was applied',
         zh_cn='该步已更新权重，重放使用的是更新后的权重',
     ),
+    'forensics.batch_written': Message(
+        en='{names} of the batch was written to in place, maybe by the model: '
+        'then this is not what the step began with',
+        zh_cn='批数据中的 {names} 曾被原地改写，可能由模型所为：若如此，它已'
+        '不是该步开始时的内容',
+    ),
     'forensics.compiled_note': Message(
         en='replayed without torch.compile',
         zh_cn='重放时未使用 torch.compile',
