@@ -117,6 +117,11 @@ class SafeLoop(BaseLoop):
                 raise better from error
             raise
 
+    @property
+    def position(self) -> DataPosition:
+        """Where in the data it is, after the newest training step."""
+        return self._position
+
     def state_dict(self) -> dict[str, Any]:
         """Where in the data this run is, in plain types.
 
