@@ -15,7 +15,8 @@ from mmstable.cli.command import LONGEST_LINE, say
 from mmstable.cli.commands.upgrade import EXIT_INCOMPLETE
 from mmstable.cli.config_file import load_config
 from mmstable.errors import UsageError
-from mmstable.legacy.config import Translation, Weight, translate
+from mmstable.finding import Severity
+from mmstable.legacy.config import Translation, translate
 from mmstable.legacy.config.difference import difference
 from mmstable.legacy.config.render import render
 from mmstable.messages import say as message
@@ -33,7 +34,7 @@ def upgrade(path: str, output: str | None) -> int:
     text = _text(path, output, translation)
     _report(path, translation)
     _write(output, text)
-    if translation.of_weight(Weight.LEFT, Weight.SERIOUS):
+    if translation.of_severity(Severity.WARNING, Severity.ERROR):
         _say(message('upgrade.incomplete', code=EXIT_INCOMPLETE))
         return EXIT_INCOMPLETE
     return 0
@@ -95,12 +96,12 @@ def _report(path: str, translation: Translation) -> None:
         _say(message('upgrade.nothing', path=path))
         return
     _say(message('upgrade.translated', path=path), translation.summary())
-    for weight, title in (
-        (Weight.NOTE, message('upgrade.notes')),
-        (Weight.LEFT, message('upgrade.left')),
-        (Weight.SERIOUS, message('upgrade.serious')),
+    for severity, title in (
+        (Severity.HINT, message('upgrade.notes')),
+        (Severity.WARNING, message('upgrade.left')),
+        (Severity.ERROR, message('upgrade.serious')),
     ):
-        found = translation.of_weight(weight)
+        found = translation.of_severity(severity)
         if found:
             _say(title, map(str, found))
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mmstable.errors import UsageError
-from mmstable.legacy.config.draft import Weight
+from mmstable.finding import Severity
 from mmstable.legacy.config.translation import Translation
 from mmstable.messages import say
 from mmstable.messages.printable import printable
@@ -46,7 +46,7 @@ def render(
         origin = ', '.join(translation.origins.get(key, ()))
         comment = f'{_comment(f"From {origin}.")}\n' if origin else ''
         blocks.append(comment + render_setting(key, value))
-    left = translation.of_weight(Weight.LEFT, Weight.SERIOUS)
+    left = translation.of_severity(Severity.WARNING, Severity.ERROR)
     if left:
         lines = [_comment(str(one)) for one in left]
         blocks.append(
