@@ -36,7 +36,7 @@ def check(args: argparse.Namespace) -> int:
     if args.config is None:
         raise UsageError(say('check_text.no_config'))
     options = read_options(args.cfg_options or [])
-    cfg = load_config(args.config)
+    cfg = _load(args.config)
     written = plain_settings(cfg)
     view = _view(_modern(cfg, options), args, written)
     try:
@@ -64,6 +64,16 @@ def exit_code(findings: list[Finding]) -> int:
     if Severity.ERROR in severities:
         return EXIT_ERRORS
     return EXIT_WARNINGS if Severity.WARNING in severities else 0
+
+
+def _load(path: str) -> Config:
+    """The config, also if what it wants imported is not here."""
+    try:
+        return load_config(path)
+    except UsageError as error:
+        if not isinstance(error.__cause__, ImportError):
+            raise
+    return load_config(path, import_modules=False)
 
 
 def _modern(cfg: Config, options: dict[str, Any]) -> Config:

@@ -107,6 +107,19 @@ MESSAGES = {
         en='install them, or check where you train',
         zh_cn='请安装，或在训练所用的机器上检查',
     ),
+    'check.missing_import': Message(
+        en='`{name}` cannot be imported: {error}',
+        zh_cn='无法导入 `{name}`：{error}',
+    ),
+    'check_why.missing_import': Message(
+        en='Training cannot start without the modules of `custom_imports`.',
+        zh_cn='缺少 `custom_imports` 中的模块，训练无法开始。',
+    ),
+    'check_fix.missing_import': Message(
+        en='install the package, correct the name, or start in the folder '
+        'that has it',
+        zh_cn='安装该包，改正名字，或在包含它的目录中启动',
+    ),
     'check.unknown_type': Message(
         en='not registered: {names}.',
         zh_cn='没有注册：{names}。',

@@ -56,9 +56,9 @@ def high_scale(view: ConfigView) -> Iterator[Hit]:
     weight = max([1.0, *_loss_weights(view.get('model'))])
     for wrapper in view.wrappers:
         scale = wrapper.settings.get('loss_scale')
-        start: Any = (
-            scale.get('init_scale') if isinstance(scale, dict) else scale
-        )
+        start: Any = scale
+        if isinstance(scale, Mapping):
+            start = scale.get('init_scale')
         # 'dynamic' starts high on purpose, and falls within a few steps.
         if not uses_fp16(wrapper) or not is_number(start):
             continue
@@ -66,7 +66,7 @@ def high_scale(view: ConfigView) -> Iterator[Hit]:
             path = f'{wrapper.path}.loss_scale'
             half = _LARGEST_FP16 / weight / 2
             lower = 2.0 ** math.floor(math.log2(max(half, 1.0)))
-            inner = f'{path}.init_scale' if isinstance(scale, dict) else path
+            inner = path if start is scale else f'{path}.init_scale'
             fields = {'scale': start, 'weight': weight}
             yield Hit(path, fields, {inner: lower})
 

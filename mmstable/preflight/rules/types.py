@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from importlib import import_module
 from typing import Any
 
 from mmengine.registry import (
@@ -35,6 +36,17 @@ def missing_package(view: ConfigView) -> Iterator[Hit]:
     names = missing_packages(view.settings)
     if names:
         yield Hit('default_scope', {'names': names})
+
+
+@rule('missing_import', Severity.ERROR)
+def missing_import(view: ConfigView) -> Iterator[Hit]:
+    """Modules of ``custom_imports`` that cannot be imported."""
+    listed = view.get('custom_imports.imports') or []
+    for name in [listed] if isinstance(listed, str) else listed:
+        try:
+            import_module(name)
+        except ImportError as error:
+            yield Hit('custom_imports', {'name': name, 'error': error})
 
 
 @rule('unknown_type', Severity.ERROR, at_start=False)
