@@ -34,6 +34,12 @@ class ConfigError(MMStableError):
     exit_code = 2
 
 
+class CheckFailed(MMStableError):
+    """``mmstable train --check`` has found errors in the config."""
+
+    exit_code = 9
+
+
 class CheckpointError(MMStableError):
     """A checkpoint is missing, damaged or not to be trusted."""
 

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from mmstable.legacy.config import Translation, Weight, translate
+from mmstable.finding import Severity
+from mmstable.legacy.config import Translation, translate
 from mmstable.legacy.config.runtime_hooks import RUNTIME_HOOKS
 
 SGD = dict(type='SGD', lr=0.1)
@@ -17,11 +18,11 @@ FP16 = 'Fp16OptimizerHook'
 
 
 def left(translation: Translation) -> list[str]:
-    return [one.path for one in translation.of_weight(Weight.LEFT)]
+    return [one.path for one in translation.of_severity(Severity.WARNING)]
 
 
 def serious(translation: Translation) -> list[str]:
-    return [one.path for one in translation.of_weight(Weight.SERIOUS)]
+    return [one.path for one in translation.of_severity(Severity.ERROR)]
 
 
 @pytest.mark.parametrize(

@@ -65,6 +65,13 @@ def _add_run_options(parser: argparse.ArgumentParser) -> None:
         help=say('help.train.no_validate'),
     )
 
+    parser.add_argument(
+        '--check',
+        action='store_true',
+        help='say all that `mmstable check` would say, and train only if '
+        'there are no errors; without it the worst is told in a few lines',
+    )
+
 
 def _add_checkpoint_options(parser: argparse.ArgumentParser) -> None:
     start = parser.add_mutually_exclusive_group()

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from mmstable.messages.catalogue import (
     bad_checkpoints,
+    check,
     check_data,
+    check_machine,
+    check_setup,
+    check_training,
     checkpoints,
     cli,
     data,
@@ -32,6 +36,10 @@ CATALOGUE: dict[str, Message] = {
     **checkpoints.MESSAGES,
     **bad_checkpoints.MESSAGES,
     **check_data.MESSAGES,
+    **check.MESSAGES,
+    **check_training.MESSAGES,
+    **check_setup.MESSAGES,
+    **check_machine.MESSAGES,
     **resume.MESSAGES,
     **legacy.MESSAGES,
     **ranks.MESSAGES,
