@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Callable
 
 import torch
 from mmengine.dist import get_world_size
@@ -93,17 +93,14 @@ class WaitingRanks:
         """Run the model again, without what the others do only once."""
         if self._ddp is None or not self._has_entered:
             yield
-            return
-        # Buffers were broadcast by the first attempt.
-        self._ddp.require_forward_param_sync = False
-        if not self._given:
-            yield
-            return
-        try:
-            with self._ddp.no_sync():
+        elif self._given:
+            # DDP starts no second reduction while one is under way.
+            with _forward_of(self._ddp, self._ddp.module):
                 yield
-        finally:
-            self._ddp.require_forward_param_sync = True
+        else:
+            # Buffers were broadcast by the first attempt.
+            self._ddp.require_forward_param_sync = False
+            yield
 
     def backward(self, loss: Tensor, **kwargs: Any) -> None:
         """Back-propagate, and give the others what they lack.
@@ -160,17 +157,10 @@ class WaitingRanks:
             rest = self._rest()
             self._give([(p, torch.full_like(p, math.nan)) for p in rest])
             return
-        attributes = vars(self._ddp.module)
-        own = attributes.get('forward')
-        attributes['forward'] = self._touch_all
-        try:
+        with _forward_of(self._ddp.module, self._touch_all):
             if self._has_entered:
                 self._ddp.require_forward_param_sync = False
             (self._ddp() * value).backward()
-        finally:
-            attributes.pop('forward')
-            if own is not None:
-                attributes['forward'] = own
 
     def _touch_all(self) -> Tensor:
         params = [p for p in self._ddp.module.parameters() if p.requires_grad]
@@ -188,3 +178,17 @@ class WaitingRanks:
             [param.view_as(param) for param, _ in found],
             [grad for _, grad in found],
         )
+
+
+@contextmanager
+def _forward_of(module: Module, forward: Callable[..., Any]) -> Iterator[None]:
+    """Let a module do something else for a while."""
+    attributes = vars(module)
+    own = attributes.get('forward')
+    attributes['forward'] = forward
+    try:
+        yield
+    finally:
+        attributes.pop('forward')
+        if own is not None:
+            attributes['forward'] = own
