@@ -158,6 +158,24 @@ MESSAGES = {
         '{shape})',
         zh_cn='该模块的某个输出不是每个样本一项（形状 {shape}）',
     ),
+    # About validation and test.
+    'oom.evaluated': Message(
+        en='out of memory in {phase}, batch {batch} ({shapes}): it was run in '
+        '{parts:part|parts}, with the same outputs.{lost} To avoid that: '
+        '{loader}.batch_size={size}.',
+        zh_cn='{phase}时显存/内存不足，batch {batch}（{shapes}）：分 {parts} '
+        '部分运行，输出不变。{lost}可设置 {loader}.batch_size={size} 以避免。',
+    ),
+    'oom.lost': Message(
+        en=' {count:sample does|samples do} not fit even alone, and '
+        'are left out: {samples}.',
+        zh_cn='有 {count} 个样本单独也放不下，已跳过：{samples}。',
+    ),
+    'oom.missing': Message(
+        en='these metrics are without {count:sample|samples} of {size} that '
+        'did not fit in memory.',
+        zh_cn='以上指标缺少 {size} 个样本中的 {count} 个（内存放不下）。',
+    ),
     # The file.
     'oom_report.title': Message(
         en='Iteration {iteration}: out of memory in the {phase}',
