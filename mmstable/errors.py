@@ -94,6 +94,12 @@ class TrainingDiverged(MMStableError):
         self.file = file
 
 
+class TrainingOutOfMemory(MMStableError):
+    """Batches do not fit in memory, whatever is tried."""
+
+    exit_code = 8
+
+
 class InjectedError(MMStableError, RuntimeError):
     """The exception that FaultInjectorHook was told to raise."""
 

@@ -13,7 +13,7 @@ from mmengine.optim import OptimWrapperDict
 from torch import Tensor
 from torch.nn import Module
 
-from mmstable.forensics.batches import batch_size, name_sample, take_samples
+from mmstable.batches import batch_size, name_sample, take_samples
 from mmstable.forensics.birth_mode import BirthMode
 from mmstable.forensics.local_ranks import local_ranks
 from mmstable.forensics.recorder import Backprop, RecordingWrapper

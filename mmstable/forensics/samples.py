@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Callable
 
-from mmstable.forensics.batches import batch_size
+from mmstable.batches import batch_size
 from mmstable.forensics.birth import BATCH, Birth, External, Origin
 from mmstable.forensics.replay import StepScene
 

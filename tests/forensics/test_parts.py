@@ -10,8 +10,8 @@ import torch
 from mmengine.structures import BaseDataElement
 from torch import nn
 
+from mmstable.batches import batch_size, name_sample, take_samples
 from mmstable.events.records import Verdict
-from mmstable.forensics.batches import batch_size, name_sample, take_samples
 from mmstable.forensics.birth import Birth, External
 from mmstable.forensics.birth_mode import BirthMode
 from mmstable.forensics.chain import find_culprit, follow

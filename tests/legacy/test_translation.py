@@ -410,7 +410,7 @@ def test_data_become_loaders() -> None:
             dict(type='B', test_mode=False),
         ],
     )
-    assert new['val_cfg'] == dict(type='ValLoop')
+    assert new['val_cfg'] == dict(type='mmstable.SafeValLoop')
     assert new['default_hooks']['checkpoint']['save_best'] == 'mIoU'
     by_epoch = translate(dict(runner=EPOCHS, data=DATA)).settings
     sampler = by_epoch['train_dataloader']['sampler']
