@@ -10,6 +10,7 @@ from typing import Any
 from mmengine.runner import Runner
 
 from mmstable import run_view
+from mmstable.optim.before_step import before_step
 from mmstable.run_state.rng import plain_rng, raw_rng
 
 
@@ -77,15 +78,15 @@ class TrainStep:
     @contextmanager
     def watch_updates(self) -> Iterator[None]:
         """Note in the records when an optimizer begins to update."""
-        handles = [
-            wrapper.optimizer.register_step_pre_hook(self._note_update)
+        ends = [
+            before_step(wrapper.optimizer, self._note_update)
             for wrapper in run_view.wrappers(self._runner).values()
         ]
         try:
             yield
         finally:
-            for handle in handles:
-                handle.remove()
+            for end in ends:
+                end()
 
     def undo_failed(self) -> None:
         """Put back what a step has changed before it failed.
