@@ -10,8 +10,11 @@ from contextlib import contextmanager
 
 import pytest
 
+from tests.patience import be_patient
+
 # Tiny tensors are slower on several threads, and tests run side by side.
 os.environ.setdefault('OMP_NUM_THREADS', '1')
+be_patient()
 
 # A shell that starts the tests in the background makes them, and all that
 # they start, deaf to Ctrl-C.
