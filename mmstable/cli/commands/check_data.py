@@ -15,7 +15,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         'Run the data of a config through its pipeline, with its own workers, '
         'and tell what is wrong with it. Exit codes: 0 no errors, '
-        f'{EXIT_BAD_DATA} errors in the data, 2 an error in the config.'
+        f'{EXIT_BAD_DATA} errors in the data, 2 an error in the config, 1 a '
+        'worker failed, 130 interrupted; what is known by then is told.'
     )
     parser.add_argument('config', help='config file')
     parser.add_argument(
@@ -23,6 +24,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=['train', 'val', 'test'],
         default='train',
         help='which data; train by default',
+    )
+    parser.add_argument(
+        '--against',
+        choices=['train', 'val', 'test'],
+        metavar='SPLIT',
+        help='find samples that are in this split as well, by their content',
     )
     parser.add_argument(
         '--max',
