@@ -19,7 +19,7 @@ MACHINE = Machine(
     memory=256 * 10**9,
     shared_memory=64 * 10**9,
     gpus=8,
-    bf16=True,
+    bf16=lambda: True,
     disk=lambda path: 10**12,
     exists=lambda path: True,
 )
@@ -190,8 +190,8 @@ CASES: dict[str, Case] = {
         {f'{WRAPPER}.dtype': 'bfloat16'},
         {f'{WRAPPER}.dtype': 'float16'},
         f'{WRAPPER}.dtype',
-        machine={'bf16': False},
-        quiet_machine={'bf16': False},
+        machine={'bf16': lambda: False},
+        quiet_machine={'bf16': lambda: False},
     ),
     'fp16_without_clipping': Case(
         {**VIT, f'{WRAPPER}.clip_grad': None},

@@ -72,7 +72,7 @@ def bf16_unsupported(view: ConfigView) -> Iterator[Hit]:
     for wrapper in view.wrappers:
         dtype = str(wrapper.settings.get('dtype'))
         wanted = uses_amp(wrapper) and 'bfloat16' in dtype
-        if wanted and view.machine.bf16 is False:
+        if wanted and view.machine.bf16() is False:
             path = f'{wrapper.path}.dtype'
             yield Hit(path, {}, {path: 'float16'})
 
