@@ -15,6 +15,7 @@ from tests.cli.runs import ROOT, console_script, path_without_torch, run
 
 COMMANDS = find_commands()
 TOOLS = {
+    'check': 'tools/check.py',
     'check-data': 'tools/check_data.py',
     'replay': 'tools/replay.py',
     'train': 'tools/train.py',
@@ -52,8 +53,9 @@ def test_help_of_a_command(
     [
         (
             ['trian', 'config.py'],
-            "mmstable: error: no command 'trian', there is check-data, "
-            'dist-train, inspect, replay, train, upgrade. Did you mean train',
+            "mmstable: error: no command 'trian', there is check, "
+            'check-data, dist-train, inspect, replay, train, upgrade. Did you '
+            'mean train',
         ),
         (['--trian'], 'mmstable: error: unrecognized arguments: --trian'),
         (
