@@ -1,0 +1,1 @@
+"""Will it fit, does it leak?"""

@@ -1,0 +1,61 @@
+"""Bytes as people write and read them."""
+
+from __future__ import annotations
+
+import re
+
+_UNITS = {
+    '': 1,
+    'B': 1,
+    'K': 1 << 10,
+    'M': 1 << 20,
+    'G': 1 << 30,
+    'T': 1 << 40,
+    'KB': 10**3,
+    'MB': 10**6,
+    'GB': 10**9,
+    'TB': 10**12,
+    'KIB': 1 << 10,
+    'MIB': 1 << 20,
+    'GIB': 1 << 30,
+    'TIB': 1 << 40,
+}
+_SIZE = re.compile(r'\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*')
+
+
+def parse_size(text: str) -> int:
+    """The bytes of a size like '24GiB', '512 MiB' or '80GB'.
+
+    A single letter is a power of 1024, as in '24G'.
+
+    Args:
+        text (str): The size.
+    """
+    found = _SIZE.fullmatch(text)
+    unit = None if found is None else _UNITS.get(found[2].upper())
+    size = 0 if found is None or unit is None else int(float(found[1]) * unit)
+    if size < 1:
+        raise ValueError(
+            f"a size is a number above 0 with a unit, as '24GiB', got {text!r}"
+        )
+    return size
+
+
+def format_size(count: float) -> str:
+    """A size in the unit that fits, as '1.5 GiB'."""
+    units = ['B', 'KiB', 'MiB', 'GiB', 'TiB']
+    while abs(count) >= 1024 and len(units) > 1:
+        count /= 1024
+        units.pop(0)
+    return f'{count:.0f} B' if units[0] == 'B' else f'{count:.1f} {units[0]}'
+
+
+def format_seconds(seconds: float) -> str:
+    """How long, as '47 min' or '3.2 h'."""
+    if seconds < 90:
+        return f'{seconds:.0f} s'
+    if seconds < 90 * 60:
+        return f'{seconds / 60:.0f} min'
+    if seconds < 48 * 3600:
+        return f'{seconds / 3600:.1f} h'
+    return f'{seconds / 86400:.1f} d'
