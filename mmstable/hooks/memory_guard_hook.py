@@ -24,7 +24,7 @@ from mmstable.memory.loading import (
 )
 from mmstable.memory.process_tree import Reading, read_tree
 from mmstable.memory.sampler import TreeSampler
-from mmstable.memory.sizes import format_size, parse_size
+from mmstable.memory.units import format_size, parse_size
 from mmstable.messages import say
 from mmstable.registry import HOOKS, register_globally
 from mmstable.settings import integer, number, one_of
@@ -70,12 +70,12 @@ class MemoryGuardHook(StepHook):
         action: str = _SAVE,
         host_limit: int | str | None = None,
     ) -> None:
-        self._interval = number(_NAME, 'interval', interval, above=0)
+        interval = number(_NAME, 'interval', interval, above=0)
         self._action = one_of(
             _NAME, 'action', action, (_WARN, _SAVE, _LOWER, _RESTART)
         )
         limit = _check_limit(host_limit)
-        self._sampler = TreeSampler(partial(read_tree, limit), self._interval)
+        self._sampler = TreeSampler(partial(read_tree, limit), interval)
         self._detector = LeakDetector(0)
         self._told_retries = 0
         self._has_to_lower = False
@@ -146,7 +146,7 @@ class MemoryGuardHook(StepHook):
         for forecast in found:
             if is_training and self._detector.is_new(forecast, iteration):
                 self._warn(runner, forecast, reading)
-            if self._detector.becomes_critical(forecast, self._interval):
+            if self._detector.becomes_critical(forecast):
                 self._rescue(runner, forecast, reading)
         if is_training:
             self._publish(runner, reading)

@@ -1,1 +1,1 @@
-"""Will it fit, does it leak?"""
+"""Will it fit, does it leak?  What to do when memory runs out."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from mmstable.memory.leaks import FILES, HOST, MAIN, WORKERS, Forecast
 from mmstable.memory.loading import Loading
 from mmstable.memory.process_tree import Reading
-from mmstable.memory.sizes import format_seconds, format_size
+from mmstable.memory.units import format_seconds, format_size
 from mmstable.messages import say
 
 

@@ -76,8 +76,9 @@ class LeakDetector:
         self._trends: dict[tuple[str, str], Trend] = {}
         self._pids: frozenset[int] = frozenset()
         self._seen = 0
-        self._before: Reading | None = None
         self._iteration = 0
+        # When the newest reading was, and how long after the one before.
+        self._seconds, self._gap = math.inf, 0.0
         # Seconds left when it was last warned of, and who is critical.
         self._warned: dict[str, float] = {}
         self._critical: set[str] = set()
@@ -93,6 +94,8 @@ class LeakDetector:
             is_training (bool): Whether it is one of training. One of
                 validation has nothing to do with a trend. Defaults to True.
         """
+        self._gap = max(0.0, reading.seconds - self._seconds)
+        self._seconds = reading.seconds
         if is_training:
             self._seen += 1
             if self._seen > _WARM_UP:
@@ -107,21 +110,16 @@ class LeakDetector:
         if forecast.iterations_left > ends - iteration:
             return False
         before = self._warned.get(forecast.resource, math.inf)
-        if forecast.seconds_left > _AGAIN * before:
+        if not forecast.seconds_left < _AGAIN * before:
             return False
         self._warned[forecast.resource] = forecast.seconds_left
         return True
 
-    def becomes_critical(self, forecast: Forecast, interval: float) -> bool:
-        """Whether the limit has just come within reach.
-
-        Args:
-            forecast (Forecast): The forecast.
-            interval (float): Seconds between two readings.
-        """
+    def becomes_critical(self, forecast: Forecast) -> bool:
+        """Whether the limit has just come within reach."""
         margin = max(
             _LEAST * forecast.limit,
-            _READINGS_AHEAD * interval * forecast.per_second,
+            _READINGS_AHEAD * self._gap * forecast.per_second,
             forecast.per_iteration,
         )
         name = forecast.resource

@@ -52,6 +52,11 @@ class TreeSampler:
             self._thread.join(timeout=5.0)
             self._thread = None
 
+    @property
+    def is_alive(self) -> bool:
+        """Whether it still looks."""
+        return self._thread is not None and self._thread.is_alive()
+
     def take(self) -> Reading | None:
         """The newest reading, once."""
         # In this order: a newer one that comes in between is not lost.

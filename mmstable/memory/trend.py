@@ -78,8 +78,8 @@ class Trend:
         if _scatter(points, slope) > _LOUDEST * slope * _span(points):
             return None
         seconds = points[-1].seconds - points[0].seconds
-        per_second = late * _span(points) / max(seconds, 1e-9)
-        return Growth(late, per_second)
+        per_second = slope * _span(points) / max(seconds, 1e-9)
+        return Growth(slope, per_second)
 
 
 def pairwise_slopes(points: Sequence[Point]) -> list[float]:

@@ -16,6 +16,7 @@ from tests.cli.runs import ROOT, console_script, path_without_torch, run
 COMMANDS = find_commands()
 TOOLS = {
     'check-data': 'tools/check_data.py',
+    'estimate': 'tools/estimate.py',
     'replay': 'tools/replay.py',
     'train': 'tools/train.py',
     'upgrade': 'tools/upgrade_config.py',
@@ -53,7 +54,8 @@ def test_help_of_a_command(
         (
             ['trian', 'config.py'],
             "mmstable: error: no command 'trian', there is check-data, "
-            'dist-train, inspect, replay, train, upgrade. Did you mean train',
+            'dist-train, estimate, inspect, replay, train, upgrade. Did you '
+            'mean train',
         ),
         (['--trian'], 'mmstable: error: unrecognized arguments: --trian'),
         (

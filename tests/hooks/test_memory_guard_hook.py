@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from pathlib import Path
@@ -14,14 +15,14 @@ from torch.utils.data import DataLoader, get_worker_info
 
 from mmstable.errors import RestartNeeded
 from mmstable.events.records import MemoryAlarm
-from mmstable.hooks import MemoryGuardHook, SafeCheckpointHook
+from mmstable.hooks import MemoryGuardHook
 from mmstable.hooks import memory_guard_hook as module
 from mmstable.memory import process_tree, sampler
 from mmstable.memory.device_memory import DeviceReading
 from mmstable.memory.host_limit import Room, host_room
 from mmstable.report import read_events
 from tests.loops.runs import epoch_loop, iter_loop, log_of, validation
-from tests.toys import ToyData, assert_same, toy_runner, weights
+from tests.toys import ToyData, ToyModel, assert_same, toy_runner, weights
 
 MIB, GIB = 1 << 20, 1 << 30
 
@@ -62,30 +63,36 @@ class Leaky(ToyData):
 
 
 class Pace(Hook):
-    """Iterations that take their time, and what happens in them."""
+    """Iterations that last until the guard has looked once more.
+
+    Args:
+        leak: Called in every iteration.
+        until: Stop training after an alarm with this action.
+        least: Not as long as there is more left.
+    """
 
     priority = 'HIGHEST'
 
-    def __init__(self, seconds=0.01, action=None):
-        self.seconds, self.action, self.events = seconds, action, []
+    def __init__(self, leak=None, until=None, least=math.inf):
+        self.leak, self.until, self.events = leak, until, []
+        self.least = least
 
     def after_train_iter(self, runner, *args, **kwargs):
-        time.sleep(self.seconds)
-        if self.action is not None:
-            self.action()
+        if self.leak is not None:
+            self.leak()
+        (guard,) = (h for h in runner.hooks if isinstance(h, MemoryGuardHook))
+        looks = guard._sampler
+        looks.take()
+        end = time.monotonic() + 20
+        while not looks.has_news and looks.is_alive:
+            assert time.monotonic() < end
+            time.sleep(0.002)
 
     def after_event(self, runner, event):
         if isinstance(event, MemoryAlarm):
             self.events.append(event)
-
-
-class UntilAlarm(Pace):
-    """Ends the run with the first alarm, to save time."""
-
-    def after_event(self, runner, event):
-        super().after_event(runner, event)
-        if self.events:
-            runner.train_loop.stop_training = True
+            if event.action == self.until and event.left < self.least:
+                runner.train_loop.stop_training = True
 
 
 def run(tmp_path, pace, data=None, workers=0, loop=None, guard=None, **more):
@@ -101,13 +108,13 @@ def run(tmp_path, pace, data=None, workers=0, loop=None, guard=None, **more):
             pace,
             dict(
                 type='mmstable.MemoryGuardHook',
-                **{'interval': 0.04, **(guard or {})},
+                **{'interval': 0.005, **(guard or {})},
             ),
             dict(type='mmstable.EventLogHook'),
             dict(type='mmstable.EmergencyCheckpointHook'),
         ],
         train_dataloader=loader,
-        train_cfg=loop or iter_loop(600),
+        train_cfg=loop or iter_loop(10**4),
         default_hooks=dict(
             checkpoint=dict(
                 type='mmstable.SafeCheckpointHook',
@@ -125,17 +132,26 @@ def run(tmp_path, pace, data=None, workers=0, loop=None, guard=None, **more):
     return runner
 
 
+def leak_main(size=4 * MIB):
+    kept = []
+    return lambda: kept.append(b'x' * size)
+
+
 def test_a_leak_in_a_worker_is_seen_and_forecast(tmp_path):
-    pace = UntilAlarm()
+    pace = Pace(until='warn')
     runner = run(
-        tmp_path, pace, Leaky(MIB), workers=2, guard=dict(host_limit='3GiB')
+        tmp_path,
+        pace,
+        Leaky(4 * MIB),
+        workers=2,
+        guard=dict(host_limit='9GiB'),
     )
     event = pace.events[0]
     assert (event.resource, event.holder) == ('host', 'workers')
     assert (event.source, event.action) == ('setting', 'warn')
     assert (event.workers, event.prefetch) == (2, 2)
-    # Two samples of 1 MiB in an iteration.
-    assert event.growth == pytest.approx(2 * MIB, rel=0.25)
+    # Two samples of 4 MiB in an iteration.
+    assert 6 * MIB < event.growth < 16 * MIB
     assert event.iterations_left == pytest.approx(event.left / event.growth)
     text = log_of(runner)
     assert 'host RAM grows' in text
@@ -146,11 +162,10 @@ def test_a_leak_in_a_worker_is_seen_and_forecast(tmp_path):
 
 
 def test_a_leak_of_the_training_process(tmp_path):
-    kept, pace = [], UntilAlarm()
-    pace.action = lambda: kept.append(torch.ones(MIB // 4))
-    runner = run(tmp_path, pace, guard=dict(host_limit='2GiB'))
+    pace = Pace(leak_main(), until='warn')
+    runner = run(tmp_path, pace, guard=dict(host_limit='4GiB'))
     assert pace.events[0].holder == 'main_process'
-    assert pace.events[0].growth == pytest.approx(MIB, rel=0.25)
+    assert pace.events[0].growth == pytest.approx(4 * MIB, rel=0.25)
     assert 'The training process leaks' in log_of(runner)
 
 
@@ -160,7 +175,7 @@ def test_a_leak_of_the_training_process(tmp_path):
 def test_descriptors_that_leak(tmp_path, monkeypatch, workers, holder):
     # As low as a real `ulimit -n`, but not for pytest.
     monkeypatch.setattr(process_tree, '_max_files', lambda: 1024)
-    pace, data = UntilAlarm(), Leaky(files=True)
+    pace, data = Pace(until='warn'), Leaky(files=True)
     try:
         runner = run(tmp_path, pace, data, workers)
     finally:
@@ -169,7 +184,8 @@ def test_descriptors_that_leak(tmp_path, monkeypatch, workers, holder):
     event = pace.events[0]
     assert (event.resource, event.limit) == ('descriptors', 1024)
     assert event.holder == holder
-    assert event.growth == pytest.approx(2 if workers == 0 else 1, rel=0.1)
+    # Two samples in an iteration, shared by two workers.
+    assert event.growth == pytest.approx(1 if workers else 2, rel=0.25)
     assert 'HDF5' in log_of(runner)
 
 
@@ -190,7 +206,7 @@ def test_shared_memory_that_leaks(tmp_path, monkeypatch):
 
     monkeypatch.setattr(process_tree, '_shared_room', small)
     try:
-        pace = UntilAlarm(action=grow)
+        pace = Pace(grow, until='warn')
         runner = run(tmp_path, pace)
     finally:
         for file in used:
@@ -199,24 +215,17 @@ def test_shared_memory_that_leaks(tmp_path, monkeypatch):
     assert '/dev/shm' in log_of(runner)
 
 
-def leak_main(size=4 * MIB):
-    kept = []
-    return lambda: kept.append(b'x' * size)
-
-
 def tree_now():
     return process_tree.read_tree().tree
 
 
 def test_a_checkpoint_is_saved_before_the_limit(tmp_path):
-    limit = tree_now() + 500 * MIB
-    pace = Pace(0.02, leak_main())
-    runner = run(
-        tmp_path, pace, loop=iter_loop(110), guard=dict(host_limit=limit)
-    )
+    pace = Pace(leak_main(), until='save')
+    limit = tree_now() + 120 * MIB
+    runner = run(tmp_path, pace, guard=dict(host_limit=limit))
     warned, saved = pace.events[0], pace.events[-1]
     assert (warned.action, saved.action) == ('warn', 'save')
-    assert 0 < saved.left < warned.left
+    assert 0 < saved.left <= warned.left
     files = list(tmp_path.glob('emergency_iter_*.pth'))
     assert [file.stem for file in files] == [
         f'emergency_iter_{saved.iteration}'
@@ -224,37 +233,29 @@ def test_a_checkpoint_is_saved_before_the_limit(tmp_path):
     log = log_of(runner)
     assert 'nearly used up' in log
     assert 'mmstable: MemoryGuardHook: saved' in log
-    assert runner.iter == 110
 
 
 def test_warn_does_nothing_else(tmp_path):
-    guard = dict(host_limit=tree_now() + 500 * MIB, action='warn')
-    pace = Pace(0.02, leak_main())
-    run(tmp_path, pace, loop=iter_loop(110), guard=guard)
+    guard = dict(host_limit=tree_now() + 120 * MIB, action='warn')
+    pace = Pace(leak_main(), until='warn', least=6 * MIB)
+    runner = run(tmp_path, pace, guard=guard)
     assert {one.action for one in pace.events} == {'warn'}
-    assert pace.events[-1].left < 100 * MIB
+    assert 'Nothing is done' in log_of(runner)
     assert not list(tmp_path.glob('emergency*'))
 
 
 def test_a_run_that_ends_to_be_started_again(tmp_path):
-    guard = dict(host_limit=tree_now() + 500 * MIB, action='restart')
-    pace = Pace(0.02, leak_main())
+    guard = dict(host_limit=tree_now() + 120 * MIB, action='restart')
+    pace = Pace(leak_main())
     with pytest.raises(RestartNeeded) as stop:
-        run(tmp_path, pace, loop=iter_loop(200), guard=guard)
+        run(tmp_path, pace, loop=iter_loop(100), guard=guard)
     assert stop.value.exit_code == 22
     assert pace.events[-1].action == 'restart'
-    assert list(tmp_path.glob('emergency_iter_*.pth'))
-    # What it resumes to is what it would have been.
-    quiet = dict(action='warn')
-    whole = run(tmp_path / 'b', Pace(0), loop=iter_loop(200), guard=quiet)
-    rest = run(
-        tmp_path,
-        Pace(0),
-        loop=iter_loop(200),
-        guard=quiet,
-        resume=True,
-        load_from=str(next(tmp_path.glob('emergency_iter_*.pth'))),
-    )
+    (path,) = tmp_path.glob('emergency_iter_*.pth')
+    # Resumed, it ends as a run that never stopped.
+    more = dict(loop=iter_loop(100), custom_hooks=[])
+    whole = run(tmp_path / 'whole', None, **more)
+    rest = run(tmp_path, None, **more, resume=True, load_from=str(path))
     assert_same(weights(rest.model), weights(whole.model))
 
 
@@ -298,21 +299,24 @@ def test_a_control_group_that_fills_up(tmp_path, monkeypatch):
 
     def grow():
         leak()
-        used[0] += 4 * MIB
+        used[0] += 32 * MIB
         write_group(root, 2, GIB, used[0], 0)
 
     monkeypatch.setattr(process_tree, 'host_room', lambda: host_room(root))
-    pace = Pace(0.01, grow)
-    runner = run(tmp_path / 'run', pace, loop=iter_loop(225))
-    assert [one.action for one in pace.events][-1] == 'save'
+    pace = Pace(grow, until='save')
+    runner = run(tmp_path / 'run', pace, loop=iter_loop(100))
+    assert pace.events[-1].action == 'save'
+    assert pace.events[-1].left < 100 * MIB
     assert {one.source for one in pace.events} == {'cgroup'}
     assert 'of the control group' in log_of(runner)
 
 
-class Slow(ToyData):
-    def __getitem__(self, index):
-        time.sleep(0.002)
-        return super().__getitem__(index)
+class Numberless(ToyModel):
+    """Takes what validation gives, too."""
+
+    def forward(self, inputs, targets, number=None, mode='tensor'):
+        outputs = super().forward(inputs, targets, mode)
+        return list(outputs) if mode == 'predict' else outputs
 
 
 @pytest.mark.parametrize('by_epoch', [False, True])
@@ -320,98 +324,66 @@ def test_a_healthy_run_stays_quiet(tmp_path, by_epoch):
     """Workers, validation and epochs, with a limit that is close."""
     pace = Pace()
     loop = (
-        epoch_loop(12, val_interval=3)
+        epoch_loop(4, val_interval=2)
         if by_epoch
-        else iter_loop(100, val_interval=30)
+        else iter_loop(30, val_interval=10)
     )
     guard = dict(host_limit=tree_now() + GIB)
-    more = validation()
-    more['model'] = NumberFree()
-    runner = run(tmp_path, pace, Slow(), 2, loop, guard, **more)
+    more = dict(validation(), model=Numberless())
+    runner = run(tmp_path, pace, ToyData(), 2, loop, guard, **more)
     assert pace.events == []
     assert 'MemoryGuardHook:' not in log_of(runner)
 
 
-class NumberFree(torch.nn.Module):
-    """Made below: a toy model that takes what validation gives."""
+class Numbered(Leaky):
+    """Says which sample it is, and how many workers there are."""
+
+    def __getitem__(self, index):
+        workers = get_worker_info().num_workers
+        number = torch.tensor([index, workers])
+        return dict(super().__getitem__(index), number=number)
 
 
-from tests.toys import ToyModel  # noqa: E402
+class Seen(Pace):
+    """Notes what is read, and ends two batches after the alarm."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def before_train_iter(self, runner, batch_idx, data_batch=None):
+        self.seen += data_batch['number'].tolist()
+        if self.events and self.seen[-1][1] == 2:
+            runner.train_loop.stop_training = True
 
 
-class NumberFree(ToyModel):  # noqa: F811
-    def forward(self, inputs, targets, number=None, mode='tensor'):
-        outputs = super().forward(inputs, targets, mode)
-        return list(outputs) if mode == 'predict' else outputs
-
-
-def test_fewer_workers_at_once(tmp_path):
-    pace, seen = Pace(), []
-
-    class Reading(Leaky):
-        def __getitem__(self, index):
-            sample = super().__getitem__(index)
-            info = get_worker_info()
-            sample['number'] = torch.tensor([index, info.num_workers])
-            return sample
-
-    class Order(Hook):
-        def before_train_iter(self, runner, batch_idx, data_batch=None):
-            seen.append(data_batch['number'].tolist())
-
-    pace.hook = Order()
-    runner = toy_like_run(
+@pytest.mark.parametrize(
+    ('loop', 'told'),
+    [
+        (iter_loop(10**4), 'read by new workers from here on: 2 workers x 1'),
+        (epoch_loop(10**3), 'from the next pass over the data on: 2 workers'),
+    ],
+    ids=['at once', 'at the next epoch'],
+)
+def test_fewer_workers(tmp_path, loop, told):
+    pace = Seen()
+    runner = run(
         tmp_path,
         pace,
-        [Order()],
-        Reading(MIB),
+        Numbered(4 * MIB),
         4,
-        iter_loop(120),
-        dict(host_limit='3GiB', action='lower_workers'),
+        loop,
+        dict(host_limit='9GiB', action='lower_workers'),
+        model=Numberless(),
     )
     assert pace.events[0].action == 'lower_workers'
     loader = runner.train_dataloader
     assert (loader.num_workers, loader.prefetch_factor) == (2, 1)
-    assert 'read by new workers from here on: 2 workers x 1' in log_of(runner)
+    assert told in log_of(runner)
     # No sample is missing, none comes twice, and fewer read them.
-    assert [i for batch in seen for i, _ in batch] == [
-        i % 16 for i in range(240)
-    ]
-    assert (seen[0][0][1], seen[-1][0][1]) == (4, 2)
-
-
-def toy_like_run(tmp_path, pace, hooks, data, workers, loop, guard):
-    return run(
-        tmp_path,
-        pace,
-        data,
-        workers,
-        loop,
-        guard,
-        model=NumberFree(),
-        custom_hooks=[
-            pace,
-            dict(type='mmstable.MemoryGuardHook', interval=0.04, **guard),
-            *hooks,
-        ],
-    )
-
-
-def test_fewer_workers_at_the_next_epoch(tmp_path):
-    pace = Pace()
-    runner = run(
-        tmp_path,
-        pace,
-        Leaky(MIB, length=80),
-        4,
-        epoch_loop(4),
-        dict(host_limit='1GiB', action='lower_workers'),
-    )
-    assert 'lower_workers' in {one.action for one in pace.events}
-    loader = runner.train_dataloader
-    assert loader.num_workers < 4
-    assert 'from the next pass over the data on: 2 workers' in log_of(runner)
-    assert runner.iter == 160
+    numbers, workers = zip(*pace.seen)
+    assert numbers == tuple(n % 16 for n in range(len(numbers)))
+    assert (workers[0], workers[-1]) == (4, 2)
 
 
 def test_without_a_hook_that_saves(tmp_path):
@@ -423,7 +395,7 @@ def test_without_a_hook_that_saves(tmp_path):
         loop=iter_loop(20),
         custom_hooks=[
             pace,
-            dict(type='mmstable.MemoryGuardHook', interval=0.04, **guard),
+            dict(type='mmstable.MemoryGuardHook', interval=0.005, **guard),
         ],
     )
     assert 'nothing is saved without EmergencyCheckpointHook' in log_of(runner)
@@ -440,18 +412,18 @@ def test_a_reading_that_fails_is_told_and_nothing_else(tmp_path, monkeypatch):
 
 
 def test_the_figures_of_a_device(tmp_path, monkeypatch):
-    retries = iter([0, 0, 1, 1, 2, 2, 3, 3])
+    retries = iter([0, 1, 1, 2, 3, 3])
 
     def read(device):
         return DeviceReading(GIB, 2 * GIB, 3 * GIB, next(retries, 4))
 
     monkeypatch.setattr(module, 'read_device', read)
-    runner = run(tmp_path, Pace(), loop=iter_loop(60))
+    runner = run(tmp_path, Pace(), loop=iter_loop(8))
     log = log_of(runner)
     assert '(1 time): 1.0 GiB in tensors, 3.0 GiB reserved' in log
     assert '(2 times)' not in log
     assert '(3 times)' in log
-    text = next(Path(runner.log_dir).glob('vis_data/*.json')).read_text()
+    text = next(Path(runner.log_dir).glob('vis_data/scalars.json')).read_text()
     assert '"train/stable/memory/device_reserved_mib": 3072.0' in text
     assert '"train/stable/memory/host_mib"' in text
 
@@ -468,13 +440,13 @@ class Ops(TorchDispatchMode):
 
 def operations(tmp_path, hooks):
     with Ops() as seen:
-        toy_runner(tmp_path, max_iters=8, hooks=[Pace(0.05), *hooks]).train()
+        toy_runner(tmp_path, max_iters=8, hooks=hooks).train()
     return seen.names
 
 
 def test_no_operation_is_dispatched(tmp_path):
-    guard = dict(type='mmstable.MemoryGuardHook', interval=0.04)
-    assert operations(tmp_path / 'a', [guard]) == operations(
+    guard = dict(type='mmstable.MemoryGuardHook', interval=0.005)
+    assert operations(tmp_path / 'a', [guard, Pace()]) == operations(
         tmp_path / 'b', []
     )
 
@@ -482,10 +454,5 @@ def test_no_operation_is_dispatched(tmp_path):
 def test_the_thread_ends_with_the_run(tmp_path):
     import threading
 
-    run(tmp_path, Pace(0), loop=iter_loop(3))
+    run(tmp_path, Pace(), loop=iter_loop(3))
     assert not [t for t in threading.enumerate() if 'memory' in t.name]
-
-
-def test_the_saving_hook_is_the_one_that_is_asked():
-    # The request goes to EmergencyCheckpointHook, which asks this one.
-    assert hasattr(SafeCheckpointHook, 'save_emergency')

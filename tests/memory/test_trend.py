@@ -10,8 +10,8 @@ import pytest
 from mmstable.memory.host_limit import Room
 from mmstable.memory.leaks import FILES, HOST, SHARED, LeakDetector
 from mmstable.memory.process_tree import Reading
-from mmstable.memory.sizes import format_seconds, format_size, parse_size
 from mmstable.memory.trend import Point, Trend
+from mmstable.memory.units import format_seconds, format_size, parse_size
 
 MIB, GIB = 1 << 20, 1 << 30
 
@@ -191,7 +191,7 @@ def test_critical_is_told_once_and_in_time():
     critical = []
     for number in range(614):
         for one in detector.add(10 * number, leak_of_workers(number)):
-            if detector.becomes_critical(one, 30.0):
+            if detector.becomes_critical(one):
                 critical.append(one.left)
     # 1 % of the limit, which is more than two readings.
     assert len(critical) == 1
@@ -204,7 +204,7 @@ def test_fast_growth_is_critical_earlier():
         room = Room(64 * GIB, (60 - 2 * number) * GIB, 'cgroup')
         one = reading(number, workers=(1 + 2 * number) * GIB, room=room)
         for forecast in detector.add(number, one):
-            if detector.becomes_critical(forecast, 30.0):
+            if detector.becomes_critical(forecast):
                 found.append(forecast.left)
     assert found == [4 * GIB]
 

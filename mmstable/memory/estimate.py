@@ -1,0 +1,249 @@
+"""What a model, its optimizer and its batches take, before any training."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from mmstable.memory.batches import batch_of, bytes_of
+from mmstable.memory.fitting import Line, largest_batch
+from mmstable.memory.presets import PRESETS, Preset
+from mmstable.memory.tensor_bytes import (
+    Peak,
+    StepMeter,
+    make_fake,
+    recomputing,
+)
+
+# Batches that are small enough to be run for real. One sample is too few
+# for BatchNorm.
+_REAL_SIZES = (2, 4)
+
+
+@dataclass(frozen=True)
+class Setup:
+    """How a model is trained, as far as memory is concerned.
+
+    Args:
+        dtype (torch.dtype, optional): What autocast casts to; None for none.
+        accumulation (int): Batches that make one step. Defaults to 1.
+        recomputed (tuple[str]): Patterns of the modules that keep no
+            activations. Defaults to ().
+    """
+
+    dtype: torch.dtype | None
+    accumulation: int = 1
+    recomputed: tuple[str, ...] = ()
+
+    def with_preset(self, preset: Preset) -> Setup:
+        """The same with a preset on top."""
+        dtype = self.dtype
+        if preset.dtype is not None:
+            dtype = getattr(torch, preset.dtype)
+        recomputed = ('backbone',) if preset.recomputes else self.recomputed
+        return replace(
+            self,
+            dtype=dtype,
+            accumulation=max(self.accumulation, preset.accumulation),
+            recomputed=recomputed,
+        )
+
+
+@dataclass(frozen=True)
+class Data:
+    """Samples of a dataset, and how they become a batch.
+
+    Args:
+        samples (Sequence): Some samples.
+        collate (Callable): Makes a batch of a list of them.
+        batch_size (int): How many are in a batch.
+        workers (int): Processes that read them. Defaults to 0.
+        prefetch (int): Batches that each of those reads ahead. Defaults to
+            0.
+    """
+
+    samples: Sequence[Any]
+    collate: Callable[[list[Any]], Any]
+    batch_size: int
+    workers: int = 0
+    prefetch: int = 0
+
+    def batch(self, size: int) -> Any:
+        """A batch of a size."""
+        return batch_of(self.samples, size, self.collate)
+
+    @property
+    def host_bytes(self) -> int:
+        """What batches that are read ahead take in the memory of the host."""
+        batches = max(1, self.workers * self.prefetch)
+        return batches * bytes_of(self.batch(self.batch_size))
+
+
+@dataclass(frozen=True)
+class Phase:
+    """What one kind of step takes.
+
+    Args:
+        batch_size (int): The size of the batch.
+        peak (Peak): What it takes.
+        line (Line): The same for batches of all sizes.
+        why_real (str): Why it was measured with real tensors, on small
+            batches, and extrapolated; '' if it was not.
+        largest (int, optional): The largest batch that fits, if there is a
+            limit. Defaults to None.
+    """
+
+    batch_size: int
+    peak: Peak
+    line: Line
+    why_real: str = ''
+    largest: int | None = None
+
+
+class Estimator:
+    """Measures a model that can be built any number of times.
+
+    Args:
+        build (Callable): Gives a new model.
+        build_optimizer (Callable): Gives an optimizer for a model.
+        limit (int, optional): Memory of the device, in bytes. Defaults to
+            None.
+    """
+
+    def __init__(
+        self,
+        build: Callable[[], nn.Module],
+        build_optimizer: Callable[[nn.Module], Optimizer],
+        limit: int | None = None,
+    ) -> None:
+        self._build, self._build_optimizer = build, build_optimizer
+        self._limit = limit
+
+    def training(self, data: Data, setup: Setup) -> Phase:
+        """What training takes."""
+        accumulates = setup.accumulation > 1
+
+        def measure(meter: StepMeter, size: int) -> Peak:
+            return meter.training(data.batch(size), accumulates)
+
+        return self._phase(data, setup, measure, trains=True)
+
+    def validation(self, data: Data, setup: Setup) -> Phase:
+        """What validation takes."""
+
+        def measure(meter: StepMeter, size: int) -> Peak:
+            return meter.prediction(data.batch(size))
+
+        return self._phase(data, setup, measure, trains=False)
+
+    def presets(self, data: Data, setup: Setup) -> dict[str, Phase]:
+        """What training takes with each of the presets.
+
+        A step sees as many samples as before: where a preset accumulates,
+        its batch is smaller.
+        """
+        found = {}
+        for preset in PRESETS:
+            size = max(1, data.batch_size // preset.accumulation)
+            smaller = replace(data, batch_size=size)
+            found[preset.name] = self.training(
+                smaller, setup.with_preset(preset)
+            )
+        return found
+
+    def _phase(
+        self,
+        data: Data,
+        setup: Setup,
+        measure: Callable[[StepMeter, int], Peak],
+        trains: bool,
+    ) -> Phase:
+        try:
+            return self._fake_phase(data.batch_size, setup, measure, trains)
+        except Exception as error:
+            # Whatever a model does that needs values: try it with values.
+            reason = f'{type(error).__name__}: {error}'.splitlines()[0]
+            phase = self._real_phase(data.batch_size, setup, measure, trains)
+            return replace(phase, why_real=reason[:200])
+
+    def _fake_phase(
+        self,
+        size: int,
+        setup: Setup,
+        measure: Callable[[StepMeter, int], Peak],
+        trains: bool,
+    ) -> Phase:
+        model = self._build()
+        mode = make_fake(model)
+        with mode:
+            optimizer = self._build_optimizer(model) if trains else None
+        meter = StepMeter(model, optimizer, mode, setup.dtype)
+        with self._recomputing(model, setup):
+            peak = measure(meter, size)
+            twice = measure(meter, 2 * size)
+            line = Line.through((size, peak.total), (2 * size, twice.total))
+            largest = None
+            if self._limit is not None:
+                largest = largest_batch(
+                    line, self._limit, lambda n: measure(meter, n).total
+                )
+        return Phase(size, peak, line, largest=largest)
+
+    def _real_phase(
+        self,
+        size: int,
+        setup: Setup,
+        measure: Callable[[StepMeter, int], Peak],
+        trains: bool,
+    ) -> Phase:
+        model = self._build()
+        optimizer = self._build_optimizer(model) if trains else None
+        meter = StepMeter(model, optimizer, None, setup.dtype)
+        small, large = _REAL_SIZES
+        with self._recomputing(model, setup):
+            low, high = measure(meter, small), measure(meter, large)
+        line = Line.through((small, low.total), (large, high.total))
+        largest = None
+        if self._limit is not None:
+            largest = line.fitting(self._limit)
+        peak = low._replace(
+            batch=low.batch * size // small, total=round(line.at(size))
+        )
+        return Phase(size, peak, line, largest=largest)
+
+    @staticmethod
+    def _recomputing(model: nn.Module, setup: Setup) -> Any:
+        modules = blocks_of(model, setup.recomputed)
+        return recomputing(modules) if modules else nullcontext()
+
+
+def blocks_of(model: nn.Module, patterns: Sequence[str]) -> list[nn.Module]:
+    """The blocks of the modules that patterns name.
+
+    Args:
+        model (nn.Module): The model.
+        patterns (Sequence[str]): Names, or regular expressions for whole
+            names.
+    """
+    found: list[nn.Module] = []
+    for name, module in model.named_modules():
+        if any(re.fullmatch(one, name) for one in patterns):
+            found += _blocks(module) or [module]
+    return found
+
+
+def _blocks(module: nn.Module) -> list[nn.Module]:
+    found: list[nn.Module] = []
+    for child in module.children():
+        if isinstance(child, (nn.Sequential, nn.ModuleList, nn.ModuleDict)):
+            found += _blocks(child)
+        elif any(True for _ in child.children()):
+            found.append(child)
+    return found
