@@ -13,7 +13,13 @@ from pathlib import Path
 
 _PACKAGE = Path(__file__).resolve().parent
 _SCRIPTS = ('mmstable', 'mmstable.exe')
-_TOOLS = ('train.py', 'upgrade_config.py', 'check_data.py', 'replay.py')
+_TOOLS = (
+    'train.py',
+    'upgrade_config.py',
+    'check_data.py',
+    'estimate.py',
+    'replay.py',
+)
 # In a checkout, and in a wheel.
 _TOOL_FOLDERS = (_PACKAGE.parent / 'tools', _PACKAGE / '.mim' / 'tools')
 

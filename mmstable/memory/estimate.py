@@ -22,9 +22,9 @@ from mmstable.memory.tensor_bytes import (
     recomputing,
 )
 
-# Batches that are small enough to be run for real. One sample is too few
-# for BatchNorm.
-_REAL_SIZES = (2, 4)
+# Batches that are small enough to be run for real.
+_REAL_SIZES = (4, 8)
+_Measure = Callable[[StepMeter, int, bool], Peak]
 
 
 @dataclass(frozen=True)
@@ -128,9 +128,8 @@ class Estimator:
 
     def training(self, data: Data, setup: Setup) -> Phase:
         """What training takes."""
-        accumulates = setup.accumulation > 1
 
-        def measure(meter: StepMeter, size: int) -> Peak:
+        def measure(meter: StepMeter, size: int, accumulates: bool) -> Peak:
             return meter.training(data.batch(size), accumulates)
 
         return self._phase(data, setup, measure, trains=True)
@@ -138,7 +137,7 @@ class Estimator:
     def validation(self, data: Data, setup: Setup) -> Phase:
         """What validation takes."""
 
-        def measure(meter: StepMeter, size: int) -> Peak:
+        def measure(meter: StepMeter, size: int, _: bool) -> Peak:
             return meter.prediction(data.batch(size))
 
         return self._phase(data, setup, measure, trains=False)
@@ -162,7 +161,7 @@ class Estimator:
         self,
         data: Data,
         setup: Setup,
-        measure: Callable[[StepMeter, int], Peak],
+        measure: _Measure,
         trains: bool,
     ) -> Phase:
         try:
@@ -177,7 +176,7 @@ class Estimator:
         self,
         size: int,
         setup: Setup,
-        measure: Callable[[StepMeter, int], Peak],
+        measure: _Measure,
         trains: bool,
     ) -> Phase:
         model = self._build()
@@ -185,14 +184,15 @@ class Estimator:
         with mode:
             optimizer = self._build_optimizer(model) if trains else None
         meter = StepMeter(model, optimizer, mode, setup.dtype)
+        waits = setup.accumulation > 1
         with self._recomputing(model, setup):
-            peak = measure(meter, size)
-            twice = measure(meter, 2 * size)
+            peak = measure(meter, size, waits)
+            twice = measure(meter, 2 * size, waits)
             line = Line.through((size, peak.total), (2 * size, twice.total))
             largest = None
             if self._limit is not None:
                 largest = largest_batch(
-                    line, self._limit, lambda n: measure(meter, n).total
+                    line, self._limit, lambda n: measure(meter, n, waits).total
                 )
         return Phase(size, peak, line, largest=largest)
 
@@ -200,7 +200,7 @@ class Estimator:
         self,
         size: int,
         setup: Setup,
-        measure: Callable[[StepMeter, int], Peak],
+        measure: _Measure,
         trains: bool,
     ) -> Phase:
         model = self._build()
@@ -208,13 +208,21 @@ class Estimator:
         meter = StepMeter(model, optimizer, None, setup.dtype)
         small, large = _REAL_SIZES
         with self._recomputing(model, setup):
-            low, high = measure(meter, small), measure(meter, large)
+            # With all gradients there, activations make the peak of small
+            # batches, too.
+            low = measure(meter, small, True)
+            high = measure(meter, large, True)
+            least = measure(meter, large, setup.accumulation > 1)
         line = Line.through((small, low.total), (large, high.total))
+        if setup.accumulation == 1:
+            line = line._replace(fixed=line.fixed - low.gradients)
         largest = None
         if self._limit is not None:
-            largest = line.fitting(self._limit)
+            fits = least.total <= self._limit
+            largest = line.fitting(self._limit) if fits else 0
         peak = low._replace(
-            batch=low.batch * size // small, total=round(line.at(size))
+            batch=low.batch * size // small,
+            total=max(round(line.at(size)), least.total),
         )
         return Phase(size, peak, line, largest=largest)
 

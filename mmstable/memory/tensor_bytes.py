@@ -21,7 +21,7 @@ try:
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.distributed._tools.mem_tracker import MemTracker
 except ImportError:
-    MemTracker = None
+    MemTracker = None  # type: ignore
 
 
 class Peak(NamedTuple):
@@ -137,10 +137,11 @@ class StepMeter:
             optimizer.zero_grad(set_to_none=True)
 
         with self._in_mode():
-            if not optimizer.state or accumulates:
+            if not optimizer.state:
                 step()
-                if not accumulates:
-                    update()
+                update()
+            if accumulates:
+                step()
             return self._track(data, step, update)
 
     def prediction(self, batch: Any) -> Peak:
@@ -171,7 +172,11 @@ class StepMeter:
         tracker = MemTracker()
         given = list(tensors_in(data))
         held = [one for one in (self._optimizer,) if one is not None]
-        tracker.track_external(self._model, *held, *given)
+        tracker.track_external(self._model, *held)
+        tracker.track_external(*(p.grad for p in self._model.parameters()))
+        if self._mode is None:
+            # What stands for them in a fake mode is seen where it is used.
+            tracker.track_external(*given)
         with tracker:
             for action in actions:
                 action()

@@ -40,9 +40,9 @@ MESSAGES = {
         zh_cn='每步累积 {counts} 批，每个 rank 共 {samples} 个样本。',
     ),
     'estimate.real': Message(
-        en='{phase}: measured on real batches of 2 and 4 and extrapolated, '
+        en='{phase}: measured on real batches of 4 and 8 and extrapolated, '
         'because the model needs values: {reason}',
-        zh_cn='{phase}：用 2 和 4 个样本的真实批测量后外推，因为模型需要张量的'
+        zh_cn='{phase}：用 4 和 8 个样本的真实批测量后外推，因为模型需要张量的'
         '取值：{reason}',
     ),
     'estimate.larger_validation': Message(
