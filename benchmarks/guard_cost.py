@@ -37,6 +37,8 @@ from mmstable import SafeOptimWrapper
 from mmstable.checkpoint.audit import find_poison
 from mmstable.cli.config_file import load_config
 from mmstable.optim.buffer_protection import BufferProtection
+from mmstable.run_state.data_position import DataPosition
+from mmstable.run_state.rng import capture_rng
 from mmstable.run_state.run_state import RunState
 
 STOCK_HOOKS = dict(
@@ -69,7 +71,13 @@ def quick_start(folder: str, name: str, is_safe: bool, dtype: str) -> Runner:
         cfg.train_cfg.type = 'IterBasedTrainLoop'
     elif dtype == 'fp32':
         cfg.optim_wrapper = dict(type='mmstable.SafeOptimWrapper', **settings)
-    return start(cfg, folder, name)
+    runner = start(cfg, folder, name)
+    if is_safe:
+        # As almost always, not between two passes over the data, where the
+        # loader's own generators are read, too.
+        runner.train_loop._position = DataPosition(epoch=0, index=1)
+        runner.train_loop._pass_rng = capture_rng()
+    return runner
 
 
 def race_runs(rounds: int, dtype: str) -> tuple[Race, float]:

@@ -34,6 +34,12 @@ class ConfigError(MMStableError):
     exit_code = 2
 
 
+class CheckFailed(MMStableError):
+    """``mmstable train --check`` has found errors in the config."""
+
+    exit_code = 9
+
+
 class CheckpointError(MMStableError):
     """A checkpoint is missing, damaged or not to be trusted."""
 
@@ -86,6 +92,12 @@ class TrainingDiverged(MMStableError):
     def __init__(self, text: str, file: str) -> None:
         super().__init__(text)
         self.file = file
+
+
+class TrainingOutOfMemory(MMStableError):
+    """Batches do not fit in memory, whatever is tried."""
+
+    exit_code = 8
 
 
 class InjectedError(MMStableError, RuntimeError):

@@ -16,6 +16,7 @@ _SCRIPTS = ('mmstable', 'mmstable.exe')
 _TOOLS = (
     'train.py',
     'upgrade_config.py',
+    'check.py',
     'check_data.py',
     'estimate.py',
     'replay.py',

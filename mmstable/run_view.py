@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,20 @@ def wrappers(runner: Runner) -> dict[str, Any]:
 def has_many_wrappers(runner: Runner) -> bool:
     """Whether the config names its wrappers, as for a GAN."""
     return isinstance(runner.optim_wrapper, OptimWrapperDict)
+
+
+# Backward passes that a wrapper has counted.
+inner_count = attrgetter('_inner_count')
+
+
+def leave_out_iteration(wrapper: Any) -> None:
+    """Count an iteration without gradients, for a wrapper of mmengine's."""
+    wrapper._inner_count += 1
+    if wrapper.should_update():
+        params = (p for group in wrapper.param_groups for p in group['params'])
+        if any(param.grad is not None for param in params):
+            wrapper.step()
+        wrapper.zero_grad()
 
 
 def accumulative_counts(wrapper: Any) -> int:

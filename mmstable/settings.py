@@ -14,6 +14,8 @@ import warnings
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, NoReturn
 
+from mmstable.messages import LANGUAGES, say
+
 
 def is_number(value: Any) -> bool:
     """Whether a value is a finite number, and not a bool."""
@@ -23,7 +25,7 @@ def is_number(value: Any) -> bool:
 def integer(owner: str, name: str, value: Any, at_least: int = 1) -> int:
     """Check an int of at least so much; 1e4 is one, too."""
     if not _is_whole(value, at_least):
-        rule = f'an int of at least {at_least}'
+        rule = say('rule.int', least=at_least)
         refuse(owner, name, rule, value, _is_numeric(value))
     return int(value)
 
@@ -34,7 +36,7 @@ def integers(
     """Check an int, or a list of at least one."""
     listed = list(value) if isinstance(value, (list, tuple)) else [value]
     if not listed or not all(_is_whole(one, at_least) for one in listed):
-        rule = f'an int of at least {at_least} or a list of these'
+        rule = say('rule.ints', least=at_least)
         refuse(owner, name, rule, value)
     return [int(one) for one in listed]
 
@@ -53,37 +55,43 @@ def number(
         at_least <= value <= at_most and above < value < below
     ):
         return float(value)
-    bounds = {
-        'of at least': at_least,
-        'above': above,
-        'at most': at_most,
-        'below': below,
-    }
-    given = [f'{k} {v:g}' for k, v in bounds.items() if math.isfinite(v)]
-    rule = ' '.join(['a finite number', ' and '.join(given)]).strip()
+    bounds = dict(at_least=at_least, above=above, at_most=at_most, below=below)
+    given = [
+        say(f'bound.{kind}', bound=bound)
+        for kind, bound in bounds.items()
+        if math.isfinite(bound)
+    ]
+    rule = say('rule.number')
+    if given:
+        rule = say('rule.number_within', bounds=given)
     refuse(owner, name, rule, value, _is_numeric(value))
 
 
 def flag(owner: str, name: str, value: Any) -> bool:
     """Check a bool."""
     if not isinstance(value, bool):
-        refuse(owner, name, 'a bool', value, right_type=False)
+        refuse(owner, name, say('rule.bool'), value, right_type=False)
     return value
 
 
 def one_of(owner: str, name: str, value: Any, known: Collection[str]) -> str:
     """Check one of several words."""
     if not isinstance(value, str) or value not in known:
-        rule = f'one of {", ".join(known)}'
+        rule = say('rule.one_of', known=list(known))
         hint = did_you_mean(value, known)
         refuse(owner, name, rule, value, hint=hint)
     return value
 
 
+def language(owner: str, value: Any) -> str | None:
+    """Check the argument ``lang`` of a hook; None leaves it to others."""
+    return None if value is None else one_of(owner, 'lang', value, LANGUAGES)
+
+
 def text(owner: str, name: str, value: Any) -> str:
     """Check a str that is not empty."""
     if not isinstance(value, str) or not value:
-        refuse(owner, name, 'a str that is not empty', value, right_type=False)
+        refuse(owner, name, say('rule.text'), value, right_type=False)
     return value
 
 
@@ -93,7 +101,7 @@ def names(owner: str, name: str, value: Any) -> tuple[str, ...]:
     if not isinstance(listed, (list, tuple)) or not all(
         isinstance(one, str) and one for one in listed
     ):
-        rule = 'a name or a list of names'
+        rule = say('rule.names')
         refuse(owner, name, rule, value, right_type=False)
     return tuple(listed)
 
@@ -101,19 +109,19 @@ def names(owner: str, name: str, value: Any) -> tuple[str, ...]:
 def pattern(owner: str, name: str, value: Any) -> re.Pattern[str]:
     """Check a name or a regular expression."""
     if not isinstance(value, str) or not value:
-        rule = 'a name or a regular expression'
+        rule = say('rule.pattern')
         refuse(owner, name, rule, value, right_type=False)
     try:
         return re.compile(value)
     except re.error as error:
-        rule = f'a regular expression ({error})'
+        rule = say('rule.regex', error=error)
         refuse(owner, name, rule, value)
 
 
 def mapping(owner: str, name: str, value: Any) -> dict[str, Any]:
     """Check a dict; None is an empty one."""
     if value is not None and not isinstance(value, Mapping):
-        refuse(owner, name, 'a dict', value, right_type=False)
+        refuse(owner, name, say('rule.dict'), value, right_type=False)
     return dict(value or {})
 
 
@@ -132,11 +140,13 @@ def known_settings(
     """Refuse settings that there are not."""
     for name in given:
         if name not in known:
-            listed = ', '.join(known) or 'none'
-            raise ValueError(
-                f'{_prefix(owner)}no setting `{name}`; there are {listed}.'
-                f'{did_you_mean(name, known)}'
+            text = say(
+                'setting.unknown',
+                name=name,
+                known=list(known) or say('setting.none'),
+                hint=did_you_mean(name, known),
             )
+            raise ValueError(_prefix(owner) + text)
 
 
 def renamed(owner: str, old: str, new: str, value: Any, default: Any) -> Any:
@@ -153,7 +163,7 @@ def renamed(owner: str, old: str, new: str, value: Any, default: Any) -> Any:
         return default
     # Shown to users by default, unlike a DeprecationWarning.
     warnings.warn(
-        f'{owner}: `{old}` is called `{new}` now; please rename it.',
+        say('setting.renamed', owner=owner, old=old, new=new),
         FutureWarning,
         stacklevel=3,
     )
@@ -179,7 +189,7 @@ def refuse(
         hint (str): What to add. Defaults to ''.
     """
     error = ValueError if right_type else TypeError
-    text = f'`{name}` must be {rule}, got {value!r}.{hint}'
+    text = say('setting.refused', name=name, rule=rule, value=value, hint=hint)
     raise error(_prefix(owner) + text)
 
 
@@ -191,15 +201,17 @@ def nearest(word: str, known: Iterable[str], cutoff: float = 0.6) -> list[str]:
 def did_you_mean(word: Any, known: Iterable[str]) -> str:
     """A sentence with the nearest words, or nothing at all."""
     near = nearest(word, known) if isinstance(word, str) else []
-    return f' Did you mean {" or ".join(near)}?' if near else ''
+    return say('cli.did_you_mean', words=near) if near else ''
 
 
 def no_match(name: str, text: str, known: Collection[str]) -> str:
     """What to say of a name, or a pattern, that fits none of many names."""
-    some = list(known)[:5]
-    listed = ', '.join(some) + ', ...' * (len(known) > len(some))
-    hint = did_you_mean(text, known) or f' There is {listed or "nothing"}.'
-    return f'`{name}` {text!r} matches nothing.{hint}'
+    listed = list(known)[:5]
+    if len(known) > len(listed):
+        listed.append('...')
+    names = listed or say('setting.nothing')
+    hint = did_you_mean(text, known) or say('setting.there_is', names=names)
+    return say('setting.no_match', name=name, text=text, hint=hint)
 
 
 def _is_numeric(value: Any) -> bool:

@@ -32,6 +32,7 @@ FOREIGN = {
     '_create_work_from_future',
     '_current_autograd_node',
     '_distributed_c10d',
+    '_dump_snapshot',
     '_current_graph_task_id',
     '_empty_affine_quantized',
     '_empty_per_channel_affine_quantized',

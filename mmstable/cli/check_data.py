@@ -7,7 +7,6 @@ import json
 import os
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -177,10 +176,7 @@ def _write_json(path: Path, split: str, summary: Summary) -> None:
         'split': split,
         'total': summary.total,
         'looked_at': len(summary.reports),
-        'findings': [
-            {**asdict(one), 'severity': one.severity.value}
-            for one in summary.findings()
-        ],
+        'findings': [one.as_dict() for one in summary.findings()],
         'samples': [
             {
                 'index': one.index,

@@ -23,7 +23,7 @@ class Command(NamedTuple):
 
     Args:
         name (str): What the user types.
-        help (str): What it does, in one line.
+        help (Callable): Says what it does, in one line.
         add_arguments (Callable): Fills its parser.
         run (Callable): Does it, and returns the exit code.
         reads_config (bool): Whether it reads a config. Then the classes of
@@ -32,7 +32,7 @@ class Command(NamedTuple):
     """
 
     name: str
-    help: str
+    help: Callable[[], str]
     add_arguments: Callable[[argparse.ArgumentParser], None]
     run: Callable[[argparse.Namespace], int]
     reads_config: bool = True

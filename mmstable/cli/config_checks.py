@@ -1,46 +1,56 @@
-"""Refuse a config that cannot work, before anything is built from it.
+"""Look a config through before anything is built from it.
 
-mmengine would refuse it, too, but after it has printed the whole config, and
-with a traceback.
+mmengine would refuse some of it, too, but after it has printed the whole
+config, and with a traceback.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
-import re
-from collections.abc import Iterator
-from typing import Any
+import sys
+from collections.abc import Callable
 
 from mmengine.config import Config
 
-from mmstable.cli.config_edits import OWN_HOOKS
-from mmstable.cli.suggest import did_you_mean
-from mmstable.errors import UsageError
-from mmstable.loops.batch_checks import check_batch_size, check_counts
+from mmstable.cli.base_files import plain_settings
+from mmstable.cli.check_text import as_short_text, as_text
+from mmstable.distributed.launchers import rank_of, ranks_of
+from mmstable.errors import CheckFailed, UsageError
+from mmstable.finding import Severity
 from mmstable.messages import say as message
-
-_LOADERS = ('train_dataloader', 'val_dataloader', 'test_dataloader')
-# Everything below them that looks like a number is meant to be one.
-_NUMERIC = (
-    'optim_wrapper',
-    'param_scheduler',
-    'train_cfg',
-    'val_cfg',
-    'test_cfg',
-    'randomness',
-    *_LOADERS,
-)
-# Except for what the user's own classes get.
-_FOREIGN = ('dataset', 'collate_fn', 'sampler', 'batch_sampler')
-_NUMBER = re.compile(r'[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?', re.I)
+from mmstable.preflight.check_config import check_config, impossible
+from mmstable.preflight.config_source import ConfigSource
+from mmstable.preflight.config_view import ConfigView
+from mmstable.preflight.machine import Machine
+from mmstable.preflight.rule import RULES
 
 
-def check_config(cfg: Config) -> None:
-    """Raise for what is wrong whatever loop and wrapper are used."""
-    _refuse_text_for_numbers(cfg)
-    _refuse_hooks_without_type(cfg)
-    _refuse_incomplete_loops(cfg)
-    _refuse_impossible_batches(cfg)
+def check_start(
+    cfg: Config, args: argparse.Namespace, say: Callable[[str], None]
+) -> None:
+    """Raise for what cannot work, and tell what may go wrong.
+
+    Args:
+        cfg (Config): The config as it will be trained.
+        args (argparse.Namespace): The options of ``mmstable train``.
+        say (Callable): Prints a line for the user.
+    """
+    view = ConfigView(
+        plain_settings(cfg),
+        Machine.here(),
+        ranks=ranks_of(args.launcher),
+        file=args.config,
+    )
+    for one in impossible(view):
+        raise UsageError(one.what)
+    try:
+        if args.check:
+            _check_all(view, args)
+        elif rank_of(args.launcher) == 0:
+            _tell_worst(view, args.config, say)
+    except (TypeError, ValueError) as error:
+        raise UsageError(str(error)) from error
 
 
 def check_work_dir(path: str) -> None:
@@ -56,73 +66,25 @@ def check_work_dir(path: str) -> None:
     raise UsageError(message('mistake.work_dir', path=path, error=reason))
 
 
-def _refuse_text_for_numbers(cfg: Config) -> None:
-    is_yaml = str(cfg.filename).endswith(('.yaml', '.yml'))
-    for section in _NUMERIC:
-        for path, value in _values(section, cfg.get(section)):
-            if isinstance(value, str) and _NUMBER.fullmatch(value):
-                has_exponent = is_yaml and 'e' in value.lower()
-                note = message('mistake.yaml_exponent') if has_exponent else ''
-                raise UsageError(
-                    message(
-                        'mistake.text_for_number',
-                        path=path,
-                        text=value,
-                        note=note,
-                    )
-                )
+def _check_all(view: ConfigView, args: argparse.Namespace) -> None:
+    """What ``mmstable check`` does; every rank does it, one tells."""
+    options = [word.partition('=')[0] for word in args.cfg_options or []]
+    findings = check_config(view, ConfigSource(args.config, tuple(options)))
+    if rank_of(args.launcher) == 0:
+        for line in as_text(args.config, findings):
+            print(line, file=sys.stderr)
+    errors = [one for one in findings if one.severity is Severity.ERROR]
+    if errors:
+        raise CheckFailed(message('check_text.refused', errors=len(errors)))
 
 
-def _values(path: str, node: Any) -> Iterator[tuple[str, Any]]:
-    pairs: Any = ()
-    if isinstance(node, dict):
-        pairs = [(k, v) for k, v in node.items() if k not in _FOREIGN]
-    elif isinstance(node, (list, tuple)):
-        pairs = enumerate(node)
-    for name, value in pairs:
-        yield f'{path}.{name}', value
-        yield from _values(f'{path}.{name}', value)
-
-
-def _refuse_hooks_without_type(cfg: Config) -> None:
-    hooks = cfg.get('default_hooks') or {}
-    for name, hook in hooks.items():
-        if isinstance(hook, dict) and 'type' not in hook:
-            known = {*OWN_HOOKS, *hooks} - {name}
-            raise UsageError(
-                message(
-                    'mistake.no_type',
-                    path=f'default_hooks.{name}',
-                    hint=did_you_mean(name, sorted(known)),
-                )
-            )
-
-
-def _refuse_incomplete_loops(cfg: Config) -> None:
-    for kind, last in (
-        ('train', 'optim_wrapper'),
-        ('val', 'val_evaluator'),
-        ('test', 'test_evaluator'),
-    ):
-        names = [f'{kind}_cfg', f'{kind}_dataloader', last]
-        missing = [name for name in names if cfg.get(name) is None]
-        if missing and len(missing) < len(names):
-            given = [name for name in names if name not in missing]
-            raise UsageError(
-                message('mistake.incomplete', given=given, missing=missing)
-            )
-
-
-def _refuse_impossible_batches(cfg: Config) -> None:
-    for setting in _LOADERS:
-        check_batch_size(cfg.get(setting), setting)
-    iterations = (cfg.get('train_cfg') or {}).get('max_iters')
-    wrappers = {'optim_wrapper': cfg.get('optim_wrapper')}
-    wrappers.update(
-        (f'optim_wrapper.{name}', value)
-        for name, value in (wrappers['optim_wrapper'] or {}).items()
-    )
-    for setting, wrapper in wrappers.items():
-        if isinstance(wrapper, dict) and isinstance(iterations, int):
-            counts = wrapper.get('accumulative_counts')
-            check_counts(setting, counts, iterations)
+def _tell_worst(
+    view: ConfigView, path: str, say: Callable[[str], None]
+) -> None:
+    findings = [
+        one
+        for one in check_config(view)
+        if one.id in RULES and RULES[one.id].at_start
+    ]
+    for line in as_short_text(path, findings):
+        say(line)

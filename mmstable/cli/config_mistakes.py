@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 import traceback
+from types import FrameType
 from typing import Any
 
 from mmengine import registry as root
@@ -15,6 +16,8 @@ from mmstable.messages import say as message
 
 _UNREGISTERED = re.compile(r'(\S+) is not in the (\S+)::(.+?) registry')
 _UNEXPECTED = re.compile("unexpected keyword argument '(.+?)'")
+# Their classes raise for what they are given, not for faults of their own.
+_KNOWN = ('mmengine.', 'mmstable.', 'torch.')
 _NO_TYPE = re.compile(r'must contain the key "type", but got (.*)', re.S)
 
 
@@ -34,8 +37,8 @@ def explain_mistake(error: Exception) -> str | None:
         return message('mistake.argument', error=error, hint=hint)
     if isinstance(error, (TypeError, ValueError)) and _is_ours(error):
         return message('mistake.setting', error=error)
-    if 'end should be larger than begin' in str(error):
-        return message('mistake.warmup', error=error)
+    if isinstance(error, (TypeError, ValueError)):
+        return _explain_value(error)
     return None
 
 
@@ -48,7 +51,39 @@ def _explain_key_error(text: str) -> str | None:
     if found is None:
         return None
     name, scope, kind = found.groups()
-    name = name.strip('\'"')
+    return _unregistered(kind, name.strip('\'"'), scope)
+
+
+def _explain_value(error: Exception) -> str | None:
+    """What a class of mmengine or torch does not take, if it is that."""
+    if 'end should be larger than begin' in str(error):
+        return message('mistake.warmup', error=error)
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    for frame in frames:
+        # mmengine goes on without a class that it has not found.
+        if frame.f_locals.get('optimizer_cls', '') is None:
+            name = frame.f_locals['self'].optimizer_cfg['type']
+            return _unregistered('optimizer', name, 'mmengine')
+    built = _class_that_refused(frames)
+    if built is None:
+        return None
+    return message('mistake.value', name=built.__name__, error=error)
+
+
+def _class_that_refused(frames: list[FrameType]) -> type | None:
+    """The class whose own ``__init__`` has raised, if we know that class."""
+    built = None
+    for frame in frames:
+        if frame.f_code.co_name == 'build_from_cfg':
+            built = frame.f_locals.get('obj_cls')
+        elif frame.f_code.co_name != '__init__' or not (
+            frame.f_globals.get('__name__', '').startswith(_KNOWN)
+        ):
+            built = None
+    return built if inspect.isclass(built) else None
+
+
+def _unregistered(kind: str, name: str, scope: str) -> str:
     hint = did_you_mean(name, _registered_names(kind))
     return message(
         'mistake.unregistered', kind=kind, name=name, scope=scope, hint=hint

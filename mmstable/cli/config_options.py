@@ -3,31 +3,18 @@
 from __future__ import annotations
 
 import argparse
-import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from mmengine.config import Config, ConfigDict, DictAction
-from mmengine.runner import FlexibleRunner, Runner
 
 from mmstable.cli.suggest import did_you_mean, suggest
 from mmstable.errors import UsageError
 from mmstable.legacy.config import OLD_KEYS
 from mmstable.messages import say as message
+from mmstable.preflight.rules.keys import top_level_keys
 from mmstable.settings import nearest
 
-# What a runner or a train script reads at the top of a config, besides the
-# arguments of the runner.
-_ALSO_READ = (
-    'activation_checkpointing',
-    'compile',
-    'custom_imports',
-    'efficient_conv_bn_eval',
-    'find_unused_parameters',
-    'model_wrapper_cfg',
-    'runner_type',
-    'sync_bn',
-)
 _LOOP = ('max_iters', 'max_epochs', 'val_interval', 'val_begin', 'by_epoch')
 
 
@@ -78,7 +65,7 @@ def merge_options(
 def _refuse_new(cfg: Config, key: str) -> None:
     """Refuse a new top-level name: most likely a slip of the keyboard."""
     top, _, rest = key.partition('.')
-    read = {*_arguments(Runner), *_arguments(FlexibleRunner), *_ALSO_READ}
+    read = top_level_keys()
     if top in cfg or top in read:
         return
     if rest:
@@ -88,12 +75,8 @@ def _refuse_new(cfg: Config, key: str) -> None:
         )
     # Those of mmcv are translated afterwards.
     if key not in OLD_KEYS:
-        hint = suggest(_places_for(cfg, key) or nearest(key, read | set(cfg)))
+        hint = suggest(_places_for(cfg, key) or nearest(key, {*read, *cfg}))
         raise UsageError(message('options.no_effect', key=key, hint=hint))
-
-
-def _arguments(runner: type) -> list[str]:
-    return list(inspect.signature(runner).parameters)
 
 
 def _places_for(cfg: Config, key: str) -> list[str]:

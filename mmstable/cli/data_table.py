@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from mmstable.finding import Finding
 from mmstable.messages import say
 from mmstable.messages.printable import printable
 from mmstable.preflight.check_data import Summary, where
-from mmstable.preflight.finding import Finding
 
 _MOST_NAMED = 3
 _LONGEST = 300

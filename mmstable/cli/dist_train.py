@@ -4,30 +4,52 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
-from typing import NoReturn
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
 
+from torch.distributed import run
+from torch.distributed.elastic.multiprocessing.api import SignalException
+from torch.distributed.elastic.multiprocessing.errors import (
+    ChildFailedError,
+)
+
+from mmstable.cli.command import say as say_for
 from mmstable.cli.config_file import check_config_path
+from mmstable.messages import say
 
 
-def dist_train(args: argparse.Namespace) -> NoReturn:
-    """Replace this process by torchrun, so that it gets all signals.
+def dist_train(args: argparse.Namespace) -> int:
+    """Be torchrun, and return the exit code of the rank that failed first.
+
+    torchrun itself ends with 1, whatever has happened.
 
     Args:
         args (argparse.Namespace): The options, those of ``mmstable train``
             as ``options``.
     """
     check_config_path(args.config)
-    words = torchrun_command(args)
-    os.execv(words[0], words)
+    try:
+        with _sigusr1_for_ranks():
+            run.main(torchrun_words(args))
+    except ChildFailedError as error:
+        rank, failure = error.get_first_failure()
+        code = _as_a_shell_does(failure.exitcode)
+        say_for('dist-train', say('dist.failed', rank=rank, code=code))
+        return code
+    except SignalException as stop:
+        name = signal.Signals(stop.sigval).name
+        say_for('dist-train', say('dist.stopped', signal=name))
+        return 128 + stop.sigval
+    return 0
 
 
-def torchrun_command(args: argparse.Namespace) -> list[str]:
-    """The command line that starts all processes of this machine."""
+def torchrun_words(args: argparse.Namespace) -> list[str]:
+    """The command line of torchrun, for all processes of this machine."""
     lang = [] if args.lang is None else ['--lang', args.lang]
     return [
-        # Not `torchrun` itself, which may belong to another Python.
-        *(sys.executable, '-m', 'torch.distributed.run'),
         f'--nnodes={args.nnodes}',
         f'--node_rank={args.node_rank}',
         f'--master_addr={args.master_addr}',
@@ -36,3 +58,28 @@ def torchrun_command(args: argparse.Namespace) -> list[str]:
         *('-m', 'mmstable', 'train', args.config),
         *('--launcher', 'pytorch', *lang, *args.options),
     ]
+
+
+@contextmanager
+def _sigusr1_for_ranks() -> Iterator[None]:
+    """Pass on the signal that saves; it would end torchrun."""
+    before = signal.signal(signal.SIGUSR1, _pass_on)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
+def _pass_on(number: int, frame: Any) -> None:
+    for pid in _children():
+        with suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+
+def _children() -> list[int]:
+    tasks = Path('/proc/self/task').glob('*/children')
+    return [int(pid) for task in tasks for pid in task.read_text().split()]
+
+
+def _as_a_shell_does(code: int) -> int:
+    return 128 - code if code < 0 else code

@@ -124,14 +124,13 @@ def _setup_of(cfg: Config) -> Setup:
     wrapper, dtype = cfg.optim_wrapper, None
     if 'Amp' in str(wrapper.get('type', '')):
         dtype = getattr(torch, wrapper.get('dtype') or 'float16')
-    recomputed = [
-        name
-        for hook in cfg.get('custom_hooks') or []
-        if str(hook.get('type', '')).endswith(_RECOMPUTING_HOOK)
-        for name in hook.get('modules', ())
-    ]
+    recomputed: tuple[str, ...] | None = ()
+    for hook in cfg.get('custom_hooks') or []:
+        if str(hook.get('type', '')).endswith(_RECOMPUTING_HOOK):
+            found = hook.get('modules')
+            recomputed = None if found is None else tuple(found)
     accumulation = int(wrapper.get('accumulative_counts', 1))
-    return Setup(dtype, accumulation, tuple(recomputed))
+    return Setup(dtype, accumulation, recomputed)
 
 
 def _data_of(cfg: Config, split: str, size: int | None = None) -> Data | None:

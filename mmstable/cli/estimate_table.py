@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from mmstable.memory.estimate import Data, Phase
 from mmstable.memory.presets import PRESETS
-from mmstable.memory.units import format_size
+from mmstable.memory.sizes import readable
 from mmstable.messages import say
 
 
@@ -74,12 +74,12 @@ def _parts(figures: Figures) -> object:
     sizes = [str(phase.batch_size) for phase in phases]
     table.add_row(say('estimate_part.batch_size'), *sizes)
     for part in ('weights', 'gradients', 'optimizer', 'batch', 'activations'):
-        values = [format_size(getattr(one.peak, part)) for one in phases]
+        values = [readable(getattr(one.peak, part)) for one in phases]
         table.add_row(say(f'estimate_part.{part}'), *values)
     table.add_section()
-    values = [format_size(one.peak.total) for one in phases]
+    values = [readable(one.peak.total) for one in phases]
     table.add_row(say('estimate_part.total'), *values, style='bold')
-    each = [format_size(one.line.each) for one in phases]
+    each = [readable(one.line.each) for one in phases]
     table.add_row(say('estimate_part.each'), *each)
     if figures.limit is not None:
         most = [str(one.largest) for one in phases]
@@ -112,7 +112,7 @@ def _remarks(figures: Figures) -> list[str]:
                 loader=f'{name}_dataloader',
                 workers=data.workers,
                 prefetch=data.prefetch,
-                size=format_size(data.host_bytes),
+                size=readable(data.host_bytes),
             )
         )
     return lines
@@ -148,7 +148,7 @@ def _presets(figures: Figures) -> object:
         cells = [
             preset.name,
             f'{phase.batch_size} x {counts}',
-            format_size(phase.peak.total),
+            readable(phase.peak.total),
         ]
         if figures.limit is not None:
             fits = phase.peak.total <= figures.limit
@@ -165,7 +165,7 @@ def _presets(figures: Figures) -> object:
 def _best_preset(figures: Figures) -> str:
     if figures.limit is None:
         return say('estimate.no_limit')
-    limit, validation = format_size(figures.limit), figures.validation
+    limit, validation = readable(figures.limit), figures.validation
     if not figures.exceeds_limit:
         return say('estimate.fits', limit=limit)
     if figures.training.peak.total <= figures.limit and validation:

@@ -10,7 +10,8 @@ from mmengine.config import Config
 from mmstable.cli.base_files import plain_settings
 from mmstable.cli.config_options import merge_options
 from mmstable.errors import UsageError
-from mmstable.legacy.config import OLD_KEYS, Weight, translate
+from mmstable.finding import Severity
+from mmstable.legacy.config import OLD_KEYS, translate
 from mmstable.legacy.config.keys import old_keys_of
 from mmstable.messages import say as message
 
@@ -55,13 +56,13 @@ def _translate(cfg: Config, say: Callable[[str], None]) -> Config:
     if not old_keys_of(cfg):
         return cfg
     translation = translate(plain_settings(cfg))
-    serious = translation.of_weight(Weight.SERIOUS)
+    serious = translation.of_severity(Severity.ERROR)
     if serious:
         raise UsageError(message('legacy.serious', findings=serious))
     say(message('legacy.translated'))
     for line in translation.summary():
         say(f'  {line}')
-    left = translation.of_weight(Weight.LEFT)
+    left = translation.of_severity(Severity.WARNING)
     if left:
         say(message('legacy.without'))
     for finding in left:

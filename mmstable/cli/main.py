@@ -57,21 +57,24 @@ def _parse(
 ) -> argparse.Namespace:
     parser = Parser(
         prog='mmstable',
-        description='Keep OpenMMLab training runs alive.',
+        description=message('help.mmstable'),
     )
-    parser.add_argument('--version', action='version', version=__version__)
+    parser.add_argument(
+        '--version',
+        action='version',
+        version=__version__,
+        help=message('help.version'),
+    )
     group = parser.add_subparsers(dest='command', metavar='COMMAND')
     parsers = {}
     for name, command in commands.items():
-        parsers[name] = group.add_parser(
-            name, help=command.help, description=f'{command.help}.'
-        )
+        text = command.help()
+        parsers[name] = group.add_parser(name, help=text, description=text)
         command.add_arguments(parsers[name])
         parsers[name].add_argument(
             '--lang',
             choices=LANGUAGES,
-            help='the language of all lines; that of the config or of '
-            'MMSTABLE_LANG by default',
+            help=message('help.lang'),
         )
     if not words[0].startswith('-') and words[0] not in commands:
         hint = did_you_mean(words[0], commands)

@@ -1,12 +1,43 @@
-"""How the command line is refused: in one line."""
+"""How the command line is refused, in one line, and its help shown."""
 
 from __future__ import annotations
 
 import argparse
-from typing import Any, NoReturn
+import re
+from typing import Any, Callable, NoReturn
 
 from mmstable.errors import UsageError
 from mmstable.messages import say
+
+# What argparse says in English only, in whatever version of Python.
+_ARGUMENT = re.compile(r'argument (.+?): (.*)', re.S)
+_SENTENCES: list[tuple[str, Callable[[re.Match[str]], str]]] = [
+    (
+        'the following arguments are required: (.+)',
+        lambda found: say('usage.required', names=found[1]),
+    ),
+    ('expected one argument', lambda found: say('usage.one_expected')),
+    (
+        'expected at least one argument',
+        lambda found: say('usage.some_expected'),
+    ),
+    (
+        'not allowed with argument (.+)',
+        lambda found: say('usage.not_with', other=found[1]),
+    ),
+    (
+        r'invalid choice: (.+) \(choose from (.+)\)',
+        lambda found: say('usage.choice', word=found[1], known=found[2]),
+    ),
+    (
+        'invalid (.+?) value: (.+)',
+        lambda found: say('usage.invalid', kind=found[1], text=found[2]),
+    ),
+    (
+        'ignored explicit argument (.+)',
+        lambda found: say('usage.no_value', text=found[1]),
+    ),
+]
 
 
 class Parser(argparse.ArgumentParser):
@@ -18,13 +49,52 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, **kwargs: Any) -> None:
         # An abbreviation that works today breaks when an option is added.
-        super().__init__(**{'allow_abbrev': False, **kwargs})
+        fixed = dict(allow_abbrev=False, add_help=False)
+        super().__init__(**{**fixed, 'formatter_class': _Help, **kwargs})
+        self._positionals.title = say('help.positionals')
+        self._optionals.title = say('help.options')
+        self.add_argument('-h', '--help', action='help', help=say('help.help'))
 
     def error(self, message: str) -> NoReturn:
         """Refuse the command line."""
-        text = say('cli.error', error=say('cli.see_help', error=message))
+        error = say('cli.see_help', error=_translate(message))
+        text = say('cli.error', error=error)
         self.exit(UsageError.exit_code, f'{self.prog}: {text}\n')
 
     def options(self) -> list[str]:
         """The options that it knows."""
         return list(self._option_string_actions)
+
+
+class _Help(argparse.HelpFormatter):
+    def add_usage(
+        self, usage: Any, actions: Any, groups: Any, prefix: Any = None
+    ) -> None:
+        if prefix is None:
+            prefix = say('help.usage')
+        super().add_usage(usage, actions, groups, prefix)
+
+
+def whole_number(least: int) -> Callable[[str], int]:
+    """The type of an argument that is a number from so much on."""
+
+    def read(text: str) -> int:
+        if not text.isdigit() or int(text) < least:
+            raise argparse.ArgumentTypeError(
+                say('usage.from', least=least, text=text)
+            )
+        return int(text)
+
+    return read
+
+
+def _translate(text: str) -> str:
+    found = _ARGUMENT.fullmatch(text)
+    if found is not None:
+        error = _translate(found[2])
+        return say('usage.argument', name=found[1], error=error)
+    for pattern, translate in _SENTENCES:
+        found = re.fullmatch(pattern, text, re.S)
+        if found is not None:
+            return translate(found)
+    return text

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch.nn import Module
 
+from mmstable.batches import batch_size
 from mmstable.cli.command import LONGEST_LINE
 from mmstable.cli.commands.replay import EXIT_NOT_REPRODUCED
 from mmstable.cli.module_tree import module_tree, print_tree
@@ -21,7 +22,6 @@ from mmstable.errors import BundleError, UsageError
 from mmstable.events import Fault
 from mmstable.events.records import Verdict
 from mmstable.events.run_header import versions
-from mmstable.forensics.batches import batch_size
 from mmstable.forensics.birth_mode import BirthMode
 from mmstable.forensics.bundle import Bundle
 from mmstable.forensics.bundle_reader import read_bundle

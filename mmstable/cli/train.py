@@ -17,7 +17,7 @@ from mmengine.runner import Runner
 
 from mmstable.cli import config_edits as edits
 from mmstable.cli.command import say as say_for
-from mmstable.cli.config_checks import check_config, check_work_dir
+from mmstable.cli.config_checks import check_start, check_work_dir
 from mmstable.cli.config_file import check_config_path, load_config
 from mmstable.cli.config_mistakes import explain_mistake
 from mmstable.cli.config_options import read_options
@@ -33,6 +33,7 @@ from mmstable.distributed.join_ranks import (
     ReportedByRankZero,
     decide_on_rank_zero,
     join_ranks,
+    leave_after_rank_zero,
 )
 from mmstable.distributed.launchers import rank_of
 from mmstable.errors import StoppedBySignal, TrainingDiverged, UsageError
@@ -52,6 +53,13 @@ def train(args: argparse.Namespace) -> int:
         os.environ.setdefault('LOCAL_RANK', str(args.local_rank))
     is_first = rank_of(args.launcher) == 0
     say = partial(say_for, 'train') if is_first else _say_nothing
+    code = _train(args, say)
+    if code:
+        leave_after_rank_zero()
+    return code
+
+
+def _train(args: argparse.Namespace, say: Callable[[str], None]) -> int:
     try:
         cfg = _prepare(args, say)
         with _lock(cfg, args.force, say):
@@ -73,7 +81,7 @@ def _prepare(args: argparse.Namespace, say: Callable[[str], None]) -> Config:
     check_config_path(args.config)
     _choose_gpus(args.gpu_ids, args.launcher, say)
     cfg = edit_config(load_config(args.config), args, say)
-    check_config(cfg)
+    check_start(cfg, args, say)
     check_work_dir(cfg.work_dir)
     choose_language(_hooks_of(cfg))
     # For the hook that tells how to resume.

@@ -9,13 +9,14 @@ from pathlib import Path
 
 from mmengine.config import Config
 
-from mmstable.checkpoint.atomic_file import replace_text
 from mmstable.cli.base_files import direct_bases, new_bases, plain_settings
 from mmstable.cli.command import LONGEST_LINE, say
 from mmstable.cli.commands.upgrade import EXIT_INCOMPLETE
 from mmstable.cli.config_file import load_config
+from mmstable.cli.written_config import check_target, relative, write_config
 from mmstable.errors import UsageError
-from mmstable.legacy.config import Translation, Weight, translate
+from mmstable.finding import Severity
+from mmstable.legacy.config import Translation, translate
 from mmstable.legacy.config.difference import difference
 from mmstable.legacy.config.render import render
 from mmstable.messages import say as message
@@ -33,7 +34,7 @@ def upgrade(path: str, output: str | None) -> int:
     text = _text(path, output, translation)
     _report(path, translation)
     _write(output, text)
-    if translation.of_weight(Weight.LEFT, Weight.SERIOUS):
+    if translation.of_severity(Severity.WARNING, Severity.ERROR):
         _say(message('upgrade.incomplete', code=EXIT_INCOMPLETE))
         return EXIT_INCOMPLETE
     return 0
@@ -48,11 +49,9 @@ def _load(path: str) -> Config:
 
 
 def _text(path: str, output: str | None, translation: Translation) -> str:
-    if output is not None and not output.endswith('.py'):
-        raise UsageError(message('upgrade.not_python', path=output))
+    if output is not None:
+        check_target(output)
     target = os.path.dirname(output if output is not None else path)
-    if not os.path.isdir(target or '.'):
-        raise UsageError(message('upgrade.no_folder', path=target))
     if not translation.changed and path.endswith('.py'):
         return _unchanged(path, target)
     bases = new_bases(path, translation.settings)
@@ -60,7 +59,7 @@ def _text(path: str, output: str | None, translation: Translation) -> str:
     return render(
         translation,
         os.path.basename(path),
-        [_relative(base, target) for base in bases],
+        [relative(base, target) for base in bases],
         difference(inherited, translation.settings),
     )
 
@@ -73,20 +72,11 @@ def _unchanged(path: str, target: str) -> str:
     return Path(path).read_text(encoding='utf-8')
 
 
-def _relative(base: str, folder: str) -> str:
-    path = Path(os.path.relpath(base, folder or '.')).as_posix()
-    return path if path.startswith('.') else f'./{path}'
-
-
 def _write(output: str | None, text: str) -> None:
     if output is None:
         print(text, end='')
         return
-    try:
-        replace_text(Path(output), text, encoding='utf-8')
-    except OSError as error:
-        text = message('upgrade.cannot_write', path=output, error=error)
-        raise UsageError(text) from error
+    write_config(output, text)
     _say(message('upgrade.written', path=output))
 
 
@@ -95,12 +85,12 @@ def _report(path: str, translation: Translation) -> None:
         _say(message('upgrade.nothing', path=path))
         return
     _say(message('upgrade.translated', path=path), translation.summary())
-    for weight, title in (
-        (Weight.NOTE, message('upgrade.notes')),
-        (Weight.LEFT, message('upgrade.left')),
-        (Weight.SERIOUS, message('upgrade.serious')),
+    for severity, title in (
+        (Severity.HINT, message('upgrade.notes')),
+        (Severity.WARNING, message('upgrade.left')),
+        (Severity.ERROR, message('upgrade.serious')),
     ):
-        found = translation.of_weight(weight)
+        found = translation.of_severity(severity)
         if found:
             _say(title, map(str, found))
 

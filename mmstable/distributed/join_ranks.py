@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
+import time
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any, Callable
 
@@ -9,10 +12,14 @@ import torch
 from mmengine.config import Config
 from mmengine.device import get_device
 from mmengine.dist import broadcast_object_list, get_rank, init_dist
+from torch.distributed import Store
 
 from mmstable.distributed.launchers import set_rank_variables
+from mmstable.distributed.store import has_keys, leave_value, open_store
 from mmstable.errors import MMStableError
 from mmstable.messages import say
+
+_LEFT = 'rank_zero_has_left'
 
 
 class ReportedByRankZero(MMStableError):
@@ -47,10 +54,44 @@ def join_ranks(cfg: Config) -> str | None:
     if get_device() != 'cpu':
         # By mmengine, which knows the backends of other accelerators.
         init_dist(cfg.launcher, **{'backend': 'nccl', **settings})
+        _announce_leaving()
         return None
     note = _join_cpus(settings)
+    _announce_leaving()
     _wrap_for_cpu(cfg)
     return note
+
+
+def _announce_leaving() -> None:
+    if get_rank() == 0:
+        atexit.register(_say_goodbye, open_store('end'))
+
+
+def _say_goodbye(store: Store) -> None:
+    # The store may be gone before.
+    with suppress(RuntimeError):
+        leave_value(store, _LEFT, True)
+
+
+def leave_after_rank_zero(patience: float = 5.0) -> None:
+    """Wait until rank 0 has said why the run ends.
+
+    torchrun ends all ranks as soon as one of them has failed.
+
+    Args:
+        patience (float): Seconds to wait at most. Defaults to 5.0.
+    """
+    if not torch.distributed.is_initialized() or get_rank() == 0:
+        return
+    deadline = time.monotonic() + patience
+    try:
+        while time.monotonic() < deadline:
+            if has_keys(open_store('end'), [_LEFT]):
+                return
+            time.sleep(0.05)
+    except RuntimeError:
+        # Rank 0 has taken the store with it.
+        return
 
 
 def _join_cpus(settings: dict[str, Any]) -> str | None:

@@ -59,6 +59,13 @@ def rank_of(launcher: str) -> int:
     return int(os.environ.get(_VARIABLES[launcher][0], '0'))
 
 
+def ranks_of(launcher: str) -> int:
+    """How many ranks there are, also before they are joined."""
+    if launcher == 'none':
+        return 1
+    return int(os.environ.get(_VARIABLES[launcher][1], '1'))
+
+
 def _first_node(launcher: str, env: Mapping[str, str]) -> str:
     """The machine of rank 0, where all ranks meet."""
     if launcher == 'slurm':

@@ -47,7 +47,7 @@ _MOST_ORIGINS, _MOST_CULPRITS = 16, 64
 # Characters of a name of a machine, a device or a parameter.
 _LONGEST_NAME = 500
 # Where a fault can begin.
-_WHERE = ('loss', 'gradient', 'reduced_gradient')
+_WHERE = ('loss', 'gradient', 'reduced_gradient', 'memory')
 # Wrappers of this process, by the model that they train.
 _WRAPPERS: Counter[str] = Counter()
 
@@ -75,6 +75,11 @@ class Verdict:
         """The rank to copy from; None if all are alike."""
         ahead = set(range(get_world_size())) - self.behind
         return min(ahead) if self.behind and ahead else None
+
+    @property
+    def ran_out(self) -> bool:
+        """Whether it is about a batch that did not fit in memory."""
+        return any(origin.where == 'memory' for origin in self.origins)
 
 
 class StepConsensus:
@@ -208,6 +213,7 @@ class StepConsensus:
         losses_are_finite: bool,
         device: object,
         culprits: Sequence[Culprit] = (),
+        ran_out: bool = False,
     ) -> Verdict | None:
         """Find out together what is wrong with a step.
 
@@ -215,6 +221,8 @@ class StepConsensus:
             losses_are_finite (bool): Whether those of this rank are.
             device (object): Where its gradients are.
             culprits (Sequence[Culprit]): What is not finite. Defaults to ().
+            ran_out (bool): Whether its batch did not fit in memory. Defaults
+                to False.
 
         Returns:
             Verdict or None: None if the others did not come: nothing is
@@ -223,7 +231,7 @@ class StepConsensus:
         if get_world_size() == 1:
             return Verdict(not losses_are_finite)
         certain = not self.is_reduced
-        word = self._word(losses_are_finite, device)
+        word = self._word(losses_are_finite, device, ran_out)
         if certain:
             # Not the same on all ranks, as it is with DDP alone.
             word['culprits'] = _plain(culprits)
@@ -246,17 +254,21 @@ class StepConsensus:
         return gathered or _read(_digest({get_rank(): word}))
 
     def resolve_dropped(
-        self, dropped: bool, device: object
+        self, dropped: bool, device: object, ran_out: bool = False
     ) -> tuple[Origin, ...]:
         """Find out where iterations were left out of an applied step.
 
         Args:
             dropped (bool): Whether this rank left out any.
             device (object): Where its gradients are.
+            ran_out (bool): Whether one did not fit in memory. Defaults to
+                False.
         """
         if get_world_size() == 1:
             return ()
-        where = 'loss' if dropped else ''
+        where = ''
+        if dropped:
+            where = 'memory' if ran_out else 'loss'
         gathered = gather(
             f'{self._topic}/{self.steps}/dropped',
             _describe(device, where),
@@ -267,9 +279,13 @@ class StepConsensus:
         )
         return () if gathered is None else gathered.origins
 
-    def _word(self, losses_are_finite: bool, device: object) -> dict[str, Any]:
+    def _word(
+        self, losses_are_finite: bool, device: object, ran_out: bool
+    ) -> dict[str, Any]:
         if self.is_behind:
             where = 'reduced_gradient'
+        elif ran_out:
+            where = 'memory'
         elif not losses_are_finite:
             where = 'loss'
         elif any(look.found_bad() for look in self.looks):

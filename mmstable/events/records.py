@@ -335,6 +335,56 @@ class MemoryAlarm(Event):
 
 
 @dataclass(frozen=True)
+class OutOfMemory(Event):
+    """A batch that did not fit in memory, and what was done about it.
+
+    Args:
+        phase (str): Where memory ran out: 'forward', 'backward',
+            'optimizer', 'validation' or 'test'.
+        rung (str): What has helped: 'retry', 'offload', 'recompute',
+            'chunk/N', 'split/N'; or 'skip' if the batch, or a sample of it,
+            was left out; or 'stop'.
+        rank (int): The process that it happened to. Defaults to 0.
+        gradients (str): How they compare with those of the whole batch:
+            'equal'; 'rounding', which differ in the last digits;
+            'approximate'; or '' if there are none. Defaults to ''.
+        reason (str): Why they are only approximate, or why nothing milder
+            was done; in the language of the run. Defaults to ''.
+        shapes (tuple[str]): Names, shapes and types of the tensors of the
+            batch. Defaults to ().
+        samples (tuple[str]): What its samples are called; if some were left
+            out, these. Defaults to ().
+        device (str): The device, as in torch. Defaults to ''.
+        requested (int, optional): Bytes that were asked for. Defaults to
+            None.
+        allocated (int, optional): Bytes of tensors on the device then.
+            Defaults to None.
+        reserved (int, optional): Bytes that the allocator held then.
+            Defaults to None.
+        peak (int, optional): The most bytes of tensors until then. Defaults
+            to None.
+        report (str, optional): The file that tells all of it. Defaults to
+            None.
+    """
+
+    event: ClassVar[str] = 'out_of_memory'
+
+    phase: str
+    rung: str
+    rank: int = 0
+    gradients: str = ''
+    reason: str = ''
+    shapes: tuple[str, ...] = ()
+    samples: tuple[str, ...] = ()
+    device: str = ''
+    requested: int | None = None
+    allocated: int | None = None
+    reserved: int | None = None
+    peak: int | None = None
+    report: str | None = None
+
+
+@dataclass(frozen=True)
 class Injection(Event):
     """A fault that FaultInjectorHook has put into a run.
 
@@ -483,6 +533,7 @@ EVENTS: Mapping[str, type[Event]] = {
         FaultExplained,
         LowHeadroom,
         MemoryAlarm,
+        OutOfMemory,
         Injection,
         ScaleChange,
         Heartbeat,

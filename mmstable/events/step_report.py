@@ -76,7 +76,8 @@ class Origin(NamedTuple):
         node (str): Name of its machine.
         device (str): Its device, as in torch.
         where (str): What was not finite there: 'loss'; 'gradient', before
-            the ranks averaged theirs; or 'reduced_gradient', after that.
+            the ranks averaged theirs; or 'reduced_gradient', after that. Or
+            'memory' if it had none left for its batch.
     """
 
     rank: int
@@ -120,8 +121,8 @@ class StepReport(Event):
         micro_batches (int): Iterations of the accumulation window, of all
             ranks that average their gradients. Defaults to 1.
         dropped_micro_batches (int): Iterations of an accumulation window
-            that were left out because their loss was not finite.
-            Defaults to 0.
+            that were left out because their loss was not finite, or because
+            they did not fit in memory. Defaults to 0.
         losses (Mapping): Of a step with a fault, the losses of its iteration
             on this rank, by name. Defaults to {}.
         loss_terms (tuple[str]): Names of the losses that were not finite.

@@ -30,6 +30,8 @@ def describe_step(
 def _fault(report: StepReport, max_names: int) -> str:
     if report.fault is Fault.NAN_LOSS:
         return _loss(report)
+    if report.fault is Fault.OOM:
+        return say('step.memory')
     if report.fault is Fault.SPIKE:
         loss = ''
         if report.loss is not None:

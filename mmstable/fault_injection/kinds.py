@@ -23,7 +23,8 @@ from mmstable.fault_injection.state import (
     PoisonedWeight,
 )
 from mmstable.fault_injection.values import INF, NAN
-from mmstable.settings import known_settings, one_of
+from mmstable.messages import say
+from mmstable.settings import known_settings, one_of, refuse
 
 
 class Kind(NamedTuple):
@@ -111,7 +112,7 @@ def plan_fault(index: int, config: Any) -> PlannedFault:
     """
     where = f'faults[{index}]'
     if not isinstance(config, Mapping):
-        raise TypeError(f'{where} must be a dict, got {config!r}.')
+        refuse('', where, say('rule.dict'), config, right_type=False)
     settings = dict(config)
     kind = one_of(where, 'kind', settings.pop('kind', None), KINDS)
     try:
@@ -131,7 +132,7 @@ def _check_settings(kind: str, settings: Mapping[str, Any]) -> None:
     known_settings('', settings, (*allowed, *SETTINGS))
     for name, field in allowed.items():
         if field.default is MISSING and name not in settings:
-            raise ValueError(f'`{name}` is missing.')
+            raise ValueError(say('setting.missing', name=name))
 
 
 def _listed(settings: Mapping[str, Any]) -> str:

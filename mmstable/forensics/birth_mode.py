@@ -300,6 +300,8 @@ def bad_rows(tensor: Tensor, batch_size: int) -> tuple[int, ...]:
     """
     if batch_size < 1 or not tensor.dim() or len(tensor) != batch_size:
         return ()
+    if tensor.layout is not torch.strided:
+        return ()
     bad = ~torch.isfinite(tensor.detach().reshape(batch_size, -1))
     return tuple(bad.any(1).nonzero().flatten().tolist())
 

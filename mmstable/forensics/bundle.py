@@ -81,6 +81,7 @@ class Bundle:
         batch (Any): The batch; None if it was too large.
         rng (dict, optional): The random state before the step.
         scalers (dict): States of the loss scalers, by wrapper.
+        indices (tuple[int]): Of the samples in the data set, if known.
         model_state (dict, optional): Weights and buffers, by name.
         config_text (str): The config of the run.
         verdict (dict): What was found: the fields of
@@ -91,6 +92,7 @@ class Bundle:
     batch: Any
     rng: dict[str, Any] | None
     scalers: dict[str, Any]
+    indices: tuple[int, ...]
     model_state: dict[str, Tensor] | None
     config_text: str
     verdict: dict[str, Any] = field(default_factory=dict)
@@ -119,7 +121,12 @@ class Bundle:
         """The step of the fault, with a model that was built for it."""
         index = self.index
         return StepScene(
-            model, self.batch, index.setups, index.has_many, self.rng
+            model,
+            self.batch,
+            index.setups,
+            index.has_many,
+            self.rng,
+            self.indices,
         )
 
 
@@ -142,8 +149,8 @@ def write_bundle(
     Args:
         folder (Path): Where to. It is made if it is not there.
         index (BundleIndex): What the bundle says of itself.
-        step (Mapping): ``batch`` as of :class:`Packed`, ``rng`` and
-            ``scalers``.
+        step (Mapping): ``batch`` as of :class:`Packed`, ``rng``,
+            ``scalers`` and ``indices``.
         model_state (Mapping, optional): Weights and buffers.
         config_text (str): The config of the run.
         verdict (Mapping): What was found, in types of JSON.

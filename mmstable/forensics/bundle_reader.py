@@ -53,7 +53,7 @@ def read_bundle(folder: str | Path) -> Bundle:
         model_state = None
         if (folder / MODEL).exists():
             model_state = _check_state(load_file(folder / MODEL))
-        batch, rng, scalers = _check_step(step)
+        batch, rng, scalers, indices = _check_step(step)
         config = read_bounded(folder / CONFIG, _LONGEST_CONFIG)
         verdict = parse_json(
             read_bounded(folder / VERDICT, _LONGEST_INDEX), _LONGEST_INDEX
@@ -63,6 +63,7 @@ def read_bundle(folder: str | Path) -> Bundle:
             batch,
             rng,
             scalers,
+            indices,
             model_state,
             str(config, 'utf-8'),
             verdict if isinstance(verdict, dict) else {},
@@ -125,7 +126,9 @@ def _read_index(folder: Path) -> BundleIndex:
     return BundleIndex(**{**facts, 'setups': setups, 'notes': notes})
 
 
-def _check_step(step: Any) -> tuple[Any, Any, dict[str, Any]]:
+def _check_step(
+    step: Any,
+) -> tuple[Any, Any, dict[str, Any], tuple[int, ...]]:
     if not isinstance(step, dict) or not {'batch', 'rng'} <= step.keys():
         raise ValueError(f'{STEP} must have a batch and a random state')
     rng, scalers = step['rng'], step.get('scalers', {})
@@ -134,7 +137,8 @@ def _check_step(step: Any) -> tuple[Any, Any, dict[str, Any]]:
         raise ValueError(f'{STEP} has a random state without its parts')
     if not isinstance(scalers, dict):
         raise ValueError(f'{STEP} has scalers that are no dict')
-    return unpack(step['batch']), rng, scalers
+    indices = list_of(integer(0), 1 << 20)(step.get('indices', []))
+    return unpack(step['batch']), rng, scalers, tuple(indices)
 
 
 def _check_state(state: Any) -> dict[str, Tensor]:

@@ -31,9 +31,16 @@ from mmstable.forensics.memory import room_for
 from mmstable.forensics.ranges import measure
 from mmstable.forensics.replay import StepScene
 from mmstable.forensics.step_setup import setup_of
+from mmstable.forensics.storage_map import walk_tensors
+from mmstable.loops.safe_loop import SafeLoop
+from mmstable.loops.skip_batches import batch_indices
 from mmstable.loops.train_step import StepRecord
 from mmstable.messages import say
 from mmstable.optim.parameter_names import unwrap
+from mmstable.optim.step_sources import monitor_of
+from mmstable.run_state.data_position import DataPosition
+
+_MOST_NAMES = 5
 
 
 class Examined(NamedTuple):
@@ -68,7 +75,10 @@ def examine_step(
         seconds (float): How long it may take.
     """
     model = unwrap(runner.model)
-    scenes = [_scene(runner, model, report, one) for one in records]
+    scenes = [
+        _scene(runner, model, report, one, ago)
+        for ago, one in zip(reversed(range(len(records))), records)
+    ]
     has_moved = report.applied
     obstacle = _obstacle(runner, model, scenes)
     if obstacle:
@@ -80,6 +90,10 @@ def examine_step(
         finding.notes += _notes(runner, model, has_moved)
         taken = investigation.clock.seconds
         scenes = [investigation.scene]
+        if finding.verdict in (Verdict.NOT_REPRODUCED, Verdict.BAD_INPUT):
+            finding.notes += _batch_notes(investigation.scene.batch)
+        if finding.verdict is Verdict.NOT_REPRODUCED:
+            has_moved = has_moved or _others_moved(runner, report)
     lines = describe(
         finding,
         report.iteration,
@@ -131,7 +145,11 @@ def _fault_of(report: StepReport) -> Fault:
 
 
 def _scene(
-    runner: Runner, model: Module, report: StepReport, record: StepRecord
+    runner: Runner,
+    model: Module,
+    report: StepReport,
+    record: StepRecord,
+    ago: int,
 ) -> StepScene:
     setups = {
         name: setup_of(
@@ -142,7 +160,26 @@ def _scene(
         for name, wrapper in run_view.wrappers(runner).items()
     }
     has_many = run_view.has_many_wrappers(runner)
-    return StepScene(model, record.batch, setups, has_many, record.rng)
+    indices = _indices(runner, ago) or ()
+    return StepScene(
+        model, record.batch, setups, has_many, record.rng, tuple(indices)
+    )
+
+
+def _indices(runner: Runner, ago: int) -> list[int] | None:
+    """Where in the data set the samples of a batch are.
+
+    Args:
+        runner (Runner): The runner.
+        ago (int): How many batches came after it.
+    """
+    loop = runner.train_loop
+    if not isinstance(loop, SafeLoop):
+        return None
+    now = loop.position
+    return batch_indices(
+        loop.dataloader, DataPosition(now.epoch, now.index - ago)
+    )
 
 
 def _obstacle(
@@ -163,16 +200,42 @@ def _notes(runner: Runner, model: Module, has_moved: bool) -> list[str]:
     notes = []
     if has_moved:
         notes.append(say('forensics.moved_note'))
-    if _is_compiled(runner.model) or _is_compiled(model):
+    if any(map(_is_compiled, [runner.model, *model.modules()])):
         notes.append(say('forensics.compiled_note'))
     if get_world_size() > 1:
         notes.append(say('forensics.local_note'))
     return notes
 
 
+def _batch_notes(batch: Any) -> list[str]:
+    """What the step itself, or the collate function, has written to."""
+    names = [
+        name
+        for name, one in walk_tensors(batch)
+        if not one.is_inference() and one._version
+    ]
+    if not names:
+        return []
+    return [say('forensics.batch_written', names=names[:_MOST_NAMES])]
+
+
+def _others_moved(runner: Runner, report: StepReport) -> bool:
+    """Whether another wrapper has changed weights in the same iteration."""
+    run_view.resolve_steps(runner)
+    monitor = monitor_of(runner)
+    steps = [monitor.newest_step(name) for name in monitor.sources]
+    return any(
+        one is not None and one.applied and one.iteration == report.iteration
+        for one in steps
+    )
+
+
 def _is_compiled(model: Module) -> bool:
-    # mmengine compiles the methods of a model, torch the model.
-    return 'train_step' in vars(model) or hasattr(model, '_orig_mod')
+    # A module, or a method that was put into its place.
+    return hasattr(model, '_orig_mod') or any(
+        hasattr(one, '_torchdynamo_orig_callable')
+        for one in vars(model).values()
+    )
 
 
 def _find_bad(model: Module, event: Poisoned) -> Origin:

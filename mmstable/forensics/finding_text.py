@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from mmstable.events import Fault
 from mmstable.events.records import Verdict
 from mmstable.forensics.birth import BACKWARD, Birth, External
@@ -10,6 +12,8 @@ from mmstable.forensics.samples import Samples
 from mmstable.messages import say
 
 _MOST_SAMPLES = 8
+# The largest number of float16.
+_FLOAT16 = 65504.0
 
 
 def describe(
@@ -50,8 +54,7 @@ def _begin(finding: Finding, where: str, fault: Fault, model: str) -> str:
             'forensics.poisoned',
             where=where,
             kind=culprit.kind,
-            source=say(f'forensics.source.{culprit.source}'),
-            name=culprit.name,
+            source=_source(culprit),
             values=culprit.values,
         )
     facts = dict(
@@ -65,8 +68,7 @@ def _begin(finding: Finding, where: str, fault: Fault, model: str) -> str:
     if isinstance(culprit, External):
         return say(
             'forensics.external',
-            source=say(f'forensics.source.{culprit.source}'),
-            name=culprit.name,
+            source=_source(culprit),
             values=culprit.values,
             **facts,
         )
@@ -74,6 +76,11 @@ def _begin(finding: Finding, where: str, fault: Fault, model: str) -> str:
     if culprit.phase == BACKWARD:
         return say('forensics.backward', node=culprit.node, **facts)
     return say('forensics.forward', **facts)
+
+
+def _source(culprit: External) -> str:
+    source = say(f'forensics.source.{culprit.source}')
+    return f'{source} {culprit.name}'.rstrip()
 
 
 def _what(finding: Finding, culprit: Birth) -> str:
@@ -143,7 +150,7 @@ def _verdict(
         return say(
             'forensics.verdict.fp16_overflow',
             largest=_largest(finding, culprit, loss_scale),
-            module=culprit.place.module or model,
+            advice=_advice(culprit, model),
         )
     if finding.verdict is Verdict.EXPLODING:
         peaks = [f'{name or model} {peak:.3g}' for name, peak in finding.peaks]
@@ -155,10 +162,22 @@ def _verdict(
     )
 
 
+def _advice(culprit: Birth, model: str) -> str:
+    if culprit.place.module:
+        return say('forensics.keep_module', module=culprit.place.module)
+    # No setting keeps the model itself out of autocast.
+    return say('forensics.keep_line', model=model)
+
+
 def _largest(finding: Finding, culprit: Birth, loss_scale: float) -> str:
     value = finding.largest
-    if value is None:
+    if not value:
         return ''
     if culprit.phase == BACKWARD:
-        return say('forensics.largest_backward', scale=loss_scale, value=value)
+        return say(
+            'forensics.largest_backward',
+            scale=loss_scale,
+            value=value,
+            fits=2.0 ** math.floor(math.log2(_FLOAT16 * loss_scale / value)),
+        )
     return say('forensics.largest', value=value)

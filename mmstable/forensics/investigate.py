@@ -7,8 +7,8 @@ from typing import Any
 from torch import Tensor
 from torch.nn import Module
 
+from mmstable.batches import batch_size
 from mmstable.events.records import Verdict
-from mmstable.forensics.batches import batch_size
 from mmstable.forensics.birth import Birth, Origin
 from mmstable.forensics.birth_mode import BirthMode, Watch
 from mmstable.forensics.chain import find_culprit, follow
@@ -145,19 +145,22 @@ class Investigation:
 
     def _compare_with_float32(self, finding: Finding, culprit: Birth) -> None:
         """Whether the same batch is fine in float32, and what is there."""
-        dtypes = {one.dtype for one in self.scene.setups.values()}
-        if 'float16' not in dtypes:
+        dtypes = {one.dtype for one in self.scene.setups.values()} - {None}
+        if not dtypes:
             return
         peak = _Peak(culprit)
         step = self._replay(self.scene, peak.note, dtype='float32')
         if step.first_bad(self._wrapper) is not None:
             return
-        finding.verdict = judge(culprit, finding.point, True)
+        if 'float16' in dtypes:
+            finding.verdict = judge(culprit, finding.point, True)
         finding.largest = peak.value
         if culprit.name in _CASTS and culprit.inputs:
             finding.largest = max(one.peak for one in culprit.inputs)
-        if finding.verdict is Verdict.SINGULAR_POINT:
-            finding.notes.append(say('forensics.only_float16'))
+        if finding.verdict is not Verdict.FP16_OVERFLOW:
+            finding.notes.append(
+                say('forensics.only_in_dtype', dtype=sorted(dtypes))
+            )
 
     def _peaks(self) -> list[tuple[str, float]]:
         """The largest output of every module, in the order of these."""
@@ -185,7 +188,10 @@ class Investigation:
             # BatchNorm, for one, refuses a single sample; but by then the
             # fault may have happened.
             born = self._mode.births if self._mode is not None else []
-            return _signature(culprit) in map(_signature, born)
+            if _signature(culprit) in map(_signature, born):
+                return True
+            is_pair = len(samples) != 1
+            return not is_pair and self._is_same(samples * 2, culprit)
         bad = step.first_bad(self._wrapper)
         if bad is None:
             return False

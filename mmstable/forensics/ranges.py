@@ -77,7 +77,7 @@ def severity(tensor: Tensor) -> int:
     """FINITE, INF or NAN; waits for the device."""
     if not can_be_bad(tensor):
         return FINITE
-    values = tensor.detach()
+    values = plain_values(tensor)
     if bool(torch.isfinite(values).all()):
         return FINITE
     return NAN if bool(torch.isnan(values).any()) else INF
@@ -89,10 +89,18 @@ def can_be_bad(tensor: Tensor) -> bool:
         (tensor.is_floating_point() or tensor.is_complex())
         # torch knows no `isfinite` for the dtypes of eight bits.
         and tensor.element_size() > 1
-        and tensor.layout is torch.strided
         and tensor.device.type != 'meta'
         and tensor.numel() > 0
     )
+
+
+def plain_values(tensor: Tensor) -> Tensor:
+    """The numbers that a tensor holds in memory; all of them if dense."""
+    values = tensor.detach()
+    if values.layout is torch.strided:
+        return values
+    is_coo = values.layout is torch.sparse_coo
+    return values._values() if is_coo else values.values()
 
 
 def measure(tensor: Tensor) -> Range:
@@ -102,13 +110,12 @@ def measure(tensor: Tensor) -> Range:
     if (
         size == 0
         or tensor.is_complex()
-        or tensor.layout is not torch.strided
         or tensor.dtype is torch.bool
         or tensor.device.type == 'meta'
         or (tensor.is_floating_point() and tensor.element_size() == 1)
     ):
         return Range(shape, dtype, size)
-    values = tensor.detach()
+    values = plain_values(tensor)
     infs = values.isinf()
     finite = values[values.isfinite()]
     return Range(

@@ -13,11 +13,12 @@ from mmengine.optim import OptimWrapperDict
 from torch import Tensor
 from torch.nn import Module
 
-from mmstable.forensics.batches import take_samples
+from mmstable.batches import batch_size, name_sample, take_samples
 from mmstable.forensics.birth_mode import BirthMode
 from mmstable.forensics.local_ranks import local_ranks
 from mmstable.forensics.recorder import Backprop, RecordingWrapper
 from mmstable.forensics.step_setup import StepSetup
+from mmstable.forensics.storage_map import walk_tensors
 from mmstable.forensics.traceless import traceless
 from mmstable.run_state.rng import restore_rng
 
@@ -37,6 +38,8 @@ class StepScene:
             to False.
         rng (Mapping, optional): The random state before the step, as of
             :func:`~mmstable.run_state.rng.capture_rng`. Defaults to None.
+        indices (tuple[int]): Of the samples in the data set; () if nobody
+            knows. Defaults to ().
     """
 
     model: Module
@@ -44,10 +47,22 @@ class StepScene:
     setups: Mapping[str, StepSetup]
     has_many: bool = False
     rng: Mapping[str, Any] | None = None
+    indices: tuple[int, ...] = ()
+
+    def name_sample(self, index: int) -> str:
+        """What a sample is called, as 'img_path=a/b.png', or ''."""
+        size = batch_size(self.batch)
+        fallback = ''
+        if len(self.indices) == size:
+            fallback = f'dataset_index={self.indices[index]}'
+        return name_sample(self.batch, index) or fallback
 
     def only(self, samples: list[int]) -> StepScene:
         """The same with some samples of the batch."""
-        return replace(self, batch=take_samples(self.batch, samples))
+        indices = tuple(self.indices[one] for one in samples if self.indices)
+        return replace(
+            self, batch=take_samples(self.batch, samples), indices=indices
+        )
 
 
 @dataclass
@@ -165,17 +180,9 @@ def _terms_of(model: Any) -> Iterator[list[tuple[Tensor, dict[str, Tensor]]]]:
 
 def _flatten(losses: Mapping[str, Any]) -> dict[str, Tensor]:
     found: dict[str, Tensor] = {}
-    for name, value in losses.items():
-        if 'loss' not in name:
-            continue
-        if isinstance(value, Tensor):
+    for name, value in walk_tensors(losses):
+        if 'loss' in name:
             found[name] = value
-        elif isinstance(value, (list, tuple)):
-            found.update(
-                (f'{name}[{index}]', one)
-                for index, one in enumerate(value)
-                if isinstance(one, Tensor)
-            )
     return found
 
 
@@ -185,9 +192,11 @@ def _name_terms(
     outputs = step.outputs if isinstance(step.outputs, Mapping) else {}
     for one in step.passes:
         terms = [named for total, named in parsed if total is one.loss]
-        # Without `parse_losses`, what is logged may be the loss itself.
-        own = {name: v for name, v in outputs.items() if v is one.loss}
-        one.terms = terms[0] if terms else own
+        # Without `parse_losses`, what is logged may be the loss itself, or
+        # what it is the sum of.
+        logged = _flatten(outputs)
+        own = {name: v for name, v in logged.items() if v is one.loss}
+        one.terms = terms[0] if terms else own or logged
 
 
 def _judge_terms(

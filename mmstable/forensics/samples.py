@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Callable
 
-from mmstable.forensics.batches import batch_size, name_sample
+from mmstable.batches import batch_size
 from mmstable.forensics.birth import BATCH, Birth, External, Origin
 from mmstable.forensics.replay import StepScene
 
@@ -60,7 +60,7 @@ def find_samples(scene: StepScene, culprit: Origin, is_bad: IsBad) -> Samples:
         found, together = list(range(size)), False
     else:
         found, together = _of_birth(culprit, size, is_bad)
-    names = [name_sample(scene.batch, one) for one in found]
+    names = [scene.name_sample(one) for one in found]
     return Samples(tuple(found), tuple(names), together, size)
 
 

@@ -62,6 +62,7 @@ def save_fault(
         'batch': _pack_batch(scene.batch, max_size, notes),
         'rng': None if scene.rng is None else dict(scene.rng),
         'scalers': _scalers(runner),
+        'indices': list(scene.indices),
     }
     index = replace(index, notes=tuple(notes))
     config = runner.cfg.pretty_text

@@ -31,20 +31,26 @@ def singular_point(birth: Birth) -> Point | None:
     """
     rule = _RULES.get(birth.name)
     point = None if rule is None else rule(birth)
-    if point is None and birth.kind == 'NaN' and not _overflows(birth):
-        operand = birth.inputs[0] if birth.inputs else None
-        return Point('undefined', operand)
-    return point
+    if point is not None or _overflows(birth):
+        return point
+    operand = birth.inputs[0] if birth.inputs else None
+    is_written = any(map(math.isnan, birth.scalars))
+    return Point('nan_number' if is_written else 'undefined', operand)
 
 
 def _overflows(birth: Birth) -> bool:
-    """Whether products of the inputs can be too large.
+    """Whether the inputs can be too large for the operation.
 
-    A sum of such products, inside of one operation, is NaN.
+    A sum of products that are, inside of one operation, is NaN.
     """
+    is_inf = birth.kind == 'Inf'
+    if is_inf and birth.name in _GROWING:
+        return True
     peaks = sorted(one.peak for one in birth.inputs)
+    if not peaks:
+        return False
     limit = torch.finfo(getattr(torch, birth.output.dtype)).max
-    return bool(peaks) and peaks[-1] * peaks[-2:][0] > limit / 1000
+    return peaks[-1] * peaks[-1 if is_inf else -2 :][0] > limit / 1000
 
 
 def _low(one: Range) -> float:
@@ -73,9 +79,10 @@ def _div(birth: Birth) -> Point | None:
         is_zero = divisor.zeros > 0
     else:
         is_zero = 0.0 in birth.scalars
-    if not is_zero:
-        return None
-    return Point('zero_by_zero' if birth.kind == 'NaN' else 'by_zero', divisor)
+    if is_zero:
+        name = 'zero_by_zero' if birth.kind == 'NaN' else 'by_zero'
+        return Point(name, divisor)
+    return None if _overflows(birth) else Point('by_almost_zero', divisor)
 
 
 def _reciprocal(birth: Birth) -> Point | None:
@@ -138,6 +145,11 @@ def _target(birth: Birth) -> Point | None:
     return None
 
 
+# A moderate input is enough for them to leave the range of a dtype.
+_GROWING = (
+    *('exp', 'exp2', 'expm1', 'sinh', 'cosh'),
+    *('pow', 'float_power', 'prod', 'cumprod'),
+)
 _RULES: dict[str, Callable[[Birth], Point | None]] = {
     **dict.fromkeys(('log', 'log2', 'log10', 'xlogy'), _log),
     'log1p': _log1p,

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import Module
 
 from mmstable.forensics.birth import BATCH, BUFFER, PARAMETER
-from mmstable.forensics.ranges import severity
+from mmstable.forensics.ranges import plain_values, severity
 
 
 class Known(NamedTuple):
@@ -34,16 +34,17 @@ def pointer(tensor: Tensor) -> int:
     object in the backward pass.
     """
     try:
-        return tensor.untyped_storage().data_ptr()
+        return plain_values(tensor).untyped_storage().data_ptr()
     except (RuntimeError, NotImplementedError):
-        # Sparse tensors, and others that are made of several.
+        # Tensors that are made of several.
         return 0
 
 
 def covers_storage(tensor: Tensor) -> bool:
     """Whether a tensor has all values of its memory."""
-    size = tensor.numel() * tensor.element_size()
-    return size >= tensor.untyped_storage().nbytes()
+    values = plain_values(tensor)
+    size = values.numel() * values.element_size()
+    return size >= values.untyped_storage().nbytes()
 
 
 def map_known(model: Module, batch: Any) -> dict[int, Known]:

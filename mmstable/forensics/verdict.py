@@ -6,6 +6,9 @@ from mmstable.events.records import Verdict
 from mmstable.forensics.birth import BUFFER, PARAMETER, External, Origin
 from mmstable.forensics.singular import Point
 
+# Points that say no more than that a kernel ended there.
+_OF_KERNELS = ('undefined', 'by_almost_zero')
+
 
 def judge(
     culprit: Origin | None, point: Point | None, is_fine_in_float32: bool
@@ -24,7 +27,7 @@ def judge(
         of_model = culprit.source in (PARAMETER, BUFFER)
         return Verdict.BAD_WEIGHTS if of_model else Verdict.BAD_INPUT
     # Where a kernel overflows inside, NaN comes out of finite inputs.
-    if is_fine_in_float32 and (point is None or point.name == 'undefined'):
+    if is_fine_in_float32 and (point is None or point.name in _OF_KERNELS):
         return Verdict.FP16_OVERFLOW
     return Verdict.EXPLODING if point is None else Verdict.SINGULAR_POINT
 

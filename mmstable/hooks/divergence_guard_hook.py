@@ -10,7 +10,6 @@ from mmengine.runner import Runner
 from mmstable.events import Event, StepReport
 from mmstable.events.records import Poisoned
 from mmstable.hooks.step_hook import StepHook
-from mmstable.messages.language import check_language
 from mmstable.optim.parameter_names import unwrap
 from mmstable.recovery.budget import RollbackBudget
 from mmstable.recovery.detector import DivergenceDetector
@@ -21,7 +20,7 @@ from mmstable.recovery.lr_factor import LearningRateFactor
 from mmstable.recovery.policy import Policy, parse_actions
 from mmstable.recovery.rollback import Rollback
 from mmstable.registry import HOOKS, register_globally
-from mmstable.settings import integer, number
+from mmstable.settings import integer, language, number
 
 
 @register_globally(HOOKS)
@@ -93,7 +92,7 @@ class DivergenceGuardHook(StepHook):
         lang: str | None = None,
     ) -> None:
         super().__init__()
-        self.lang = check_language(NAME, lang)
+        self.lang = language(NAME, lang)
         policy = Policy(parse_actions(NAME, actions))
         window = integer(NAME, 'window', window, 20)
         limits = dict(

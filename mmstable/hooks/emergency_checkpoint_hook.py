@@ -29,7 +29,7 @@ from mmstable.errors import (
 )
 from mmstable.hooks.safe_checkpoint_hook import SafeCheckpointHook
 from mmstable.loops.after_failure import is_half_updated, why_inexact
-from mmstable.loops.shielded_workers import shield_workers
+from mmstable.loops.shielded_workers import shield_loop, shield_workers
 from mmstable.loops.worker_deaths import WorkerDeaths
 from mmstable.messages import say
 from mmstable.registry import HOOKS, register_globally
@@ -111,7 +111,7 @@ class EmergencyCheckpointHook(Hook):
             runner.logger.warning(say('emergency.no_signals'))
             return
         self._deaths.install()
-        shield_workers(runner.train_loop.dataloader)
+        shield_loop(runner.train_loop)
 
     def before_train_iter(
         self,

@@ -58,13 +58,11 @@ class FaultInjectorHook(Hook):
     ) -> None:
         flag(_NAME, 'enabled', enabled)
         if not isinstance(faults, (list, tuple)):
-            rule = 'a list of dicts'
+            rule = say('rule.dicts')
             refuse(_NAME, 'faults', rule, faults, right_type=False)
         if faults and not enabled:
             raise ValueError(
-                f'{_NAME}: `faults` has {len(faults)} of them that '
-                'would spoil this run. Set `enabled=True` if that is what '
-                'you want, or take the hook out of the config.'
+                say('fault.not_enabled', owner=_NAME, count=len(faults))
             )
         self._plan = [self._read(i, fault) for i, fault in enumerate(faults)]
         self._seed = integer(_NAME, 'seed', seed, at_least=0)

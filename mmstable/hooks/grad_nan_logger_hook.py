@@ -14,10 +14,9 @@ from mmstable.events.step_text import describe_step
 from mmstable.hooks.event_log_hook import EventLogHook
 from mmstable.hooks.step_hook import StepHook
 from mmstable.messages import say
-from mmstable.messages.language import check_language
 from mmstable.messages.rate_limit import RateLimit
 from mmstable.registry import HOOKS, register_globally
-from mmstable.settings import integer, number, renamed
+from mmstable.settings import integer, language, number, renamed
 
 _NAME = 'GradNanLoggerHook'
 
@@ -69,7 +68,7 @@ class GradNanLoggerHook(StepHook):
             max_in_a_row,
             max_consecutive_bad,
         )
-        self.lang = check_language(_NAME, lang)
+        self.lang = language(_NAME, lang)
         self._max_names = integer(_NAME, 'max_names', max_names)
         self._window = integer(_NAME, 'window', window, 20)
         self._limits = (

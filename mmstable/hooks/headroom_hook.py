@@ -27,9 +27,8 @@ from mmstable.forensics.headroom_underflow import (
 )
 from mmstable.hooks.step_hook import StepHook
 from mmstable.messages import say
-from mmstable.messages.language import check_language
 from mmstable.registry import HOOKS, register_globally
-from mmstable.settings import integer, number
+from mmstable.settings import integer, language, number
 
 _NAME = 'HeadroomHook'
 _FP16 = 'float16'
@@ -75,7 +74,7 @@ class HeadroomHook(StepHook):
         max_underflow: float = 0.1,
         lang: str | None = None,
     ) -> None:
-        self.lang = check_language(_NAME, lang)
+        self.lang = language(_NAME, lang)
         self._interval = integer(_NAME, 'interval', interval)
         self._tracks = HeadroomTracks(
             integer(_NAME, 'horizon', horizon),

@@ -24,7 +24,7 @@ from mmstable.memory.loading import (
 )
 from mmstable.memory.process_tree import Reading, read_tree
 from mmstable.memory.sampler import TreeSampler
-from mmstable.memory.units import format_size, parse_size
+from mmstable.memory.sizes import parse_size, readable
 from mmstable.messages import say
 from mmstable.registry import HOOKS, register_globally
 from mmstable.settings import integer, number, one_of
@@ -235,8 +235,8 @@ class MemoryGuardHook(StepHook):
                     'memory.retries',
                     iteration=self.monitor.iteration,
                     count=device.retries,
-                    allocated=format_size(device.allocated),
-                    reserved=format_size(device.reserved),
+                    allocated=readable(device.allocated),
+                    reserved=readable(device.reserved),
                 )
             )
 

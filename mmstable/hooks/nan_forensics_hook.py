@@ -22,10 +22,9 @@ from mmstable.forensics.save_fault import save_fault
 from mmstable.hooks.step_hook import StepHook
 from mmstable.loops.train_step import StepRecord
 from mmstable.messages import say
-from mmstable.messages.language import check_language
 from mmstable.registry import HOOKS, register_globally
 from mmstable.run_state.rng import raw_rng
-from mmstable.settings import flag, integer, number
+from mmstable.settings import flag, integer, language, number
 
 _NAME = 'NanForensicsHook'
 _EXPLAINED = (Fault.NAN_LOSS, Fault.NAN_GRAD, Fault.OVERFLOW)
@@ -71,7 +70,7 @@ class NanForensicsHook(StepHook):
         max_bundle_size: float = 1024.0,
         lang: str | None = None,
     ) -> None:
-        self.lang = check_language(_NAME, lang)
+        self.lang = language(_NAME, lang)
         self._max = integer(_NAME, 'max_per_fault', max_per_fault, 0)
         self._streak = integer(_NAME, 'overflow_streak', overflow_streak)
         self._seconds = number(_NAME, 'max_seconds', max_seconds, above=0)

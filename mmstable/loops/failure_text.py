@@ -4,16 +4,10 @@ from __future__ import annotations
 
 import traceback
 
-import torch
 from mmengine.runner import BaseLoop, Runner
 
+from mmstable.memory.out_of_memory import is_out_of_memory
 from mmstable.messages import say
-
-# It has another name before torch 2.5.
-_OUT_OF_MEMORY: type[BaseException] = getattr(
-    torch, 'OutOfMemoryError', torch.cuda.OutOfMemoryError
-)
-_WORDS = ('out of memory', "can't allocate memory")
 
 
 def explain_failure(runner: Runner, error: BaseException) -> str | None:
@@ -27,14 +21,6 @@ def explain_failure(runner: Runner, error: BaseException) -> str | None:
     if is_out_of_memory(error):
         return say('failure.val_memory' if in_validation else 'failure.memory')
     return say('failure.validation') if in_validation else None
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Whether a device, or the host, had no memory left."""
-    if isinstance(error, (_OUT_OF_MEMORY, MemoryError)):
-        return True
-    text = str(error).lower()
-    return isinstance(error, RuntimeError) and any(w in text for w in _WORDS)
 
 
 def _came_from_validation(runner: Runner, error: BaseException) -> bool:

@@ -28,6 +28,9 @@ class SafeEpochBasedTrainLoop(SafeLoop, EpochBasedTrainLoop):
         dataloader (DataLoader or dict): The training data.
         replay (bool): Read past batches of the epoch again, to repeat the
             random numbers of workers as well. Defaults to False.
+        oom (dict, optional): What to do when memory runs out, see
+            :class:`~mmstable.memory.oom_settings.OomSettings`. Defaults to
+            None.
         **kwargs: ``max_epochs`` and all else of ``EpochBasedTrainLoop``.
     """
 

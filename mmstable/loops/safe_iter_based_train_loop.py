@@ -48,6 +48,9 @@ class SafeIterBasedTrainLoop(SafeLoop, IterBasedTrainLoop):
         dataloader (DataLoader or dict): The training data.
         replay (bool): Read past batches of the pass over the data again, to
             repeat the random numbers of workers as well. Defaults to False.
+        oom (dict, optional): What to do when memory runs out, see
+            :class:`~mmstable.memory.oom_settings.OomSettings`. Defaults to
+            None.
         **kwargs: ``max_iters`` and all else of ``IterBasedTrainLoop``.
     """
 

@@ -16,6 +16,7 @@ from mmstable.errors import CheckpointError, MMStableError, add_note
 from mmstable.loops.batch_checks import check_steps
 from mmstable.loops.doubts import data_doubts, sampler_numbers
 from mmstable.loops.failure_text import explain_failure
+from mmstable.loops.memory_ladder import MemoryLadder
 from mmstable.loops.pass_rng import (
     capture_pass_rng,
     own_states,
@@ -36,6 +37,7 @@ from mmstable.loops.workers import (
     worker_seed,
     workers_persist,
 )
+from mmstable.memory.oom_settings import OomSettings
 from mmstable.messages import say
 from mmstable.messages.language import choose_language
 from mmstable.optim.step_sources import monitor_of
@@ -74,6 +76,9 @@ class SafeLoop(BaseLoop):
             of moving the sampler. This repeats the random numbers of workers
             too, so that workers start anew with every pass. Defaults to
             False.
+        oom (dict, optional): What to do when memory runs out, see
+            :class:`~mmstable.memory.oom_settings.OomSettings`. Defaults to
+            None.
     """
 
     dataloader: Any
@@ -84,12 +89,21 @@ class SafeLoop(BaseLoop):
     _iter: int
 
     def __init__(
-        self, *args: Any, replay: bool = False, **kwargs: Any
+        self,
+        *args: Any,
+        replay: bool = False,
+        oom: dict[str, Any] | None = None,
+        **kwargs: Any,
     ) -> None:
-        flag(type(self).__name__, 'replay', replay)
+        owner = type(self).__name__
+        flag(owner, 'replay', replay)
+        settings = OomSettings.parse(owner, oom)
         super().__init__(*args, **kwargs)
         self._replay = replay
-        self.train_step = TrainStep(self.runner)
+        ladder = None
+        if settings.enabled:
+            ladder = MemoryLadder(self.runner, settings, owner)
+        self.train_step = TrainStep(self.runner, ladder)
         self._position = DataPosition()
         self._mark = ValidationMark()
         self._saved: dict[str, Any] | None = None
@@ -102,7 +116,7 @@ class SafeLoop(BaseLoop):
         """Train; tell all hooks of an exception before it leaves."""
         choose_language(self.runner.hooks)
         check_steps(self.runner)
-        self.train_step.last = None
+        self.train_step.bind()
         monitor_of(self.runner)
         # Those of an earlier run are somewhere else in the data.
         forget_workers(self.dataloader)
@@ -116,6 +130,11 @@ class SafeLoop(BaseLoop):
             if better is not None:
                 raise better from error
             raise
+
+    @property
+    def position(self) -> DataPosition:
+        """Where in the data it is, after the newest training step."""
+        return self._position
 
     def state_dict(self) -> dict[str, Any]:
         """Where in the data this run is, in plain types.

@@ -14,9 +14,17 @@ from functools import partial
 from multiprocessing import context, resource_tracker
 from typing import Any
 
-from torch.utils.data import DataLoader
+from mmengine.dataset import DefaultSampler, InfiniteSampler
+from torch.utils.data import BatchSampler, DataLoader
 
 from mmstable.checkpoint.stop_signal import SIGNALS
+from mmstable.loops.skip_batches import infinite_indices
+from mmstable.loops.workers import (
+    drawing_no_seed,
+    forget_workers,
+    has_workers,
+    worker_seed,
+)
 
 _NUMBERS = [signal.Signals[name] for name in SIGNALS]
 # Seconds that a worker has to obey.
@@ -46,6 +54,36 @@ def shield_workers(loader: Any) -> None:
         shielded = type(current)()
         shielded.Process = worker
         loader.multiprocessing_context = shielded
+
+
+def shield_loop(loop: Any) -> None:
+    """Shield the workers of a train loop, before it draws a batch.
+
+    mmengine's ``IterBasedTrainLoop`` has started them when it was built. They
+    are started once more, if that changes neither data nor random numbers.
+
+    Args:
+        loop (Any): The loop.
+    """
+    loader = loop.dataloader
+    shield_workers(loader)
+    if 'dataloader_iterator' not in vars(loop) or not _can_restart(loader):
+        return
+    if isinstance(loader.sampler, InfiniteSampler):
+        # Workers have got their first indices from it.
+        loader.sampler.indices = infinite_indices(loader.sampler, 0)
+    forget_workers(loader)
+    with drawing_no_seed(loader):
+        loop.dataloader_iterator = type(loop.dataloader_iterator)(loader)
+
+
+def _can_restart(loader: Any) -> bool:
+    return (
+        has_workers(loader)
+        and worker_seed(loader) is not None
+        and type(loader.batch_sampler) is BatchSampler
+        and type(loader.sampler) in (DefaultSampler, InfiniteSampler)
+    )
 
 
 class _Shielded(multiprocessing.process.BaseProcess):

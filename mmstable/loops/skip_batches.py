@@ -7,11 +7,16 @@ from itertools import islice
 from typing import Any
 
 import torch
-from mmengine.dataset import InfiniteSampler
-from torch.utils.data import BatchSampler, DataLoader, IterableDataset
+from mmengine.dataset import DefaultSampler, InfiniteSampler
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    DistributedSampler,
+    IterableDataset,
+)
 
 from mmstable.loops.reread_batches import reread
-from mmstable.run_state.data_position import sampler_of
+from mmstable.run_state.data_position import DataPosition, sampler_of
 
 
 def can_skip(dataloader: Any) -> bool:
@@ -62,6 +67,29 @@ def infinite_indices(sampler: InfiniteSampler, taken: int) -> Iterator[int]:
             yield from order.tolist()
 
     yield from islice(endless(), offset, None, sampler.world_size)
+
+
+def batch_indices(dataloader: Any, position: DataPosition) -> list[int] | None:
+    """The samples of the batch that ends at a position.
+
+    Args:
+        dataloader (DataLoader): The loader, in the pass of the position.
+        position (DataPosition): The position after the batch.
+
+    Returns:
+        list[int]: Their indices in the data set; None if the sampler cannot
+        tell twice.
+    """
+    batches = getattr(dataloader, 'batch_sampler', None)
+    if type(batches) is not BatchSampler or position.index < 1:
+        return None
+    sampler, size = sampler_of(dataloader), batches.batch_size
+    start = (position.index - 1) * size
+    if type(sampler) is InfiniteSampler:
+        return list(islice(infinite_indices(sampler, start), size))
+    if type(sampler) in (DefaultSampler, DistributedSampler):
+        return list(islice(sampler, start, start + size))
+    return None
 
 
 class _LateSampler:

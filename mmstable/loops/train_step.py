@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from mmengine.runner import Runner
 
 from mmstable import run_view
+from mmstable.loops.memory_ladder import MemoryLadder
+from mmstable.memory.out_of_memory import is_out_of_memory
 from mmstable.run_state.rng import plain_rng, raw_rng
 
 
@@ -22,6 +24,8 @@ class StepRecord:
         batch (Any): What the data loader gave.
         raw_rng (tuple, optional): The random generators before the forward
             pass; None unless somebody asked for them. Defaults to None.
+        counts (list[int]): Backward passes that each wrapper had counted
+            before. Defaults to [].
         is_done (bool): Whether the step came to its end. It is not while it
             runs, and stays so if it raises an exception. Defaults to False.
         has_updated (bool): Whether an optimizer has begun to change the
@@ -33,6 +37,7 @@ class StepRecord:
     iteration: int
     batch: Any
     raw_rng: tuple | None = None
+    counts: list[int] = field(default_factory=list)
     is_done: bool = False
     has_updated: bool = False
     is_undone: bool = False
@@ -48,12 +53,18 @@ class TrainStep:
 
     Args:
         runner (Runner): The runner.
+        ladder (MemoryLadder, optional): What to do if memory runs out.
+            Defaults to None.
     """
 
-    def __init__(self, runner: Runner) -> None:
+    def __init__(
+        self, runner: Runner, ladder: MemoryLadder | None = None
+    ) -> None:
         self._runner = runner
+        self._ladder = ladder
+        self._wrappers: list[Any] = []
         # It takes a copy of all generators in every iteration.
-        self.keeps_rng = False
+        self.keeps_rng = ladder is not None
         self.last: StepRecord | None = None
 
     def run(self, batch: Any, iteration: int) -> Any:
@@ -67,12 +78,36 @@ class TrainStep:
         """
         runner = self._runner
         rng = raw_rng() if self.keeps_rng else None
-        record = self.last = StepRecord(iteration, batch, rng)
-        outputs = runner.model.train_step(
-            batch, optim_wrapper=runner.optim_wrapper
-        )
+        counts = list(map(run_view.inner_count, self._wrappers))
+        record = self.last = StepRecord(iteration, batch, rng, counts)
+        ladder, rung = self._ladder, None
+        if ladder is not None and ladder.is_alert:
+            rung = ladder.begin(batch)
+        try:
+            if ladder is None or rung is None:
+                outputs = runner.model.train_step(
+                    batch, optim_wrapper=runner.optim_wrapper
+                )
+            else:
+                outputs = ladder.run(rung, batch)
+        except Exception as error:
+            if ladder is None or not is_out_of_memory(error):
+                raise
+            failed = error
+        else:
+            record.is_done = True
+            return outputs
+        # Not inside of `except`, which keeps all activations alive.
+        outputs = ladder.survive(record, failed, rung)
         record.is_done = True
         return outputs
+
+    def bind(self) -> None:
+        """Learn the model and the wrappers of a run that begins."""
+        self.last = None
+        self._wrappers = list(run_view.wrappers(self._runner).values())
+        if self._ladder is not None:
+            self._ladder.bind()
 
     @contextmanager
     def watch_updates(self) -> Iterator[None]:

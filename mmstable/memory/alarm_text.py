@@ -5,7 +5,7 @@ from __future__ import annotations
 from mmstable.memory.leaks import FILES, HOST, MAIN, WORKERS, Forecast
 from mmstable.memory.loading import Loading
 from mmstable.memory.process_tree import Reading
-from mmstable.memory.units import format_seconds, format_size
+from mmstable.memory.sizes import readable, readable_time
 from mmstable.messages import say
 
 
@@ -23,7 +23,7 @@ def describe_growth(
     facts = dict(
         iteration=iteration,
         growth=_amount(forecast, 100 * forecast.per_iteration),
-        time=format_seconds(forecast.seconds_left),
+        time=readable_time(forecast.seconds_left),
         limit=_amount(forecast, forecast.limit),
         advice=_advice(forecast),
     )
@@ -58,7 +58,7 @@ def describe_critical(iteration: int, forecast: Forecast, action: str) -> str:
 def _amount(forecast: Forecast, count: float) -> str:
     if forecast.resource == FILES:
         return f'{count:.3g}' if count < 100 else f'{count:.0f}'
-    return format_size(count)
+    return readable(count)
 
 
 def _holders(reading: Reading, loading: Loading) -> str:

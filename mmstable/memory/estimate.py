@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,13 +13,14 @@ from torch.optim import Optimizer
 
 from mmstable.memory.batches import batch_of, bytes_of
 from mmstable.memory.fitting import Line, largest_batch
-from mmstable.memory.presets import PRESETS, Preset
-from mmstable.memory.tensor_bytes import (
-    Peak,
-    StepMeter,
-    make_fake,
-    recomputing,
+from mmstable.memory.module_choice import (
+    blocks_of,
+    choose_modules,
+    find_backbones,
 )
+from mmstable.memory.presets import PRESETS, Preset
+from mmstable.memory.recompute import recomputed
+from mmstable.memory.tensor_bytes import Peak, StepMeter, make_fake
 
 # Batches that are small enough to be run for real.
 _REAL_SIZES = (4, 8)
@@ -34,20 +34,21 @@ class Setup:
     Args:
         dtype (torch.dtype, optional): What autocast casts to; None for none.
         accumulation (int): Batches that make one step. Defaults to 1.
-        recomputed (tuple[str]): Patterns of the modules that keep no
-            activations. Defaults to ().
+        recomputed (tuple[str], optional): Patterns of the modules that keep
+            no activations; None for all that are called a backbone. Defaults
+            to ().
     """
 
     dtype: torch.dtype | None
     accumulation: int = 1
-    recomputed: tuple[str, ...] = ()
+    recomputed: tuple[str, ...] | None = ()
 
     def with_preset(self, preset: Preset) -> Setup:
         """The same with a preset on top."""
         dtype = self.dtype
         if preset.dtype is not None:
             dtype = getattr(torch, preset.dtype)
-        recomputed = ('backbone',) if preset.recomputes else self.recomputed
+        recomputed = None if preset.recomputes else self.recomputed
         return replace(
             self,
             dtype=dtype,
@@ -227,31 +228,13 @@ class Estimator:
         return Phase(size, peak, line, largest=largest)
 
     @staticmethod
-    def _recomputing(model: nn.Module, setup: Setup) -> Any:
-        modules = blocks_of(model, setup.recomputed)
-        return recomputing(modules) if modules else nullcontext()
-
-
-def blocks_of(model: nn.Module, patterns: Sequence[str]) -> list[nn.Module]:
-    """The blocks of the modules that patterns name.
-
-    Args:
-        model (nn.Module): The model.
-        patterns (Sequence[str]): Names, or regular expressions for whole
-            names.
-    """
-    found: list[nn.Module] = []
-    for name, module in model.named_modules():
-        if any(re.fullmatch(one, name) for one in patterns):
-            found += _blocks(module) or [module]
-    return found
-
-
-def _blocks(module: nn.Module) -> list[nn.Module]:
-    found: list[nn.Module] = []
-    for child in module.children():
-        if isinstance(child, (nn.Sequential, nn.ModuleList, nn.ModuleDict)):
-            found += _blocks(child)
-        elif any(True for _ in child.children()):
-            found.append(child)
-    return found
+    def _recomputing(
+        model: nn.Module, setup: Setup
+    ) -> AbstractContextManager[None]:
+        chosen = {}
+        if setup.recomputed is None:
+            chosen = find_backbones(model)
+        elif setup.recomputed:
+            chosen = choose_modules(model, setup.recomputed, 'modules')
+        blocks = [part for one in chosen.values() for part in blocks_of(one)]
+        return recomputed(dict.fromkeys(blocks))

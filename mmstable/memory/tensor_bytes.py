@@ -6,9 +6,8 @@ allows it, and else on real ones.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import partial
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
 import torch
@@ -198,22 +197,6 @@ class StepMeter:
             batch=_size(given),
             total=total,
         )
-
-
-@contextmanager
-def recomputing(modules: list[nn.Module]) -> Iterator[None]:
-    """Let modules keep no activations, as far as memory is concerned."""
-    from torch.utils.checkpoint import checkpoint
-
-    for module in modules:
-        vars(module)['forward'] = partial(
-            checkpoint, module.forward, use_reentrant=False
-        )
-    try:
-        yield
-    finally:
-        for module in modules:
-            vars(module).pop('forward')
 
 
 def _call(model: Any, data: Any, mode: str) -> Any:

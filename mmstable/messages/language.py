@@ -12,7 +12,6 @@ from collections.abc import Iterable
 
 from mmstable.errors import ConfigError
 from mmstable.messages.message import Message
-from mmstable.settings import one_of
 
 LANGUAGES = Message._fields
 VARIABLE = 'MMSTABLE_LANG'
@@ -20,11 +19,6 @@ VARIABLE = 'MMSTABLE_LANG'
 # By the command line, which wins over the hooks of a run.
 _preferred: str | None = None
 _chosen: str | None = None
-
-
-def check_language(owner: str, lang: str | None) -> str | None:
-    """Check the argument ``lang`` of a hook."""
-    return None if lang is None else one_of(owner, 'lang', lang, LANGUAGES)
 
 
 def choose_language(hooks: Iterable[object]) -> None:

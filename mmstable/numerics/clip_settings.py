@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Union
 
+from mmstable.messages import say
 from mmstable.numerics.adaptive_limit import PercentileLimit, ZScoreLimit
 from mmstable.numerics.clipping import (
     ClipGroup,
@@ -50,19 +51,14 @@ def parse_clip_grad(clip_grad: Mapping[str, Any] | None) -> Clip | None:
     if clip_grad is None:
         return None
     if not isinstance(clip_grad, Mapping):
-        raise TypeError(
-            f'clip_grad: must be a dict or None, got {clip_grad!r}.'
-        )
+        raise TypeError(say('clip.no_dict_or_none', value=clip_grad))
     settings = overriding(clip_grad)
     method = settings.pop('type', 'norm')
     one_of('clip_grad', 'type', method, ('norm', 'value'))
     # torch's choice of kernel; there is only one here.
     settings.pop('foreach', None)
     if settings.pop('error_if_nonfinite', False):
-        raise ValueError(
-            'clip_grad: `error_if_nonfinite=True` contradicts a safe '
-            'wrapper, which skips a step with a non-finite norm.'
-        )
+        raise ValueError(say('clip.error_if_nonfinite'))
     return parse_clip('clip_grad', method=method, **settings)
 
 
@@ -89,8 +85,7 @@ def parse_clip(
     if method not in _BY_NORM:
         if configs is not None:
             raise ValueError(
-                f'{where}: `configs` needs a method that goes by norms '
-                f'{_BY_NORM}, got {method!r}.'
+                say('clip.configs', where=where, known=_BY_NORM, method=method)
             )
         return _elementwise(where, method, settings)
     groups = [
@@ -104,11 +99,11 @@ def parse_clip(
 
 def _group(where: str, entry: Any) -> ClipGroup:
     if not isinstance(entry, Mapping):
-        raise TypeError(f'{where}: must be a dict, got {entry!r}.')
+        raise TypeError(say('clip.no_dict', where=where, value=entry))
     settings = dict(entry)
     modules = names(where, 'module_name', settings.pop('module_name', None))
     if not modules:
-        raise ValueError(f'{where}: `module_name` names no module.')
+        raise ValueError(say('clip.no_module', where=where))
     method = one_of(where, 'method', settings.pop('method', 'norm'), _BY_NORM)
     _check_keys(where, method, settings)
     return ClipGroup(_limit(where, method, settings), modules)
@@ -126,9 +121,9 @@ def _limit(where: str, method: str, settings: Mapping[str, Any]) -> Limit:
         if value is not None
     }
     if numbers.get('warmup', 1) > numbers.get('window', math.inf):
+        warmup, window = numbers['warmup'], numbers['window']
         raise ValueError(
-            f'{where}: `warmup` {numbers["warmup"]} is larger than `window` '
-            f'{numbers["window"]}.'
+            say('clip.warmup', where=where, warmup=warmup, window=window)
         )
     kinds: dict[str, Any] = {
         'norm': FixedLimit,
@@ -155,7 +150,9 @@ def _check_keys(
     known_settings(f"{where}: method '{method}'", settings, allowed)
     for key in required:
         if needed and key not in settings:
-            raise ValueError(f'{where}: {method!r} needs `{key}`.')
+            raise ValueError(
+                say('clip.needs', where=where, method=method, key=key)
+            )
 
 
 def _norm_type(where: str, value: Any) -> float:

@@ -52,9 +52,12 @@ class ScalePolicy:
             object.__setattr__(self, name, value)
         if not self.min_scale <= self.init_scale <= self.max_scale:
             raise ValueError(
-                f'loss_scale: `init_scale` {self.init_scale} is outside '
-                f'[`min_scale` {self.min_scale}, `max_scale` '
-                f'{self.max_scale}].'
+                say(
+                    'scale.outside',
+                    init=self.init_scale,
+                    least=self.min_scale,
+                    most=self.max_scale,
+                )
             )
 
     @classmethod
@@ -73,10 +76,7 @@ class ScalePolicy:
             return cls(**_with_cap(settings))
         if isinstance(loss_scale, (int, float)):
             return cls(**_with_cap({'init_scale': loss_scale}))
-        raise TypeError(
-            "loss_scale: must be 'dynamic', a number or a dict, got "
-            f'{loss_scale!r}.'
-        )
+        raise TypeError(say('scale.wrong_type', value=loss_scale))
 
     def clamp(self, scale: float) -> float:
         """The nearest scale that is allowed."""

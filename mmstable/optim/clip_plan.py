@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from mmstable.messages import say
 from mmstable.numerics import grad_health
 from mmstable.numerics.clipping import ClipGroup, NormClip
 from mmstable.numerics.module_names import is_inside, module_names
@@ -124,8 +125,11 @@ def check_modules(where: str, clip: object, names: Sequence[str]) -> None:
                 raise ValueError(f'{where}: configs[{index}]: {text}')
             for name in matches:
                 if name in owner:
-                    raise ValueError(
-                        f'{where}: configs[{index}]: {module!r} overlaps '
-                        f'with {owner[name]!r}: both hold {name!r}.'
+                    text = say(
+                        'clip.overlap',
+                        module=module,
+                        other=owner[name],
+                        name=name,
                     )
+                    raise ValueError(f'{where}: configs[{index}]: {text}')
                 owner[name] = module

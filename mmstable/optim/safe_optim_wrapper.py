@@ -226,15 +226,40 @@ class SafeOptimWrapper(OptimWrapper):
         if can_drop and not torch.isfinite(loss.detach()).all():
             self._backward_or_drop(loss, kwargs)
         else:
-            safe_step.watch(loss)
+            scaled = loss
             if safe_step.ranks.is_behind and self.should_sync():
                 # So that no rank updates by gradients of old weights.
-                loss = loss * math.nan
+                scaled = scaled * math.nan
             if self.loss_scaler.is_enabled():
-                loss = self.loss_scaler.scale(loss)
-            loss.backward(**kwargs)
+                scaled = self.loss_scaler.scale(scaled)
+            scaled.backward(**kwargs)
             self._buffers.after_forward()
+            # Not before: a backward pass that fails can be done again.
+            safe_step.watch(loss)
         self._inner_count += 1
+
+    def leave_out_iteration(
+        self, give: Callable[[float], None] | None = None
+    ) -> None:
+        """Leave out an iteration that does not fit in memory.
+
+        Args:
+            give (Callable, optional): Gives the other ranks, if they wait
+                for them, gradients of this value. Defaults to None.
+        """
+        if give is None:
+            self._safe_step.drop(ran_out=True)
+        elif self._safe_step.has_losses:
+            # All know by how much the average is too small then.
+            give(0.0)
+            self._safe_step.drop(ran_out=True)
+        else:
+            give(math.nan)
+            self._safe_step.spoil(torch.tensor(math.nan))
+        self._inner_count += 1
+        if self.should_update():
+            self.step()
+            self.zero_grad()
 
     def _backward_or_drop(self, loss: Tensor, kwargs: dict[str, Any]) -> None:
         """Let gradients decide, as they do where nothing is accumulated."""

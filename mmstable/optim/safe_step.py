@@ -93,11 +93,30 @@ class SafeStep:
             self._buffers.keep_iteration()
         self._window.keep(loss)
 
-    def drop(self) -> None:
-        """Leave an iteration out of this step."""
+    def drop(self, ran_out: bool = False) -> None:
+        """Leave an iteration out of this step.
+
+        Args:
+            ran_out (bool): Whether it did not fit in memory. Defaults to
+                False.
+        """
         self._buffers.is_used = True
         self._buffers.undo_iteration()
-        self._window.drop()
+        self._window.drop(ran_out)
+
+    def spoil(self, loss: Tensor) -> None:
+        """Have all ranks skip this step, because memory ran out on this one.
+
+        Args:
+            loss (Tensor): NaN, as the gradients are.
+        """
+        self.watch(loss)
+        self._window.ran_out = True
+
+    @property
+    def has_losses(self) -> bool:
+        """Whether the open window has gradients of other iterations."""
+        return self._accumulates and self._window.kept > 0
 
     def record_losses(self, outputs: Any) -> None:
         """Publish the steps of an iteration that is over.
@@ -253,10 +272,13 @@ class SafeStep:
 
     def _describe_dropped(self, attempt: StepAttempt) -> dict[str, Any]:
         # All ranks know that something was dropped, so all come.
+        window = attempt.window
         origins = self.ranks.resolve_dropped(
-            attempt.window.dropped > 0, attempt.device
+            window.dropped > 0, attempt.device, window.ran_out
         )
-        return dict(fault=Fault.NAN_LOSS, origins=origins)
+        ran_out = window.ran_out or any(o.where == 'memory' for o in origins)
+        fault = Fault.OOM if ran_out else Fault.NAN_LOSS
+        return dict(fault=fault, origins=origins)
 
     def _is_spike(
         self, attempt: StepAttempt, norms: list[float], loss: float
@@ -298,14 +320,17 @@ class SafeStep:
             attempt.window.all_finite(),
             attempt.device,
             culprits=culprits,
+            ran_out=attempt.window.ran_out,
         )
         if verdict is None:
             self._fall_behind(attempt)
             return
-        fault = classify(
-            not verdict.loss_is_bad,
-            self._scaler.can_shrink and not verdict.behind,
-        )
+        fault = Fault.OOM
+        if not verdict.ran_out:
+            fault = classify(
+                not verdict.loss_is_bad,
+                self._scaler.can_shrink and not verdict.behind,
+            )
         can_fall = fault is Fault.OVERFLOW and self._scaler.is_moving
         if not verdict.behind:
             self._back_off(fault)
@@ -325,6 +350,8 @@ class SafeStep:
 
     def _back_off(self, fault: Fault) -> None:
         """Lower the loss scale, unless the loss itself was bad."""
+        if fault is Fault.OOM:
+            return
         is_loss = fault is Fault.NAN_LOSS
         self._bad_losses = self._bad_losses + 1 if is_loss else 0
         # A loss with a constant that is not finite trains well, and never
@@ -351,7 +378,8 @@ class SafeStep:
         scale = self._scaler.get_scale()
         outcome, fault = Outcome.EMPTY, None
         if window.is_lost:
-            outcome, fault = Outcome.SKIPPED, Fault.NAN_LOSS
+            outcome = Outcome.SKIPPED
+            fault = Fault.OOM if window.ran_out else Fault.NAN_LOSS
             self._back_off(fault)
             self._buffers.undo_step()
         else:

@@ -24,6 +24,8 @@ class Window:
         self.forgotten = 0
         # Whether it has a loss of the iteration that is under way.
         self.is_fresh = False
+        # Whether an iteration did not fit in memory.
+        self.ran_out = False
         # Whether nothing is left of it.
         self.is_lost = False
         # How much too small the average over the window has become.
@@ -36,8 +38,14 @@ class Window:
         self.is_fresh = True
         self.is_lost = False
 
-    def drop(self) -> None:
-        """Leave out one iteration."""
+    def drop(self, ran_out: bool = False) -> None:
+        """Leave out one iteration.
+
+        Args:
+            ran_out (bool): Whether it did not fit in memory. Defaults to
+                False.
+        """
+        self.ran_out |= ran_out
         self.dropped += 1
         self.is_fresh = True
         self.is_lost = self.kept == 0

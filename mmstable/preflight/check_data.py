@@ -10,9 +10,9 @@ from typing import Any
 from torch.utils.data import DataLoader
 
 from mmstable.errors import MMStableError
+from mmstable.finding import Finding, Severity
 from mmstable.messages import say
 from mmstable.preflight.dataset_checks import compare_samples, dropped_samples
-from mmstable.preflight.finding import Finding, Severity
 from mmstable.preflight.sample_checks import Expected
 from mmstable.preflight.sample_report import ExaminedDataset, SampleReport
 

@@ -55,8 +55,11 @@ class DivergenceDetector:
             report (StepReport): What became of the step.
             applied (int): Steps that the wrapper has applied so far.
         """
-        spike = self._levels[name].judge(report)
         fault = report.fault
+        if fault is Fault.OOM and report.skipped:
+            # It says nothing about the numbers, and the loop has a limit.
+            return None
+        spike = self._levels[name].judge(report)
         # Spikes that keep coming become the level, and a falling scale ends
         # somewhere: neither is a series of bad steps.
         if (fault is Fault.SPIKE and spike) or report.scale_can_fall:

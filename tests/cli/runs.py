@@ -53,11 +53,13 @@ def start(
     )
 
 
-def run(command: list[str], folder: Path, **more: Any) -> tuple[int, str, str]:
+def run(
+    command: list[str], folder: Path, timeout: float = 100, **more: Any
+) -> tuple[int, str, str]:
     """Its exit code, and what it wrote to stdout and stderr."""
     process = start(command, folder, **more)
     try:
-        out, err = process.communicate(timeout=100)
+        out, err = process.communicate(timeout=timeout)
     finally:
         process.kill()
     return process.returncode, out, err

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import socket
-import sys
 from pathlib import Path
 
 import pytest
+import torch.distributed.run
 
 from mmstable.cli.main import main
 from tests.cli.runs import console_script, iterations, run
@@ -17,15 +16,9 @@ pytestmark = pytest.mark.usefixtures('in_project')
 
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
-    """What this process would have become."""
+    """The command lines of torchrun."""
     found: list[list[str]] = []
-
-    def execv(path: str, words: list[str]) -> None:
-        assert path == words[0]
-        found.append(words)
-        raise SystemExit(0)
-
-    monkeypatch.setattr(os, 'execv', execv)
+    monkeypatch.setattr(torch.distributed.run, 'main', found.append)
     for name in ('NNODES', 'NODE_RANK', 'MASTER_ADDR', 'PORT'):
         monkeypatch.delenv(name, raising=False)
     return found
@@ -34,8 +27,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
 def test_one_machine(started: list[list[str]]) -> None:
     assert main(['dist-train', 'config.py', '8', '--amp', '--resume']) == 0
     assert started == [
-        [sys.executable, '-m', 'torch.distributed.run']
-        + ['--nnodes=1', '--node_rank=0', '--master_addr=127.0.0.1']
+        ['--nnodes=1', '--node_rank=0', '--master_addr=127.0.0.1']
         + ['--master_port=29500', '--nproc_per_node=8', '-m', 'mmstable']
         + ['train', 'config.py', '--launcher', 'pytorch', '--amp', '--resume']
     ]
@@ -48,7 +40,7 @@ def test_several_machines(
     words = ['--nnodes', '2', '--node-rank', '1', '--port', '1234']
     language = ['--lang', 'zh_cn']
     assert main(['dist-train', *words, *language, 'config.py', '4']) == 0
-    assert started[0][3:8] == [
+    assert started[0][:5] == [
         '--nnodes=2',
         '--node_rank=1',
         '--master_addr=node1',

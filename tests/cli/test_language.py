@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
+from mmstable.cli.command import find_commands
 from mmstable.cli.main import main
 from tests.cli.runs import log_of
 from tests.messages.test_catalogue import CHINESE
@@ -174,6 +176,81 @@ def test_notes_about_a_config_of_mmcv(
 def test_help_works_in_every_language(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    for lang in ('en', 'zh_cn'):
-        assert main(['train', '--help', '--lang', lang]) == 0
-        assert capsys.readouterr().out.startswith('usage: mmstable train ')
+    for command in find_commands():
+        assert main([command, '--help']) == 0
+        out = capsys.readouterr().out
+        assert out.startswith(f'usage: mmstable {command} ')
+        assert not CHINESE.search(out)
+        assert main([command, '--help', '--lang', 'zh_cn']) == 0
+        out = capsys.readouterr().out
+        assert out.startswith(f'用法：mmstable {command} ')
+        # Besides the usage, its words and the names of options.
+        text = out[out.index('\n\n') :]
+        assert re.findall(r'  [a-z]+ [a-z]+ [a-z]+', text) == []
+
+
+def test_help_of_all_commands(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv('MMSTABLE_LANG', 'zh_cn')
+    assert main(['--help']) == 0
+    out = capsys.readouterr().out
+    for command in find_commands().values():
+        assert command.help() in out
+        assert CHINESE.search(command.help())
+
+
+@pytest.mark.parametrize(
+    ('words', 'text'),
+    [
+        ([], '缺少以下参数：config'),
+        (['--work-dir'], '参数 --work-dir：需要一个值'),
+        (['--cfg-options'], '参数 --cfg-options：至少需要一个值'),
+        (['--seed', 'x'], "参数 --seed：'x' 不是有效的 int 值"),
+        (['--force=1'], "参数 --force：不接受值，得到 '1'"),
+        (['--launcher', 'x'], "参数 --launcher：无效的选择 'x'（可选 "),
+        (['--resume', '--load-from', 'x'], '不能与 --resume 同时使用'),
+        (['--gpu-ids', 'a'], "应是从 0 开始的整数，得到 'a'"),
+        (['--allow-partial', '3'], "比例应大于 0 且不超过 1，得到 '3'"),
+    ],
+)
+def test_a_wrong_command_line(
+    words: list[str], text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(['train', '--lang', 'zh_cn', *words]) == 2
+    err = capsys.readouterr().err
+    assert err.startswith('mmstable train: 错误：')
+    assert text in err
+    assert err.endswith('（见 --help）\n')
+
+
+@pytest.mark.parametrize(
+    ('option', 'text'),
+    [
+        (
+            'optim_wrapper.loss_scale=0',
+            '`init_scale` 必须是大于 0 的有限数值，得到 0。',
+        ),
+        (
+            'train_cfg.replay=maybe',
+            "`replay` 必须是布尔值（bool），得到 'maybe'。",
+        ),
+        (
+            'optim_wrapper.clip_grad.warmup=9',
+            '没有设置 `warmup`，可用的有 max_norm',
+        ),
+    ],
+)
+def test_a_wrong_setting(
+    project: Path,
+    tmp_path: Path,
+    option: str,
+    text: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (project / 'safe.py').write_text(SAFE.format(lang=''))
+    words = ['safe.py', '--work-dir', str(tmp_path), '--lang', 'zh_cn']
+    assert main(['train', *words, '--cfg-options', option]) == 2
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert text in line
+    assert line.startswith('mmstable train: 错误：配置中有错误的设置：')

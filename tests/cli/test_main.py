@@ -37,7 +37,7 @@ def test_help_names_every_command(
     assert out.startswith('usage: mmstable ')
     for command in COMMANDS.values():
         assert command.name in out.split()
-        assert command.help in ' '.join(out.split())
+        assert command.help() in ' '.join(out.split())
 
 
 @pytest.mark.parametrize('name', COMMANDS)
@@ -53,9 +53,9 @@ def test_help_of_a_command(
     [
         (
             ['trian', 'config.py'],
-            "mmstable: error: no command 'trian', there is check-data, "
-            'dist-train, estimate, inspect, replay, train, upgrade. Did you '
-            'mean train',
+            "mmstable: error: no command 'trian', there is check, "
+            'check-data, dist-train, estimate, inspect, replay, train, '
+            'upgrade. Did you mean train',
         ),
         (['--trian'], 'mmstable: error: unrecognized arguments: --trian'),
         (

@@ -71,6 +71,23 @@ def test_missing_checkpoint_is_suggested(
     ('options', 'message'),
     [
         (
+            ['optim_wrapper.optimizer.type=AdmW'],
+            "asks for the optimizer 'AdmW', which is not registered in scope "
+            "'mmengine'. Did you mean",
+        ),
+        (
+            ['optim_wrapper.optimizer.lr=abc'],
+            'the config has a wrong value for SGD: ',
+        ),
+        (
+            ['optim_wrapper.optimizer.lr=-1'],
+            'a wrong value for SGD: Invalid learning rate: -1',
+        ),
+        (
+            ['train_cfg.max_iters=sixty'],
+            'a wrong value for IterBasedTrainLoop: invalid literal for int()',
+        ),
+        (
             ['optim_wrapper.type=mmstable.SafeAmpOptimWrapper']
             + ['optim_wrapper.loss_scale=0'],
             '`init_scale` must be a finite number above 0, got 0',

@@ -22,6 +22,7 @@ from torch.utils.data import DataLoader, Dataset
 from mmstable import SafeOptimWrapper
 from mmstable.events.records import FaultExplained
 from tests.forensics import planted_causes as causes
+from tests.forensics import planted_losses as losses
 
 _RUNS = itertools.count()
 _FP16 = dict(type='mmstable.SafeAmpOptimWrapper', loss_scale=1.0)
@@ -82,7 +83,7 @@ class Case:
         lines = [
             line.strip()
             for cls in reversed(self.owner.__mro__)
-            if cls.__module__ == causes.__name__
+            if cls.__module__.startswith('tests.forensics')
             for line in inspect.getsource(cls).splitlines()
             if line.endswith('# cause')
         ]
@@ -316,6 +317,53 @@ CASES = [
         samples=(),
         source='',
     ),
+    _case('GIoU of empty boxes', losses.Giou, 'aten.div.Tensor'),
+    _case('smooth L1, beta 0', losses.SmoothL1, 'aten.div.Tensor'),
+    _case('centerness', losses.Centerness, 'aten.sqrt.default'),
+    _case('cosine by hand', losses.Cosine, 'aten.div.Tensor'),
+    _case('normalize, no epsilon', losses.Normalize, 'aten.div.Tensor'),
+    _case(
+        'box decoder',
+        losses.BoxDecoder,
+        'aten.exp.default',
+        verdict='exploding',
+    ),
+    _case('nan_to_num hides log(0)', losses.NanToNum, 'aten.div.Tensor'),
+    _case('mean of an empty voxel', losses.ScatterMean, 'aten.div.Tensor'),
+    _case('logsumexp, masked row', losses.LogSumExp, 'aten.sub.Tensor'),
+    _case('index_put', losses.IndexPut, 'aten.div.Tensor'),
+    _case('view divided in place', losses.InPlaceDiv, 'aten.div_.Tensor'),
+    _case(
+        'own function, forward',
+        losses.OwnForward,
+        'aten.log.default',
+        owner=losses.LogFunction,
+    ),
+    _case('nested checkpoint', losses.NestedCheckpoint, 'aten.div.Tensor'),
+    _case('compiled part', losses.Compiled, 'aten.log.default'),
+    _case('one of two births', losses.TwoBirths, 'aten.div.Tensor'),
+    _case('logit(0)', losses.LogitZero, 'aten.logit.default'),
+    _case(
+        'class weight 0', losses.ClassWeight, 'aten.nll_loss_forward.default'
+    ),
+    _case('CTC too short', losses.CtcTooShort, 'aten._ctc_loss.Tensor'),
+    _case('gradient penalty', losses.GradientPenalty, 'aten.div.Tensor'),
+    _case('hook on a gradient', losses.HookedGradient, 'aten.div.Tensor'),
+    _case('scripted loss', losses.Scripted, 'aten.log.default'),
+    _case('by the random state', losses.RandomDrop, 'aten.div.Tensor'),
+    _case('equal eigenvalues', losses.Eigen, 'aten.div_.Tensor'),
+    _case('samples in another dim', losses.Transposed, 'aten.div.Tensor'),
+    _case('anchors of all samples', losses.Flattened, 'aten.log.default'),
+    _case('behind BatchNorm', losses.Coupled, 'aten.div.Tensor'),
+    _case('sparse matrix', losses.Sparse, 'aten.div.Tensor'),
+    _case('divided by almost 0', losses.AlmostZero, 'aten.div.Tensor'),
+    _case('a number that is NaN', losses.NanNumber, 'aten.mul.Tensor'),
+    _case(
+        'log(0) in bfloat16 only',
+        losses.Rounded,
+        'aten.log.default',
+        wrapper=dict(type='mmstable.SafeAmpOptimWrapper', dtype='bfloat16'),
+    ),
 ]
 
 # Runs with nothing wrong, though infinities come and go in them.
@@ -323,6 +371,9 @@ INNOCENT = [
     _case('intended masks', causes.Plain, ''),
     _case('atan2 at 0', causes.Atan2, ''),
     _case('masked derivative of a norm', causes.SafeNorm, ''),
+    _case('branch without gradients', losses.NoGradBranch, ''),
+    _case('bad metric', losses.BadMetric, ''),
+    _case('clamped infinity', losses.Hidden, ''),
 ]
 
 

@@ -31,4 +31,7 @@ class BadData(Hook):
 
     def before_train_iter(self, runner, batch_idx, data_batch=None):
         if runner.iter + 1 in self.iterations:
-            data_batch['inputs'][1, 0] = self.value
+            inputs = data_batch['inputs'].clone()
+            inputs[1, 0] = self.value
+            # As if it had come so: nobody has written to it.
+            data_batch['inputs'] = inputs.clone()

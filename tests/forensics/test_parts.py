@@ -10,13 +10,14 @@ import torch
 from mmengine.structures import BaseDataElement
 from torch import nn
 
+from mmstable.batches import batch_size, name_sample, take_samples
 from mmstable.events.records import Verdict
-from mmstable.forensics.batches import batch_size, name_sample, take_samples
 from mmstable.forensics.birth import Birth, External
 from mmstable.forensics.birth_mode import BirthMode
 from mmstable.forensics.chain import find_culprit, follow
 from mmstable.forensics.frames import Place, current_place, module_names
 from mmstable.forensics.ranges import FINITE, INF, NAN, measure, severity
+from mmstable.forensics.replay import StepScene
 from mmstable.forensics.samples import find_samples
 from mmstable.forensics.singular import singular_point
 from mmstable.forensics.storage_map import walk_tensors
@@ -176,6 +177,10 @@ def ranges(*values):
         ('div', [[0.0], [0.0]], 'NaN', 'zero_by_zero'),
         ('div_', [[1.0], [0.0]], 'Inf', 'by_zero'),
         ('div', [[1e38], [1e-5]], 'Inf', None),
+        ('div', [[1.0], [1e-40]], 'Inf', 'by_almost_zero'),
+        ('logit', [[0.0, 0.5]], 'Inf', 'undefined'),
+        ('exp', [[100.0]], 'Inf', None),
+        ('sum', [[1e38, 3e38]], 'Inf', None),
         ('sqrt', [[-1.0]], 'NaN', 'root_negative'),
         ('rsqrt', [[0.0]], 'Inf', 'by_zero'),
         ('pow', [[-1.0], [0.5]], 'NaN', 'pow_negative'),
@@ -217,8 +222,7 @@ def test_growing_maxima():
     assert [name for name, _ in growing(peaks)] == ['a', 'c', 'e']
 
 
-class Scene:
-    batch = dict(inputs=torch.ones(6, 1))
+SCENE = StepScene(nn.Identity(), dict(inputs=torch.ones(6, 1)), {})
 
 
 @pytest.mark.parametrize(
@@ -241,7 +245,7 @@ class Scene:
     ],
 )
 def test_samples_are_found(rows, is_bad, expected):
-    found = find_samples(Scene(), birth(1, rows=rows), is_bad)
+    found = find_samples(SCENE, birth(1, rows=rows), is_bad)
     assert (found.indices, found.only_together) == expected
 
 

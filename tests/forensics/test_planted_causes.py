@@ -33,7 +33,7 @@ def test_the_cause_is_named(tmp_path, case):
     assert len(first.sample_names) == len(case.samples)
     if case.op:
         assert first.lines[0].endswith(case.code)
-        assert 'planted_causes.py' in first.lines[0]
+        assert '/forensics/planted_' in first.lines[0]
         assert first.bad_share > 0
     if case.samples == (2,):
         assert first.sample_names == ('img_path=data/6.png',)
@@ -114,8 +114,26 @@ def test_bad_weights_come_with_the_first_bad_step(tmp_path):
 
 
 def test_the_chain_leads_from_the_cause_to_the_loss(tmp_path):
-    (case,) = named('masked row')
+    (case,) = named('softmax, masked row')
     (found,) = run_case(case, tmp_path)
     mask, softmax = found.chain
     assert 'masked_fill' in mask
     assert 'aten._softmax' in softmax
+
+
+def test_what_was_compiled_is_said_to_be_replayed_without(tmp_path):
+    (case,) = named('compiled part')
+    (found,) = run_case(case, tmp_path)
+    assert 'replayed without torch.compile' in found.text
+
+
+def test_a_fault_of_one_precision_is_said_to_be_one(tmp_path):
+    (case,) = named('bfloat16')
+    (found,) = run_case(case, tmp_path)
+    assert 'only in bfloat16: the same batch is finite' in found.text
+
+
+def test_the_number_that_is_bad_is_named(tmp_path):
+    (case,) = named('a number')
+    (found,) = run_case(case, tmp_path)
+    assert 'the code gives the number NaN to aten.mul' in found.text

@@ -136,3 +136,55 @@ def test_shared_buffers_stay_shared():
     with traceless(model):
         assert model.norm.other is model.table
     assert model.norm.other is model.table
+
+
+class Helper:
+    """What heads keep: samplers, coders, histories."""
+
+    def __init__(self, owner):
+        self.owner, self.calls = owner, 0
+        self.numpy, self.python = np.random.RandomState(1), random.Random(1)
+        self.torch = torch.Generator().manual_seed(1)
+        self.history = {'sums': [], 'counts': np.zeros(2)}
+
+
+class WithHelper(BaseModel):
+    """Keeps its state in objects that torch knows nothing of."""
+
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+        self.helper = Helper(self)
+        self.same = self.helper.history
+        self.bank = [torch.zeros(4)]
+        self.scripted = torch.jit.script(nn.BatchNorm1d(4))
+
+    def forward(self, inputs, mode='loss'):
+        helper = self.helper
+        assert helper.owner is self and self.same is helper.history
+        helper.calls += 1
+        draws = helper.numpy.rand() + helper.python.random()
+        draws += float(torch.rand((), generator=helper.torch))
+        helper.history['sums'].append(draws)
+        helper.history['counts'] += 1
+        self.bank[0] += 1
+        return dict(loss=self.scripted(self.fc(inputs)).square().mean())
+
+
+def test_nothing_is_left_in_objects_that_a_model_keeps():
+    def picture():
+        helper = model.helper
+        return [
+            *(helper.calls, str(helper.history), model.bank[0].clone()),
+            *(str(helper.numpy.get_state()), helper.python.getstate()),
+            helper.torch.get_state(),
+            {k: v.clone() for k, v in model.state_dict().items()},
+        ]
+
+    model = WithHelper()
+    before, kept = picture(), (model.helper, model.same, model.bank)
+    step = replay_step(scene_of(model))
+    assert step.passes[0].gradients
+    assert_same(picture(), before)
+    assert all(a is b for a, b in zip(kept, (model.helper, model.same)))
+    assert model.bank is kept[2]

@@ -10,7 +10,8 @@ import pytest
 from mmstable.cli.config_file import load_config
 from mmstable.config_paths import config_path
 from mmstable.errors import UsageError
-from mmstable.legacy.config import Translation, Weight, translate
+from mmstable.finding import Severity
+from mmstable.legacy.config import Translation, translate
 from mmstable.legacy.config.runtime_hooks import RUNTIME_HOOKS
 
 SGD = dict(type='SGD', lr=0.1)
@@ -20,8 +21,8 @@ ITERS = dict(type='IterBasedRunner', max_iters=100)
 FP16 = 'Fp16OptimizerHook'
 
 
-def paths(translation: Translation, weight: Weight) -> list[str]:
-    return [one.path for one in translation.of_weight(weight)]
+def paths(translation: Translation, severity: Severity) -> list[str]:
+    return [one.path for one in translation.of_severity(severity)]
 
 
 NEW = dict(
@@ -65,14 +66,14 @@ def test_a_runner_may_say_the_same_as_the_loop() -> None:
     runner = dict(type='EpochBasedRunner', max_epochs=3)
     translation = translate({**NEW, 'runner': runner})
     assert translation.settings == NEW
-    assert not paths(translation, Weight.SERIOUS)
+    assert not paths(translation, Severity.ERROR)
 
 
 def test_old_keys_that_ask_for_nothing_change_nothing() -> None:
     for old in (dict(fp16=None), dict(optimizer_config=None)):
         translation = translate({**NEW, **old})
         assert translation.settings == NEW
-        assert not paths(translation, Weight.LEFT)
+        assert not paths(translation, Severity.WARNING)
 
 
 def test_old_keys_that_mmengine_ignores_are_brought_to_life() -> None:
@@ -85,7 +86,7 @@ def test_old_keys_that_mmengine_ignores_are_brought_to_life() -> None:
         clip_grad=CLIP,
         loss_scale=8.0,
     )
-    assert not paths(translation, Weight.SERIOUS)
+    assert not paths(translation, Severity.ERROR)
     first, *rest = translation.settings['custom_hooks']
     assert [first] == NEW['custom_hooks']
     assert [one['type'].partition('.')[2] for one in rest] == [*RUNTIME_HOOKS]
@@ -125,7 +126,7 @@ def test_contradictions_are_serious(old: dict, path: str) -> None:
     new['optim_wrapper'].update(clip_grad=CLIP, loss_scale=8.0)
     new['default_hooks'] = dict(checkpoint=dict(type='CheckpointHook'))
     translation = translate({**new, **old})
-    assert paths(translation, Weight.SERIOUS) == [path]
+    assert paths(translation, Severity.ERROR) == [path]
     assert 'which is kept. Remove one of the two' in str(
         translation.findings[-1]
     )
@@ -244,7 +245,7 @@ def test_what_mmcv_refused_is_refused(old: dict, message: str) -> None:
 def test_misspelt_keys_are_listed() -> None:
     old = dict(optimizer=SGD, optimzer_config=dict(), dataset_type='A', lr=0.1)
     translation = translate(old)
-    assert paths(translation, Weight.LEFT) == ['optimzer_config']
+    assert paths(translation, Severity.WARNING) == ['optimzer_config']
     assert 'Did you mean optimizer_config?' in str(translation.findings[0])
 
 
@@ -261,8 +262,8 @@ def test_contradictions_about_logs_are_not_serious() -> None:
     translation = translate(
         {**NEW, 'visualizer': visualizer, 'log_config': log}
     )
-    assert paths(translation, Weight.LEFT) == ['log_config']
-    assert not paths(translation, Weight.SERIOUS)
+    assert paths(translation, Severity.WARNING) == ['log_config']
+    assert not paths(translation, Severity.ERROR)
     found = translation.settings['visualizer']
     assert found['type'] == 'SegLocalVisualizer'
     assert found['vis_backends'] == [dict(type='LocalVisBackend')]

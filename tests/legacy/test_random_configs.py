@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 from mmengine.config import Config
 
-from mmstable.legacy.config import Translation, Weight, translate
+from mmstable.finding import Severity
+from mmstable.legacy.config import Translation, translate
 from mmstable.legacy.config.keys import OLD_KEYS, old_keys_of
 from mmstable.legacy.config.render import render
 from tests.toys import toy_runner
@@ -285,7 +286,7 @@ def test_mmengine_takes_what_comes_out(tmp_path: Path, seed: int) -> None:
     if 'optimizer_config' in old.keys:
         old.keys['optimizer_config'].pop('cumulative_iters', None)
     new = translate(old.keys)
-    assert not new.of_weight(Weight.SERIOUS)
+    assert not new.of_severity(Severity.ERROR)
     settings = {k: v for k, v in new.settings.items() if k in RUNTIME}
     runner = toy_runner(tmp_path, max_iters=3, **settings)
     runner.train()

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 from torch.utils.data import DataLoader
 
-from mmstable.legacy.config import Translation, Weight, translate
+from mmstable.finding import Severity
+from mmstable.legacy.config import Translation, translate
 from mmstable.legacy.config.keys import old_keys_of
 from mmstable.legacy.config.runtime_hooks import RUNTIME_HOOKS
 from tests.toys import ToyData, toy_runner
@@ -27,8 +28,8 @@ def test_each_file_translates(name: str) -> None:
     translation = translate(SHIPPED[name])
     assert old_keys_of(SHIPPED[name])
     assert not old_keys_of(translation.settings)
-    assert not translation.of_weight(Weight.SERIOUS)
-    left = [one.path for one in translation.of_weight(Weight.LEFT)]
+    assert not translation.of_severity(Severity.ERROR)
+    left = [one.path for one in translation.of_severity(Severity.WARNING)]
     assert left in (
         [],
         ['evaluation.metric'],

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from mmstable.legacy.config import Translation, Weight, translate
+from mmstable.finding import Severity
+from mmstable.legacy.config import Translation, translate
 from mmstable.legacy.config.runtime_hooks import RUNTIME_HOOKS
 
 SGD = dict(type='SGD', lr=0.1)
@@ -17,11 +18,11 @@ FP16 = 'Fp16OptimizerHook'
 
 
 def left(translation: Translation) -> list[str]:
-    return [one.path for one in translation.of_weight(Weight.LEFT)]
+    return [one.path for one in translation.of_severity(Severity.WARNING)]
 
 
 def serious(translation: Translation) -> list[str]:
-    return [one.path for one in translation.of_weight(Weight.SERIOUS)]
+    return [one.path for one in translation.of_severity(Severity.ERROR)]
 
 
 @pytest.mark.parametrize(
@@ -409,7 +410,7 @@ def test_data_become_loaders() -> None:
             dict(type='B', test_mode=False),
         ],
     )
-    assert new['val_cfg'] == dict(type='ValLoop')
+    assert new['val_cfg'] == dict(type='mmstable.SafeValLoop')
     assert new['default_hooks']['checkpoint']['save_best'] == 'mIoU'
     by_epoch = translate(dict(runner=EPOCHS, data=DATA)).settings
     sampler = by_epoch['train_dataloader']['sampler']

@@ -12,7 +12,7 @@ from torch import nn
 
 from mmstable.cli.main import main
 from mmstable.memory import tensor_bytes
-from mmstable.memory.estimate import Data, Estimator, Setup, blocks_of
+from mmstable.memory.estimate import Data, Estimator, Setup
 from mmstable.memory.fitting import Line, largest_batch
 
 pytestmark = pytest.mark.skipif(
@@ -194,12 +194,6 @@ def test_a_wrong_guess_is_mended(measure, limit, expected):
 
 def test_batches_read_ahead():
     assert data().host_bytes == 4 * 2 * data().batch_size * 16 * 64 * 4
-
-
-def test_blocks_of_a_backbone():
-    assert len(blocks_of(Net(), ('backbone',))) == 4
-    assert len(blocks_of(Net(), (r'backbone\.[01]',))) == 2
-    assert blocks_of(Net(), ('neck',)) == []
 
 
 def estimate(*words, capsys):

@@ -10,8 +10,8 @@ import pytest
 from mmstable.memory.host_limit import Room
 from mmstable.memory.leaks import FILES, HOST, SHARED, LeakDetector
 from mmstable.memory.process_tree import Reading
+from mmstable.memory.sizes import parse_size, readable, readable_time
 from mmstable.memory.trend import Point, Trend
-from mmstable.memory.units import format_seconds, format_size, parse_size
 
 MIB, GIB = 1 << 20, 1 << 30
 
@@ -230,10 +230,10 @@ def test_what_is_no_size(text):
 
 
 def test_sizes_and_times_are_written():
-    assert format_size(0) == '0 B'
-    assert format_size(31 << 20) == '31.0 MiB'
-    assert format_size(3 << 50) == '3072.0 TiB'
-    assert [format_seconds(n) for n in (45, 2820, 9000, 10**6)] == [
+    assert readable(0) == '0 B'
+    assert readable(31 << 20) == '31.0 MiB'
+    assert readable(3 << 50) == '3072.0 TiB'
+    assert [readable_time(n) for n in (45, 2820, 9000, 10**6)] == [
         '45 s',
         '47 min',
         '2.5 h',

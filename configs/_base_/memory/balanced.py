@@ -10,7 +10,5 @@ memory = dict(
     ),
     train_dataloader=dict(batch_size=16, **_base_.memory_loader),
     val_dataloader=dict(batch_size=16, **_base_.memory_loader),
-    hook=dict(
-        type='mmstable.SafeActivationCheckpointHook', modules=['backbone']
-    ),
+    hook=dict(type='mmstable.SafeActivationCheckpointHook'),
 )

@@ -7,7 +7,5 @@ memory = dict(
     optim_wrapper=dict(accumulative_counts=4),
     train_dataloader=dict(batch_size=4, **_base_.memory_loader),
     val_dataloader=dict(batch_size=4, **_base_.memory_loader),
-    hook=dict(
-        type='mmstable.SafeActivationCheckpointHook', modules=['backbone']
-    ),
+    hook=dict(type='mmstable.SafeActivationCheckpointHook'),
 )

@@ -19,8 +19,6 @@ memory = dict(
     train_dataloader=dict(batch_size=8, **_base_.memory_loader),
     val_dataloader=dict(batch_size=8, **_base_.memory_loader),
     # The backbone computes its activations again in the backward pass. Other
-    # modules are named by their path in the model, or by a pattern.
-    hook=dict(
-        type='mmstable.SafeActivationCheckpointHook', modules=['backbone']
-    ),
+    # modules are named: modules=['decode_head', r'neck\.blocks\.\d+'].
+    hook=dict(type='mmstable.SafeActivationCheckpointHook'),
 )

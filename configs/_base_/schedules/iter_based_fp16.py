@@ -11,8 +11,8 @@ param_scheduler = [
 ]
 
 train_cfg = dict(type='mmstable.SafeIterBasedTrainLoop')
-val_cfg = dict(type='ValLoop')
-test_cfg = dict(type='TestLoop')
+val_cfg = dict(type='mmstable.SafeValLoop')
+test_cfg = dict(type='mmstable.SafeTestLoop')
 
 default_hooks = dict(
     timer=dict(type='IterTimerHook'),

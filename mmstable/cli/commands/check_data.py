@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 
 from mmstable.cli.command import Command
+from mmstable.cli.parser import whole_number
+from mmstable.messages import say
 
 # The data has errors.
 EXIT_BAD_DATA = 6
@@ -12,57 +14,50 @@ EXIT_BAD_DATA = 6
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe the command line."""
-    parser.description = (
-        'Run the data of a config through its pipeline, with its own workers, '
-        'and tell what is wrong with it. Exit codes: 0 no errors, '
-        f'{EXIT_BAD_DATA} errors in the data, 2 an error in the config.'
-    )
-    parser.add_argument('config', help='config file')
+    parser.description = say('help.data.description', bad=EXIT_BAD_DATA)
+    parser.add_argument('config', help=say('help.config'))
     parser.add_argument(
         '--split',
         choices=['train', 'val', 'test'],
         default='train',
-        help='which data; train by default',
+        help=say('help.data.split'),
     )
     parser.add_argument(
         '--max',
-        type=_positive,
+        type=whole_number(1),
         metavar='N',
-        help='look at no more than N samples, spread over all',
+        help=say('help.data.max'),
     )
     parser.add_argument(
         '--workers',
-        type=_count,
+        type=whole_number(0),
         metavar='N',
-        help='worker processes; those of the config by default',
+        help=say('help.data.workers'),
     )
     parser.add_argument(
         '--ignore-index',
         type=int,
         metavar='LABEL',
-        help='the label of pixels that do not count; that of the config, or '
-        '255, by default',
+        help=say('help.data.ignore_index'),
     )
     parser.add_argument(
         '--num-classes',
-        type=_positive,
+        type=whole_number(1),
         metavar='N',
-        help='how many classes there are; those of the data set by default',
+        help=say('help.data.num_classes'),
     )
-    parser.add_argument(
-        '--json', metavar='FILE', help='where to write all that was found'
-    )
+    parser.add_argument('--json', metavar='FILE', help=say('help.data.json'))
     parser.add_argument(
         '--write-skip-list',
         metavar='FILE',
-        help='where to write the samples with errors, for SkipSamples',
+        help=say('help.data.skip_list'),
     )
     parser.add_argument(
         '--cfg-options',
         nargs='+',
         action='extend',
         metavar='KEY=VALUE',
-        help='change values of the config',
+        help=say('help.cfg_options'),
     )
 
 
@@ -73,25 +68,9 @@ def run(args: argparse.Namespace) -> int:
     return check(args)
 
 
-def _positive(text: str) -> int:
-    if not text.isdigit() or int(text) == 0:
-        raise argparse.ArgumentTypeError(
-            f"it is a number from 1 on, got '{text}'"
-        )
-    return int(text)
-
-
-def _count(text: str) -> int:
-    if not text.isdigit():
-        raise argparse.ArgumentTypeError(
-            f"it is a number from 0 on, got '{text}'"
-        )
-    return int(text)
-
-
 COMMAND = Command(
     name='check-data',
-    help='look through the data of a config before it is trained with',
+    help=lambda: say('command.check_data'),
     add_arguments=add_arguments,
     run=run,
 )

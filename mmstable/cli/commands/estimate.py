@@ -59,7 +59,7 @@ def _positive(text: str) -> int:
 
 
 def _size(text: str) -> int:
-    from mmstable.memory.units import parse_size
+    from mmstable.memory.sizes import parse_size
 
     try:
         return parse_size(text)

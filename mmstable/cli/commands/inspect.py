@@ -5,20 +5,18 @@ from __future__ import annotations
 import argparse
 
 from mmstable.cli.command import Command
+from mmstable.messages import say
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe the command line."""
-    parser.description = (
-        'Say what is in a checkpoint, or in what two of them differ. Files '
-        'are read as data: no code in them is run.'
-    )
+    parser.description = say('help.inspect.description')
     parser.add_argument('checkpoint', metavar='CHECKPOINT')
     parser.add_argument(
         'other',
         metavar='OTHER',
         nargs='?',
-        help='another one, to compare the first with',
+        help=say('help.inspect.other'),
     )
 
 
@@ -31,7 +29,7 @@ def run(args: argparse.Namespace) -> int:
 
 COMMAND = Command(
     name='inspect',
-    help='say what is in a checkpoint, or in what two differ',
+    help=lambda: say('command.inspect'),
     add_arguments=add_arguments,
     run=run,
     reads_config=False,

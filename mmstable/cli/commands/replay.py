@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 
 from mmstable.cli.command import Command
+from mmstable.cli.parser import whole_number
+from mmstable.messages import say
 
 # The step is finite now.
 EXIT_NOT_REPRODUCED = 7
@@ -12,49 +14,42 @@ EXIT_NOT_REPRODUCED = 7
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe the command line."""
-    parser.description = (
-        'Do the training step of a fault again, on the CPU of this machine, '
-        'and show where its first bad value comes from. The bundle is read '
-        'as data; only the config that you name, or trust, is run. Exit '
-        f'codes: 0 it happens again, {EXIT_NOT_REPRODUCED} it does not, 3 '
-        'the bundle or checkpoint is damaged or something else, 2 another '
-        'mistake, 1 the step cannot be done again.'
+    parser.description = say(
+        'help.replay.description', not_again=EXIT_NOT_REPRODUCED
     )
     parser.add_argument(
-        'bundle', metavar='BUNDLE', help='folder, as stability/faults/iter_N'
+        'bundle', metavar='BUNDLE', help=say('help.replay.bundle')
     )
     config = parser.add_mutually_exclusive_group()
     config.add_argument(
-        '--config', metavar='FILE', help='the config that builds the model'
+        '--config', metavar='FILE', help=say('help.replay.config')
     )
     config.add_argument(
         '--trust-config',
         action='store_true',
-        help='use the config in the bundle, which is code: for bundles of '
-        'your own',
+        help=say('help.replay.trust_config'),
     )
     parser.add_argument(
         '--checkpoint',
         metavar='FILE',
-        help='use these weights: does it happen there, too?',
+        help=say('help.replay.checkpoint'),
     )
     parser.add_argument(
         '--dtype',
         choices=['float32', 'bfloat16', 'float16'],
-        help='what to compute in; as in the run by default',
+        help=say('help.replay.dtype'),
     )
     parser.add_argument(
         '--sample',
-        type=_index,
+        type=whole_number(0),
         action='append',
         metavar='I',
-        help='use only this sample of the batch, counted from 0; may be '
-        'given several times',
+        help=say('help.replay.sample'),
     )
     parser.add_argument(
         '--pdb',
         action='store_true',
-        help='stop in the debugger where the bad value is born',
+        help=say('help.replay.pdb'),
     )
 
 
@@ -65,17 +60,9 @@ def run(args: argparse.Namespace) -> int:
     return replay(args)
 
 
-def _index(text: str) -> int:
-    if not text.isdigit():
-        raise argparse.ArgumentTypeError(
-            f"it is a number from 0 on, got '{text}'"
-        )
-    return int(text)
-
-
 COMMAND = Command(
     name='replay',
-    help='do the bad step of a fault again, and show where it began',
+    help=lambda: say('command.replay'),
     add_arguments=add_arguments,
     run=run,
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from mmstable.cli.command import Command
+from mmstable.messages import say
 
 # Translated, but something has no counterpart.
 EXIT_INCOMPLETE = 5
@@ -12,18 +13,15 @@ EXIT_INCOMPLETE = 5
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe the command line."""
-    parser.description = (
-        'Translate a config of mmcv 1.x (mmseg 0.x, mmdet 2.x, ...) to '
-        'mmengine. What became of each key is told on stderr. Exit codes: 0 '
-        f'all translated or nothing to do, {EXIT_INCOMPLETE} translated but '
-        'some settings have no counterpart, 2 an error.'
+    parser.description = say(
+        'help.upgrade.description', incomplete=EXIT_INCOMPLETE
     )
-    parser.add_argument('config', help='config file, with or without bases')
+    parser.add_argument('config', help=say('help.upgrade.config'))
     parser.add_argument(
         '-o',
         '--output',
         metavar='NEW.py',
-        help='where to write the new config; on stdout if not given',
+        help=say('help.upgrade.output'),
     )
 
 
@@ -36,7 +34,7 @@ def run(args: argparse.Namespace) -> int:
 
 COMMAND = Command(
     name='upgrade',
-    help='translate a config of mmcv 1.x to mmengine',
+    help=lambda: say('command.upgrade'),
     add_arguments=add_arguments,
     run=run,
 )

@@ -1,7 +1,6 @@
 """Configs of mmcv 1.x, translated to mmengine."""
 
-from mmstable.legacy.config.draft import Finding, Weight
 from mmstable.legacy.config.keys import OLD_KEYS
 from mmstable.legacy.config.translation import Translation, translate
 
-__all__ = ['OLD_KEYS', 'Finding', 'Translation', 'Weight', 'translate']
+__all__ = ['OLD_KEYS', 'Translation', 'translate']

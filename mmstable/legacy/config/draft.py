@@ -5,38 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from enum import Enum
 from typing import Any
 
 from mmstable.errors import UsageError
+from mmstable.finding import Finding, Severity
 from mmstable.messages import say
 from mmstable.settings import known_settings
-
-
-class Weight(Enum):
-    """What a finding means for the training."""
-
-    NOTE = 'as meant'
-    LEFT = 'no counterpart'
-    SERIOUS = 'would train differently'
-
-
-@dataclass(frozen=True)
-class Finding:
-    """Something to tell about one setting.
-
-    Args:
-        path (str): Where it is in the old config.
-        why (str): What became of it.
-        weight (Weight): What it means.
-    """
-
-    path: str
-    why: str
-    weight: Weight
-
-    def __str__(self) -> str:
-        return f'{self.path}: {self.why}'
 
 
 @dataclass
@@ -96,15 +70,15 @@ class Draft:
 
     def note(self, path: str, why: str) -> None:
         """Tell what became of a setting that is not missed."""
-        self.findings.append(Finding(path, why, Weight.NOTE))
+        self._tell(Severity.HINT, path, why)
 
     def leave(self, path: str, why: str) -> None:
         """Tell of a setting without counterpart."""
-        self.findings.append(Finding(path, why, Weight.LEFT))
+        self._tell(Severity.WARNING, path, why)
 
     def warn(self, path: str, why: str) -> None:
         """Tell of a setting without which the training is another one."""
-        self.findings.append(Finding(path, why, Weight.SERIOUS))
+        self._tell(Severity.ERROR, path, why)
 
     def conflict(
         self, old: str, new: str, said: Any, found: Any, serious: bool = True
@@ -122,6 +96,9 @@ class Draft:
         """Refuse arguments that mmcv would have refused, too."""
         with usage_errors():
             known_settings(path, settings, list(known))
+
+    def _tell(self, severity: Severity, path: str, what: str) -> None:
+        self.findings.append(Finding('translated', severity, path, what))
 
     def _came_from(self, key: str, origins: Iterable[str]) -> None:
         known = self.origins.setdefault(key, [])

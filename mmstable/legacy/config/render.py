@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mmstable.errors import UsageError
-from mmstable.legacy.config.draft import Weight
+from mmstable.finding import Severity
 from mmstable.legacy.config.translation import Translation
 from mmstable.messages import say
 from mmstable.messages.printable import printable
@@ -38,19 +38,19 @@ def render(
     if settings is None:
         settings = translation.settings
     blocks = [
-        _comment(f'Translated from {title} (mmcv 1.x) by `mmstable upgrade`.')
+        comment(f'Translated from {title} (mmcv 1.x) by `mmstable upgrade`.')
     ]
     if bases:
         blocks[0] += f'\n{render_setting("_base_", list(bases))}'
     for key, value in settings.items():
         origin = ', '.join(translation.origins.get(key, ()))
-        comment = f'{_comment(f"From {origin}.")}\n' if origin else ''
-        blocks.append(comment + render_setting(key, value))
-    left = translation.of_weight(Weight.LEFT, Weight.SERIOUS)
+        about = f'{comment(f"From {origin}.")}\n' if origin else ''
+        blocks.append(about + render_setting(key, value))
+    left = translation.of_severity(Severity.WARNING, Severity.ERROR)
     if left:
-        lines = [_comment(str(one)) for one in left]
+        lines = [comment(str(one)) for one in left]
         blocks.append(
-            '\n'.join([_comment('Without counterpart in mmengine:'), *lines])
+            '\n'.join([comment('Without counterpart in mmengine:'), *lines])
         )
     return '\n\n'.join(blocks) + '\n'
 
@@ -64,7 +64,7 @@ def render_setting(key: str, value: Any) -> str:
 
 def _render(value: Any, path: str, column: int, depth: int) -> str:
     """A value that starts at a column of a line of this depth."""
-    line = _one_line(value, path)
+    line = one_line(value, path)
     # The comma behind it has to fit as well.
     if column + len(line) + (depth > 0) <= _WIDTH or not _is_nested(value):
         return line
@@ -78,12 +78,13 @@ def _render(value: Any, path: str, column: int, depth: int) -> str:
     return '\n'.join([opening, *lines, '    ' * depth + closing])
 
 
-def _one_line(value: Any, path: str) -> str:
+def one_line(value: Any, path: str) -> str:
+    """A value as a single line; the path is for errors."""
     if not _is_nested(value):
         return _leaf(value, path)
     opening, closing = _brackets(value)
     parts = [
-        prefix + _one_line(one, where)
+        prefix + one_line(one, where)
         for prefix, one, where in _items(value, path)
     ]
     comma = ',' if isinstance(value, tuple) and len(parts) == 1 else ''
@@ -138,7 +139,8 @@ def _is_name(key: Any) -> bool:
     )
 
 
-def _comment(text: str) -> str:
+def comment(text: str) -> str:
+    """A text as lines of comment."""
     return textwrap.fill(
         printable(text, _LONGEST_COMMENT).replace('{{', '{ {'),
         _WIDTH,

@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from mmstable.finding import Finding, Severity
 from mmstable.legacy.config.checkpoints import translate_checkpoints
 from mmstable.legacy.config.custom_hooks import translate_custom_hooks
 from mmstable.legacy.config.data import translate_data
-from mmstable.legacy.config.draft import Draft, Finding, Weight
+from mmstable.legacy.config.draft import Draft
 from mmstable.legacy.config.environment import translate_environment
 from mmstable.legacy.config.evaluation import translate_evaluation
 from mmstable.legacy.config.keys import (
@@ -69,9 +70,9 @@ class Translation:
         """Whether there was anything to translate."""
         return bool(self.origins or self.findings)
 
-    def of_weight(self, *weights: Weight) -> list[Finding]:
-        """The findings that mean this."""
-        return [one for one in self.findings if one.weight in weights]
+    def of_severity(self, *severities: Severity) -> list[Finding]:
+        """The findings that are this bad."""
+        return [one for one in self.findings if one.severity in severities]
 
     def summary(self) -> list[str]:
         """Which keys became which, in as few lines as possible."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from mmstable.legacy.config.draft import Draft
 from mmstable.messages import say
 
-_LOOPS = {'val': 'ValLoop', 'test': 'TestLoop'}
+_LOOPS = {'val': 'mmstable.SafeValLoop', 'test': 'mmstable.SafeTestLoop'}
 
 
 def settle_validation(draft: Draft) -> None:

@@ -99,6 +99,10 @@ MESSAGES = {
         en='the config has a wrong setting: {error}',
         zh_cn='配置中有错误的设置：{error}',
     ),
+    'mistake.value': Message(
+        en='the config has a wrong value for {name}: {error}',
+        zh_cn='配置中 {name} 的值有误：{error}',
+    ),
     'mistake.no_type': Message(
         en='`{path}` has no `type`, so nothing can be built from it.{hint}',
         zh_cn='`{path}` 没有 `type`，无法构建。{hint}',

@@ -19,16 +19,15 @@ MESSAGES = {
         '（{lines: <- }），{node}：{what}{terms}{samples}',
     ),
     'forensics.external': Message(
-        en='{where}: {kind} was in {source} {name} before the step '
-        '({values}), first used in {module} ({lines: <- }){terms}{samples}',
-        zh_cn='⚠️  {where}: 此步之前{source} {name} 中已有 {kind}（{values}），'
+        en='{where}: {kind} was in {source} before the step ({values}), '
+        'first used in {module} ({lines: <- }){terms}{samples}',
+        zh_cn='⚠️  {where}: 此步之前{source} 中已有 {kind}（{values}），'
         '首次用于 {module}（{lines: <- }）{terms}{samples}',
     ),
     'forensics.poisoned': Message(
-        en='{where}: {kind} in {source} {name} ({values}), so the state was '
-        'not saved',
-        zh_cn='⚠️  {where}: {source} {name} 中有 {kind}（{values}），因此未保存'
-        '该状态',
+        en='{where}: {kind} in {source} ({values}), so the state was not '
+        'saved',
+        zh_cn='⚠️  {where}: {source} 中有 {kind}（{values}），因此未保存该状态',
     ),
     'forensics.nothing': Message(
         en='{where}: {fault}, cause not found',
@@ -74,6 +73,14 @@ MESSAGES = {
         en='division by 0, {op} of {operand}',
         zh_cn='除以 0，{op}，操作数 {operand}',
     ),
+    'forensics.point.by_almost_zero': Message(
+        en='division by almost 0, {op} by {operand}',
+        zh_cn='除数接近 0，{op}，除数 {operand}',
+    ),
+    'forensics.point.nan_number': Message(
+        en='the code gives the number NaN to {op}, besides {operand}',
+        zh_cn='代码把数值 NaN 传给了 {op}，另一输入 {operand}',
+    ),
     'forensics.point.root_negative': Message(
         en='root of a negative number, {op} of {operand}',
         zh_cn='对负数开方，{op}，输入 {operand}',
@@ -110,10 +117,21 @@ MESSAGES = {
     # The second line: the verdict.
     'forensics.verdict.fp16_overflow': Message(
         en='Verdict: fp16 overflow. The same batch is finite in '
-        'float32{largest}. Keep the module in float32 '
-        "(fp32_modules=['{module}']) or train in bfloat16.",
+        'float32{largest}. {advice}',
         zh_cn='结论：FP16 溢出。同一批数据用 FP32 计算为有限值{largest}。'
-        "请让该模块以 FP32 计算 (fp32_modules=['{module}'])，或用 bfloat16。",
+        '{advice}',
+    ),
+    'forensics.keep_module': Message(
+        en="Keep the module in float32 (fp32_modules=['{module}']) or train "
+        'in bfloat16.',
+        zh_cn="请让该模块以 FP32 计算 (fp32_modules=['{module}'])，或用 "
+        'bfloat16。',
+    ),
+    'forensics.keep_line': Message(
+        en='Compute this line of {model} in float32 (.float()), or train in '
+        'bfloat16.',
+        zh_cn='请将 {model} 的这一行改用 FP32 计算 (.float())，或用 '
+        'bfloat16。',
     ),
     'forensics.largest': Message(
         en=': the value is {value:.4g} there, float16 ends at 65504',
@@ -121,9 +139,9 @@ MESSAGES = {
     ),
     'forensics.largest_backward': Message(
         en=': the gradient, with loss_scale {scale:g}, is {value:.4g} there, '
-        'float16 ends at 65504',
+        'float16 ends at 65504, so loss_scale {fits:g} would fit',
         zh_cn='：该处梯度（loss_scale {scale:g}）为 {value:.4g}，FP16 上限为 '
-        '65504',
+        '65504，loss_scale 为 {fits:g} 时不会溢出',
     ),
     'forensics.verdict.bad_input': Message(
         en='Verdict: bad input data. {name} holds {values}. Look at the '
@@ -162,9 +180,10 @@ MESSAGES = {
         '硬件问题，或存在非确定性算子。请检查本机的内存和 GPU。',
     ),
     'forensics.weights_moved': Message(
-        en='Verdict: not reproducible with the weights of now. The step was '
-        'applied, so those it began with are gone.',
-        zh_cn='结论：用当前权重无法复现。该步已更新权重，其初始权重已不存在。',
+        en='Verdict: not reproducible with the weights of now. An optimizer '
+        'has changed them in that iteration, so those of before are gone.',
+        zh_cn='结论：用当前权重无法复现。该次迭代中已有优化器更新权重，此前的'
+        '权重已不存在。',
     ),
     'forensics.verdict.not_examined': Message(
         en='Verdict: not examined, {reason}.',
@@ -201,13 +220,19 @@ MESSAGES = {
         en='time was over before all samples were tried',
         zh_cn='时间已到，未能逐一尝试所有样本',
     ),
-    'forensics.only_float16': Message(
-        en='only in float16: the same batch is finite in float32',
-        zh_cn='仅在 FP16 下出现：同一批数据用 FP32 计算为有限值',
+    'forensics.only_in_dtype': Message(
+        en='only in {dtype}: the same batch is finite in float32',
+        zh_cn='仅在 {dtype} 下出现：同一批数据用 FP32 计算为有限值',
     ),
     'forensics.moved_note': Message(
         en='replayed with the weights after the step, which was applied',
         zh_cn='该步已更新权重，重放使用的是更新后的权重',
+    ),
+    'forensics.batch_written': Message(
+        en='{names} of the batch was written to in place, maybe by the model: '
+        'then this is not what the step began with',
+        zh_cn='批数据中的 {names} 曾被原地改写，可能由模型所为：若如此，它已'
+        '不是该步开始时的内容',
     ),
     'forensics.compiled_note': Message(
         en='replayed without torch.compile',

@@ -5,6 +5,14 @@ from __future__ import annotations
 from mmstable.messages.message import Message
 
 MESSAGES = {
+    'dist.failed': Message(
+        en='error: rank {rank} was the first to fail, with exit code {code}; '
+        'the reason is above',
+        zh_cn='错误：rank {rank} 最先失败，退出码 {code}；原因见上',
+    ),
+    'dist.stopped': Message(
+        en='stopped by {signal}', zh_cn='因 {signal} 停止'
+    ),
     'rank.failed': Message(
         en='rank {rank}{node} failed{when}: {error}',
         zh_cn='rank {rank}{node} {when}失败：{error}',

@@ -19,6 +19,10 @@ MESSAGES = {
         en=' in {count:micro-batch|micro-batches}',
         zh_cn='（{count} 个 micro-batch）',
     ),
+    'step.memory': Message(
+        en='the batch does not fit in memory',
+        zh_cn='显存/内存不足，放不下这个 batch',
+    ),
     'step.spike': Message(
         en='spike ({loss}gradient norm {norm:.4g})',
         zh_cn='检测到尖峰（{loss}梯度范数 {norm:.4g}）',

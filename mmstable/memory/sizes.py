@@ -1,10 +1,11 @@
-"""Bytes as people write and read them."""
+"""Bytes, and times, for people and from people."""
 
 from __future__ import annotations
 
 import re
 
-_UNITS = {
+_UNITS = ('B', 'KiB', 'MiB', 'GiB', 'TiB')
+_FACTORS = {
     '': 1,
     'B': 1,
     'K': 1 << 10,
@@ -23,6 +24,18 @@ _UNITS = {
 _SIZE = re.compile(r'\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*')
 
 
+def readable(size: float) -> str:
+    """A number of bytes, as '1.5 GiB'.
+
+    Args:
+        size (float): Bytes.
+    """
+    power = 0
+    while abs(size) >= 1024 and power < len(_UNITS) - 1:
+        size, power = size / 1024, power + 1
+    return f'{size:.1f} {_UNITS[power]}' if power else f'{size:.0f} B'
+
+
 def parse_size(text: str) -> int:
     """The bytes of a size like '24GiB', '512 MiB' or '80GB'.
 
@@ -32,7 +45,7 @@ def parse_size(text: str) -> int:
         text (str): The size.
     """
     found = _SIZE.fullmatch(text)
-    unit = None if found is None else _UNITS.get(found[2].upper())
+    unit = None if found is None else _FACTORS.get(found[2].upper())
     size = 0 if found is None or unit is None else int(float(found[1]) * unit)
     if size < 1:
         raise ValueError(
@@ -41,16 +54,7 @@ def parse_size(text: str) -> int:
     return size
 
 
-def format_size(count: float) -> str:
-    """A size in the unit that fits, as '1.5 GiB'."""
-    units = ['B', 'KiB', 'MiB', 'GiB', 'TiB']
-    while abs(count) >= 1024 and len(units) > 1:
-        count /= 1024
-        units.pop(0)
-    return f'{count:.0f} B' if units[0] == 'B' else f'{count:.1f} {units[0]}'
-
-
-def format_seconds(seconds: float) -> str:
+def readable_time(seconds: float) -> str:
     """How long, as '47 min' or '3.2 h'."""
     if seconds < 90:
         return f'{seconds:.0f} s'

@@ -131,3 +131,27 @@ def _facts_of(sample: Any, name: str) -> Iterator[tuple[str, Any]]:
             yield name, int(sample)
     elif isinstance(sample, (str, int)) and not isinstance(sample, bool):
         yield name, sample
+
+
+def batch_shapes(batch: Any) -> tuple[str, ...]:
+    """The shapes of all tensors of a batch, each with its name.
+
+    Lists of tensors are named by their entries; what is deeper inside of
+    samples is left out.
+
+    Args:
+        batch (Any): What the data loader gave.
+    """
+    return tuple(_shapes(batch, ''))
+
+
+def _shapes(part: Any, name: str) -> Iterator[str]:
+    if isinstance(part, Tensor):
+        kind = str(part.dtype).replace('torch.', '')
+        yield f'{name or "tensor"} {tuple(part.shape)} {kind}'
+    elif isinstance(part, Mapping):
+        for key, one in part.items():
+            yield from _shapes(one, f'{name}.{key}' if name else str(key))
+    elif isinstance(part, (list, tuple)):
+        for index, one in enumerate(part):
+            yield from _shapes(one, f'{name}[{index}]')

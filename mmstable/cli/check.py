@@ -1,0 +1,104 @@
+"""``mmstable check``: from a config to findings."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from typing import Any
+
+from mmengine.config import Config
+
+from mmstable.cli.base_files import plain_settings
+from mmstable.cli.check_fix import refuse_fix, write_fix
+from mmstable.cli.check_list import rule_lines
+from mmstable.cli.check_text import as_github, as_json, as_text
+from mmstable.cli.command import say as say_for
+from mmstable.cli.commands.check import EXIT_ERRORS, EXIT_WARNINGS
+from mmstable.cli.config_file import load_config
+from mmstable.cli.config_options import merge_options, read_options
+from mmstable.cli.legacy_config import modernize
+from mmstable.errors import UsageError
+from mmstable.finding import Finding, Severity
+from mmstable.legacy.config.keys import old_keys_of
+from mmstable.messages import say
+from mmstable.preflight.check_config import check_config, ignored_rules
+from mmstable.preflight.config_source import ConfigSource
+from mmstable.preflight.config_view import ConfigView
+from mmstable.preflight.machine import Machine
+from mmstable.preflight.trial import try_out
+
+
+def check(args: argparse.Namespace) -> int:
+    """Check a config, and return the exit code."""
+    if args.list:
+        print('\n'.join(rule_lines()))
+        return 0
+    if args.config is None:
+        raise UsageError(say('check_text.no_config'))
+    options = read_options(args.cfg_options or [])
+    cfg = _load(args.config)
+    written = plain_settings(cfg)
+    view = _view(_modern(cfg, options), args, written)
+    try:
+        ignored = ignored_rules(view)
+    except (TypeError, ValueError) as error:
+        raise UsageError(str(error)) from error
+    if args.fix is not None:
+        refuse_fix(args, view)
+    source = ConfigSource(args.config, tuple(options))
+    findings = check_config(view, source)
+    if args.format == 'json':
+        print(as_json(args.config, findings, ignored))
+    elif args.format == 'github':
+        print('\n'.join(as_github(args.config, findings)))
+    else:
+        print('\n'.join(as_text(args.config, findings, ignored)))
+    if args.fix is not None:
+        write_fix(args, view)
+    return exit_code(findings)
+
+
+def exit_code(findings: list[Finding]) -> int:
+    """What the shell is told about findings: the worst of them."""
+    severities = {one.severity for one in findings}
+    if Severity.ERROR in severities:
+        return EXIT_ERRORS
+    return EXIT_WARNINGS if Severity.WARNING in severities else 0
+
+
+def _load(path: str) -> Config:
+    """The config, also if what it wants imported is not here."""
+    try:
+        return load_config(path)
+    except UsageError as error:
+        if not isinstance(error.__cause__, ImportError):
+            raise
+    return load_config(path, import_modules=False)
+
+
+def _modern(cfg: Config, options: dict[str, Any]) -> Config:
+    """The config with its options, as ``mmstable train`` would have it."""
+    if old_keys_of(cfg._cfg_dict):
+        return modernize(cfg, options, lambda text: say_for('check', text))
+    merge_options(cfg, options)
+    return cfg
+
+
+def _view(
+    cfg: Config, args: argparse.Namespace, written: dict[str, Any]
+) -> ConfigView:
+    machine = Machine.here()
+    is_old = bool(old_keys_of(written))
+    return ConfigView(
+        plain_settings(cfg),
+        machine,
+        ranks=args.ranks or _ranks(machine),
+        file=args.config,
+        written=written if is_old else None,
+        trial=try_out(cfg) if args.deep else None,
+    )
+
+
+def _ranks(machine: Machine) -> int:
+    given = os.environ.get('WORLD_SIZE', '')
+    return int(given) if given.isdigit() else max(1, machine.gpus)

@@ -1,0 +1,34 @@
+"""Write a config file, next to those that it inherits from."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from mmstable.checkpoint.atomic_file import replace_text
+from mmstable.errors import UsageError
+from mmstable.messages import say
+
+
+def check_target(path: str) -> None:
+    """Refuse a path at which no config can be written."""
+    if not path.endswith('.py'):
+        raise UsageError(say('upgrade.not_python', path=path))
+    folder = os.path.dirname(path)
+    if not os.path.isdir(folder or '.'):
+        raise UsageError(say('upgrade.no_folder', path=folder))
+
+
+def relative(base: str, folder: str) -> str:
+    """How a config in a folder names its base."""
+    path = Path(os.path.relpath(base, folder or '.')).as_posix()
+    return path if path.startswith('.') else f'./{path}'
+
+
+def write_config(path: str, text: str) -> None:
+    """Write it, or say why that is impossible."""
+    try:
+        replace_text(Path(path), text, encoding='utf-8')
+    except OSError as error:
+        text = say('upgrade.cannot_write', path=path, error=error)
+        raise UsageError(text) from error

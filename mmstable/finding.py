@@ -1,0 +1,61 @@
+"""What a check has found."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+
+class Severity(str, Enum):
+    """How bad it is."""
+
+    # Training would go wrong, or be another training.
+    ERROR = 'error'
+    # Worth a look.
+    WARNING = 'warning'
+    # Could be better, or is good to know.
+    HINT = 'hint'
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was found, by a check of any kind.
+
+    Args:
+        id (str): Which check it was, as 'non_finite'.
+        severity (Severity): How bad it is.
+        path (str): Where: a file, a setting, or a sample.
+        what (str): What is there.
+        why (str): Why that matters. Defaults to ''.
+        fix (str): What to do about it. Defaults to ''.
+        source (str): The file and line that say so, as 'a.py:12'; '' if
+            that is not known. Defaults to ''.
+        change (Mapping): From paths in a config to the values that mend it.
+            Defaults to {}.
+    """
+
+    id: str
+    severity: Severity
+    path: str
+    what: str
+    why: str = ''
+    fix: str = ''
+    source: str = ''
+    change: Mapping[str, Any] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return f'{self.path}: {self.what}'
+
+    def as_dict(self) -> dict[str, str]:
+        """What others may read, in plain types."""
+        return {
+            'id': self.id,
+            'severity': self.severity.value,
+            'path': self.path,
+            'what': self.what,
+            'why': self.why,
+            'fix': self.fix,
+            'source': self.source,
+        }

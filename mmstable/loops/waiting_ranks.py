@@ -1,0 +1,194 @@
+"""What do other ranks wait for, when a step of this one has failed?"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Callable
+
+import torch
+from mmengine.dist import get_world_size
+from torch import Tensor
+from torch.nn import Module
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.parallel import DistributedDataParallel
+
+from mmstable.distributed.parallelism import Sharing, find_sharing
+from mmstable.memory.failure import BACKWARD, Failure, was_inside
+from mmstable.messages import say
+
+
+class WaitingRanks:
+    """Lets one rank do its step again, while the others wait in theirs.
+
+    With DDP the others wait for the gradients of each parameter, once. What
+    this rank has given them cannot be taken back; what it has not is given
+    by another backward pass. Nobody is asked, and nobody waits for longer
+    than the step takes.
+
+    Args:
+        model (Module): The model, in its wrapper.
+    """
+
+    def __init__(self, model: Module) -> None:
+        self._model = model
+        is_ddp = isinstance(model, DistributedDataParallel)
+        self._ddp: Any = model if is_ddp and get_world_size() > 1 else None
+        # The parameters whose gradients the others have already.
+        self._given: set[Tensor] = set()
+        self._has_entered = False
+
+    @property
+    def have_gradients(self) -> bool:
+        """Whether the others have some gradients of the failed step."""
+        return bool(self._given)
+
+    def why_not(self) -> str | None:
+        """Why one rank alone cannot begin a step again; None if it can."""
+        if get_world_size() == 1:
+            return None
+        name = None
+        if self._ddp is None:
+            name = type(self._model).__name__
+        elif find_sharing(self._model) is not Sharing.REDUCED:
+            name = 'FSDP'
+        else:
+            for module in self._model.modules():
+                is_norm = isinstance(module, _BatchNorm)
+                if is_norm and 'Sync' in type(module).__name__:
+                    name = type(module).__name__
+        if name is None:
+            return None
+        return say('oom_reason.collective', name=name)
+
+    def begin(self) -> None:
+        """A new step begins."""
+        self._given, self._has_entered = set(), False
+
+    def note_failure(
+        self,
+        error: BaseException,
+        failure: Failure,
+        changed: set[Tensor],
+        synchronises: bool,
+    ) -> None:
+        """Note how far a step has come.
+
+        Args:
+            error (BaseException): Its error, with all frames.
+            failure (Failure): The same in short.
+            changed (set[Tensor]): Parameters that got a gradient.
+            synchronises (bool): Whether others wait for gradients.
+        """
+        if self._ddp is None:
+            return
+        is_backward = failure.phase == BACKWARD
+        self._has_entered |= is_backward or was_inside(error, self._ddp)
+        if is_backward and synchronises and not self._given:
+            self._given = {param for param in changed if param.requires_grad}
+
+    @contextmanager
+    def undisturbed(self) -> Iterator[None]:
+        """Run the model again, without what the others do only once."""
+        if self._ddp is None or not self._has_entered:
+            yield
+        elif self._given:
+            # DDP starts no second reduction while one is under way.
+            with _forward_of(self._ddp, self._ddp.module):
+                yield
+        else:
+            # Buffers were broadcast by the first attempt.
+            self._ddp.require_forward_param_sync = False
+            yield
+
+    def backward(self, loss: Tensor, **kwargs: Any) -> None:
+        """Back-propagate, and give the others what they lack.
+
+        Args:
+            loss (Tensor): The loss of the same batch.
+            **kwargs: For ``Tensor.backward``.
+        """
+        if not self._given:
+            loss.backward(**kwargs)
+            return
+        rest = self._rest()
+        # Not by `backward`: that would give gradients a second time.
+        grads = torch.autograd.grad(loss, rest, allow_unused=True)
+        found = [(p, g) for p, g in zip(rest, grads) if g is not None]
+        self._give(found)
+
+    def why_not_leave_out(self, wrapper: Any, many: bool) -> str | None:
+        """Why a step cannot be left out with all ranks; None if it can.
+
+        Args:
+            wrapper (Any): The optimizer wrapper.
+            many (bool): Whether it is one of several.
+        """
+        if get_world_size() == 1:
+            return None
+        if self._ddp is None:
+            return say(
+                'oom_reason.collective', name=type(self._model).__name__
+            )
+        if many:
+            return say('oom.many_wrappers')
+        if not hasattr(wrapper, 'leave_out_iteration'):
+            return say('oom_reason.wrapper', name=type(wrapper).__name__)
+        if self._given and self._ddp.find_unused_parameters:
+            return say('oom_reason.unused')
+        return None
+
+    def leave_out(self, wrapper: Any) -> None:
+        """Leave a batch out of its step, together with the others.
+
+        Args:
+            wrapper (Any): A safe optimizer wrapper.
+        """
+        if self._ddp is None or not wrapper.should_sync():
+            wrapper.leave_out_iteration()
+        else:
+            wrapper.leave_out_iteration(self._give_all)
+
+    def _give_all(self, value: float) -> None:
+        """Give the others gradients of one value, wherever they wait."""
+        if self._given:
+            # Some have real gradients: no other value fits to those.
+            rest = self._rest()
+            self._give([(p, torch.full_like(p, math.nan)) for p in rest])
+            return
+        with _forward_of(self._ddp.module, self._touch_all):
+            if self._has_entered:
+                self._ddp.require_forward_param_sync = False
+            (self._ddp() * value).backward()
+
+    def _touch_all(self) -> Tensor:
+        params = [p for p in self._ddp.module.parameters() if p.requires_grad]
+        return torch.stack([param.sum() for param in params]).sum()
+
+    def _rest(self) -> list[Tensor]:
+        return [
+            param
+            for param in self._ddp.module.parameters()
+            if param.requires_grad and param not in self._given
+        ]
+
+    def _give(self, found: list[tuple[Tensor, Tensor]]) -> None:
+        torch.autograd.backward(
+            [param.view_as(param) for param, _ in found],
+            [grad for _, grad in found],
+        )
+
+
+@contextmanager
+def _forward_of(module: Module, forward: Callable[..., Any]) -> Iterator[None]:
+    """Let a module do something else for a while."""
+    attributes = vars(module)
+    own = attributes.get('forward')
+    attributes['forward'] = forward
+    try:
+        yield
+    finally:
+        attributes.pop('forward')
+        if own is not None:
+            attributes['forward'] = own

@@ -1,0 +1,41 @@
+"""The rules, in files by subject; importing them registers them."""
+
+from mmstable.preflight.rules import (
+    batches,
+    checkpoints,
+    clipping,
+    hooks,
+    keys,
+    learning_rate,
+    loaders,
+    loops,
+    loss_scale,
+    model,
+    paths,
+    randomness,
+    samplers,
+    schedules,
+    stock,
+    trials,
+    types,
+)
+
+__all__ = [
+    'batches',
+    'checkpoints',
+    'clipping',
+    'hooks',
+    'keys',
+    'learning_rate',
+    'loaders',
+    'loops',
+    'loss_scale',
+    'model',
+    'paths',
+    'randomness',
+    'samplers',
+    'schedules',
+    'stock',
+    'trials',
+    'types',
+]

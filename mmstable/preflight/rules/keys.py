@@ -1,0 +1,129 @@
+"""Keys that nobody reads, and values that nobody can use."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+from mmengine.runner import FlexibleRunner, Runner
+
+from mmstable.finding import Severity
+from mmstable.legacy.config.keys import OLD_KEYS, old_keys_of
+from mmstable.messages import say
+from mmstable.preflight.config_view import (
+    DEFAULT_HOOKS,
+    LOADERS,
+    ConfigView,
+)
+from mmstable.preflight.rule import Hit, rule
+from mmstable.settings import nearest
+
+# What a runner or a train script reads at the top of a config, besides the
+# arguments of the runner.
+_ALSO_READ = (
+    'activation_checkpointing',
+    'compile',
+    'custom_imports',
+    'efficient_conv_bn_eval',
+    'find_unused_parameters',
+    'model_wrapper_cfg',
+    'runner_type',
+    'stability_checks',
+    'sync_bn',
+)
+# High enough for variables as `dataset_train` or `val_evaluators_all`.
+_LIKENESS = 0.88
+# Everything below them that looks like a number is meant to be one.
+_NUMERIC = (
+    'optim_wrapper',
+    'param_scheduler',
+    'train_cfg',
+    'val_cfg',
+    'test_cfg',
+    'randomness',
+    *LOADERS,
+)
+# Except for what the user's own classes get.
+_FOREIGN = ('dataset', 'collate_fn', 'sampler', 'batch_sampler')
+_NUMBER = re.compile(r'[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?', re.I)
+
+
+@cache
+def top_level_keys() -> frozenset[str]:
+    """What is read at the top of a config."""
+    known = [*inspect.signature(Runner).parameters]
+    known += inspect.signature(FlexibleRunner).parameters
+    return frozenset([*known, *_ALSO_READ])
+
+
+@rule('legacy_key', Severity.ERROR)
+def legacy_key(view: ConfigView) -> Iterator[Hit]:
+    """Keys of mmcv 1.x, which mmengine ignores in silence."""
+    for key in old_keys_of(view.written):
+        yield Hit(key, {'key': key})
+
+
+@rule('unknown_key', Severity.WARNING)
+def unknown_key(view: ConfigView) -> Iterator[Hit]:
+    """Keys that nobody reads, and that look like one that is read."""
+    known = top_level_keys()
+    for key, value in view.settings.items():
+        if key in known or key in OLD_KEYS or key.startswith('_'):
+            continue
+        near = nearest(key, known, _LIKENESS)[:1]
+        # Set as well, it is no slip: the other is a variable.
+        if near and view.settings.get(near[0]) is None and value is not None:
+            fields = {'key': key, 'near': near[0]}
+            yield Hit(key, fields, {near[0]: value})
+
+
+@rule('text_for_number', Severity.ERROR, refuses=True)
+def text_for_number(view: ConfigView) -> Iterator[Hit]:
+    """Texts in place of numbers, as YAML makes them of 1e-4."""
+    is_yaml = view.file.endswith(('.yaml', '.yml'))
+    for section in _NUMERIC:
+        for path, value in _values(section, view.get(section)):
+            if isinstance(value, str) and _NUMBER.fullmatch(value):
+                has_exponent = is_yaml and 'e' in value.lower()
+                note = say('check.yaml_exponent') if has_exponent else ''
+                number = float(value) if not _is_whole(value) else int(value)
+                fields = {'path': path, 'text': value, 'note': note}
+                yield Hit(path, fields, {path: number})
+
+
+@rule('hook_without_type', Severity.ERROR, refuses=True)
+def hook_without_type(view: ConfigView) -> Iterator[Hit]:
+    """Default hooks of which nobody knows what they are."""
+    hooks = view.part('default_hooks').settings
+    for name, hook in hooks.items():
+        if isinstance(hook, dict) and 'type' not in hook:
+            near = nearest(name, sorted({*DEFAULT_HOOKS, *hooks} - {name}))
+            hint = say('cli.did_you_mean', words=near) if near else ''
+            path = f'default_hooks.{name}'
+            yield Hit(path, {'path': path, 'hint': hint})
+
+
+@rule('resume_and_load_from', Severity.WARNING)
+def resume_and_load_from(view: ConfigView) -> Iterator[Hit]:
+    """Both set: every restart goes back to the same file."""
+    file = view.get('load_from')
+    if view.get('resume') is True and file:
+        yield Hit('load_from', {'file': file})
+
+
+def _values(path: str, node: Any) -> Iterator[tuple[str, Any]]:
+    pairs: Any = ()
+    if isinstance(node, dict):
+        pairs = [(k, v) for k, v in node.items() if k not in _FOREIGN]
+    elif isinstance(node, (list, tuple)):
+        pairs = enumerate(node)
+    for name, value in pairs:
+        yield f'{path}.{name}', value
+        yield from _values(f'{path}.{name}', value)
+
+
+def _is_whole(text: str) -> bool:
+    return text.lstrip('+-').isdigit()
