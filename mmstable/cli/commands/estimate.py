@@ -5,41 +5,40 @@ from __future__ import annotations
 import argparse
 
 from mmstable.cli.command import Command
+from mmstable.cli.parser import whole_number
+from mmstable.messages import say
 
 # Training or validation takes more than there is.
-EXIT_DOES_NOT_FIT = 9
+EXIT_DOES_NOT_FIT = 10
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe the command line."""
-    parser.description = (
-        'Tell how many bytes of tensors training and validation take at '
-        'their peak, without a GPU, and what data loading takes in host RAM. '
-        'Exit codes: 0 it fits, or no limit was given, '
-        f'{EXIT_DOES_NOT_FIT} it does not fit, 2 an error in the config.'
+    parser.description = say(
+        'help.estimate.description', does_not_fit=EXIT_DOES_NOT_FIT
     )
-    parser.add_argument('config', help='config file')
+    parser.add_argument('config', help=say('help.config'))
     parser.add_argument(
         '--device-memory',
         type=_size,
         metavar='SIZE',
-        help="memory of the device, as '24GiB'",
+        help=say('help.estimate.device_memory'),
     )
     parser.add_argument(
         '--batch-size',
-        type=_positive,
+        type=whole_number(1),
         metavar='N',
-        help='samples in a training batch; those of the config by default',
+        help=say('help.estimate.batch_size'),
     )
     parser.add_argument(
-        '--json', metavar='FILE', help='where to write all figures'
+        '--json', metavar='FILE', help=say('help.estimate.json')
     )
     parser.add_argument(
         '--cfg-options',
         nargs='+',
         action='extend',
         metavar='KEY=VALUE',
-        help='change values of the config',
+        help=say('help.cfg_options'),
     )
 
 
@@ -48,14 +47,6 @@ def run(args: argparse.Namespace) -> int:
     from mmstable.cli.estimate import estimate
 
     return estimate(args)
-
-
-def _positive(text: str) -> int:
-    if not text.isdigit() or int(text) == 0:
-        raise argparse.ArgumentTypeError(
-            f"it is a number from 1 on, got '{text}'"
-        )
-    return int(text)
 
 
 def _size(text: str) -> int:
@@ -69,7 +60,7 @@ def _size(text: str) -> int:
 
 COMMAND = Command(
     name='estimate',
-    help='tell what memory a config takes, and which batch fits',
+    help=lambda: say('command.estimate'),
     add_arguments=add_arguments,
     run=run,
 )

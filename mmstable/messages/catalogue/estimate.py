@@ -5,6 +5,34 @@ from __future__ import annotations
 from mmstable.messages.message import Message
 
 MESSAGES = {
+    'command.estimate': Message(
+        en='tell what memory a config takes, and which batch fits',
+        zh_cn='估算配置所需的内存，以及能容纳多大的批',
+    ),
+    'help.estimate.description': Message(
+        en='Tell how many bytes of tensors training and validation take at '
+        'their peak, without a GPU, and what data loading takes in host RAM. '
+        'Exit codes: 0 it fits, or no limit was given, {does_not_fit} it '
+        'does not fit, 2 an error in the config.',
+        zh_cn='估算训练和验证的张量峰值字节数（不需要 GPU），以及数据加载占用的主'
+        '机内存。退出码：0 能容纳或未给出上限，{does_not_fit} 不能容纳，2 配置'
+        '有错误。',
+    ),
+    'help.estimate.device_memory': Message(
+        en="memory of the device, as '24GiB'",
+        zh_cn="设备的内存，例如 '24GiB'",
+    ),
+    'help.estimate.batch_size': Message(
+        en='samples in a training batch; those of the config by default',
+        zh_cn='训练批的样本数；默认取配置中的值',
+    ),
+    'help.estimate.json': Message(
+        en='where to write all figures', zh_cn='写入全部数值的文件'
+    ),
+    'size.invalid': Message(
+        en="a size is a number above 0 with a unit, as '24GiB', got {text}",
+        zh_cn="大小应为大于 0 的数加单位，例如 '24GiB'，实际为 {text}",
+    ),
     'estimate.title': Message(
         en='bytes of tensors at the peak', zh_cn='张量字节数（峰值）'
     ),
