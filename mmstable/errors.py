@@ -117,3 +117,11 @@ class StoppedBySignal(MMStableError):
         self.name = name
         # As a shell reports a process that a signal has ended.
         self.exit_code = 128 + number
+
+
+class RestartNeeded(StoppedBySignal):
+    """The run is saved, and ended so that it can start with free memory."""
+
+    def __init__(self) -> None:
+        super().__init__('MemoryGuardHook', 0)
+        self.exit_code = 22

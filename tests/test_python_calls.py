@@ -43,6 +43,7 @@ EVERYTHING = dict(
         dict(type='mmstable.EventLogHook'),
         dict(type='mmstable.NanForensicsHook'),
         dict(type='mmstable.HeadroomHook'),
+        dict(type='mmstable.MemoryGuardHook'),
         dict(type='mmstable.EmergencyCheckpointHook'),
         dict(type='mmstable.RankFailureHook'),
         dict(type='mmstable.ReplicaCheckHook'),

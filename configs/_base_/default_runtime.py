@@ -26,6 +26,8 @@ custom_hooks = [
     dict(type='mmstable.NanForensicsHook'),
     # Warns before activations or gradients leave the range of fp16.
     dict(type='mmstable.HeadroomHook'),
+    # Warns of leaks, and saves before the kernel ends the run for memory.
+    dict(type='mmstable.MemoryGuardHook'),
     # Saves on Ctrl-C, SIGTERM, SIGHUP and exceptions before the run ends;
     # SIGUSR1 saves, and training continues.
     dict(type='mmstable.EmergencyCheckpointHook'),

@@ -13,6 +13,9 @@ from typing import Any
 
 # Asks to save and go on; all others ask to save and stop.
 SAVE = signal.SIGUSR1
+# Asks to save and start again. No run listens to it: only a part of the run
+# itself can ask for that.
+RESTART = signal.SIGUSR2
 # What a run can listen to.
 SIGNALS = ('SIGTERM', 'SIGINT', 'SIGHUP', 'SIGUSR1')
 # Seconds in which a signal that comes again is still the same one: Slurm,
@@ -77,6 +80,10 @@ class StopSignal:
             return
         self._is_over = True
         atexit.register(self._ignore)
+
+    def request(self, number: signal.Signals) -> None:
+        """Do as if a signal had come; from the training thread only."""
+        self._note(number)
 
     def saved(self) -> None:
         """What was asked for is done, unless that was to stop."""

@@ -291,6 +291,50 @@ class LowHeadroom(Event):
 
 
 @dataclass(frozen=True)
+class MemoryAlarm(Event):
+    """A resource of the machine that runs out.
+
+    Args:
+        resource (str): 'host' for memory in bytes, 'shared_memory' for
+            /dev/shm in bytes, 'descriptors' for open files of one process.
+        holder (str): Whose use grows most: 'main_process', 'workers' or ''.
+        used (int): What is used.
+        limit (int): What may be used.
+        left (int): What is left.
+        source (str): Who sets the limit: 'machine', 'cgroup' or 'setting'.
+        action (str): What is done: 'warn', 'save', 'lower_workers' or
+            'restart'.
+        rank (int): The process that it happens to. Defaults to 0.
+        growth (float): What it grows by in an iteration. Defaults to 0.0.
+        iterations_left (float, optional): Iterations to the limit, if it
+            grows. Defaults to None.
+        seconds_left (float, optional): Seconds to the limit, if it grows.
+            Defaults to None.
+        workers_share (float): The share of the run's host memory that
+            workers hold. Defaults to 0.0.
+        workers (int): Workers of the training data. Defaults to 0.
+        prefetch (int): Batches that each of them reads ahead. Defaults to 0.
+    """
+
+    event: ClassVar[str] = 'memory_alarm'
+
+    resource: str
+    holder: str
+    used: int
+    limit: int
+    left: int
+    source: str
+    action: str
+    rank: int = 0
+    growth: float = 0.0
+    iterations_left: float | None = None
+    seconds_left: float | None = None
+    workers_share: float = 0.0
+    workers: int = 0
+    prefetch: int = 0
+
+
+@dataclass(frozen=True)
 class OutOfMemory(Event):
     """A batch that did not fit in memory, and what was done about it.
 
@@ -488,6 +532,7 @@ EVENTS: Mapping[str, type[Event]] = {
         Intervention,
         FaultExplained,
         LowHeadroom,
+        MemoryAlarm,
         OutOfMemory,
         Injection,
         ScaleChange,

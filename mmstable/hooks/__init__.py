@@ -7,6 +7,7 @@ from mmstable.hooks.fault_injector_hook import FaultInjectorHook
 from mmstable.hooks.grad_clip_hook import GradClipHook
 from mmstable.hooks.grad_nan_logger_hook import GradNanLoggerHook
 from mmstable.hooks.headroom_hook import HeadroomHook
+from mmstable.hooks.memory_guard_hook import MemoryGuardHook
 from mmstable.hooks.nan_forensics_hook import NanForensicsHook
 from mmstable.hooks.rank_failure_hook import RankFailureHook
 from mmstable.hooks.replica_check_hook import ReplicaCheckHook
@@ -27,6 +28,7 @@ __all__ = [
     'GradClipHook',
     'GradNanLoggerHook',
     'HeadroomHook',
+    'MemoryGuardHook',
     'NanForensicsHook',
     'RankFailureHook',
     'ReplicaCheckHook',

@@ -12,11 +12,21 @@ from mmengine.runner import Runner
 
 from mmstable import run_view
 from mmstable.checkpoint.resume_hint import resume_hint
-from mmstable.checkpoint.stop_signal import SAVE, SIGNALS, StopSignal
+from mmstable.checkpoint.stop_signal import (
+    RESTART,
+    SAVE,
+    SIGNALS,
+    StopSignal,
+)
 from mmstable.distributed import collectives as dist
 from mmstable.distributed.coordinated_stop import CoordinatedStop
 from mmstable.distributed.parallelism import Sharing, find_sharing
-from mmstable.errors import StoppedBySignal, TrainingDiverged, add_note
+from mmstable.errors import (
+    RestartNeeded,
+    StoppedBySignal,
+    TrainingDiverged,
+    add_note,
+)
 from mmstable.hooks.safe_checkpoint_hook import SafeCheckpointHook
 from mmstable.loops.after_failure import is_half_updated, why_inexact
 from mmstable.loops.shielded_workers import shield_loop, shield_workers
@@ -74,6 +84,19 @@ class EmergencyCheckpointHook(Hook):
         self._last_look = 0
         self._coordinated_stop: CoordinatedStop | None = None
         self._keeper = RngKeeper()
+        # Who has asked, if it was no signal.
+        self._asker: str | None = None
+
+    def request(self, asker: str, restart: bool = False) -> None:
+        """Save on all ranks at the end of the window, as a signal would.
+
+        Args:
+            asker (str): Who wants it, for the log.
+            restart (bool): Whether the run ends then, with the exit code
+                that asks for another start. Defaults to False.
+        """
+        self._asker = asker
+        self._signal.request(RESTART if restart else SAVE)
 
     def before_train(self, runner: Runner) -> None:
         """Listen to signals from now on."""
@@ -81,6 +104,7 @@ class EmergencyCheckpointHook(Hook):
         self._is_alone = get_world_size() == 1
         self._last_look = runner.iter
         self._coordinated_stop = None
+        self._asker = None
         if find_sharing(runner.model) in (Sharing.REDUCED, Sharing.SHARDED):
             self._coordinated_stop = CoordinatedStop()
         if not self._signal.install():
@@ -200,28 +224,30 @@ class EmergencyCheckpointHook(Hook):
     def _obey(self, runner: Runner, number: Signals) -> None:
         """Save; stop if the signal asks for that. A collective call."""
         path = self._save(runner)
+        asker, self._asker = self._asker or number.name, None
         if number is not SAVE:
-            self._stop(runner, number, path)
+            self._stop(runner, number, path, asker)
         self._signal.saved()
         if is_main_process():
-            facts = dict(signal=number.name, path=path)
+            facts = dict(signal=asker, path=path)
             runner.logger.info(
                 say('emergency.saved_nothing', **facts)
                 if path is None
                 else say('emergency.saved', **facts)
             )
 
-    def _stop(self, runner: Runner, number: Signals, path: str | None) -> None:
-        name = number.name
-        text = say('emergency.stopped_unsaved', signal=name)
+    def _stop(
+        self, runner: Runner, number: Signals, path: str | None, asker: str
+    ) -> None:
+        text = say('emergency.stopped_unsaved', signal=asker)
         if path is not None:
             resume = resume_hint(runner, path)
             text = say(
-                'emergency.stopped', signal=name, path=path, resume=resume
+                'emergency.stopped', signal=asker, path=path, resume=resume
             )
         if is_main_process():
             runner.logger.warning(text)
-        raise StoppedBySignal(name, number)
+        raise _error_of(number)
 
     def _save_what_is_left(
         self, runner: Runner, exception: BaseException
@@ -256,7 +282,7 @@ class EmergencyCheckpointHook(Hook):
         number = self._signal.pending
         if number is not None and number is not SAVE:
             # It was about to stop, which may be what the exception is about.
-            raise StoppedBySignal(number.name, number)
+            raise _error_of(number)
 
     def _save(
         self, runner: Runner, rng: Mapping[int, Any] | None = None
@@ -275,3 +301,9 @@ class EmergencyCheckpointHook(Hook):
             if isinstance(hook, SafeCheckpointHook):
                 return hook
         return None
+
+
+def _error_of(number: Signals) -> StoppedBySignal:
+    if number is RESTART:
+        return RestartNeeded()
+    return StoppedBySignal(number.name, number)

@@ -13,6 +13,7 @@ from mmstable.events.event_log import EventLog
 from mmstable.events.records import (
     FaultExplained,
     Heartbeat,
+    MemoryAlarm,
     OutOfMemory,
     RunEnd,
     WrapperTotals,
@@ -30,7 +31,13 @@ from mmstable.registry import HOOKS, register_globally
 from mmstable.settings import integer
 
 # What every rank writes down; the rest is the same on all of them.
-_OF_EACH_RANK = (StepReport, FaultExplained, OutOfMemory, Injection)
+_OF_EACH_RANK = (
+    StepReport,
+    FaultExplained,
+    MemoryAlarm,
+    OutOfMemory,
+    Injection,
+)
 
 # Characters, each of which can take twelve bytes of a line.
 _LONGEST_TRACEBACK = 1 << 18

@@ -102,6 +102,13 @@ class SafeIterBasedTrainLoop(SafeLoop, IterBasedTrainLoop):
         self.runner.call_hook('after_train_iter', **stage, outputs=outputs)
         self._iter += 1
 
+    def restart_workers(self) -> None:
+        """Read on from here with new workers, as the loader is set now."""
+        if self._batches is not None:
+            # As after a resume: the order of this pass stays as it is.
+            self._saved_rng = self.rng_state()
+            self._batches.reopen()
+
     def _run(self) -> nn.Module:
         self.runner.call_hook('before_train')
         saved = self._claim_saved()

@@ -37,7 +37,7 @@ class RngKeeper(Hook):
         """Keep the newest one."""
         loop = runner.train_loop
         if hasattr(loop, 'keep_rng'):
-            self.iteration, self._give = runner.iter + 1, loop.keep_rng()
+            self.iteration, self._give = loop.iter + 1, loop.keep_rng()
 
     def of(self, runner: Runner) -> dict[int, Any]:
         """The state of this rank, if it is that of the newest step."""

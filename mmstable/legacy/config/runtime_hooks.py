@@ -12,6 +12,7 @@ RUNTIME_HOOKS = (
     'EventLogHook',
     'NanForensicsHook',
     'HeadroomHook',
+    'MemoryGuardHook',
     'EmergencyCheckpointHook',
     'RankFailureHook',
     'ReplicaCheckHook',

@@ -1,0 +1,66 @@
+"""``mmstable estimate``: what it takes."""
+
+from __future__ import annotations
+
+import argparse
+
+from mmstable.cli.command import Command
+from mmstable.cli.parser import whole_number
+from mmstable.messages import say
+
+# Training or validation takes more than there is.
+EXIT_DOES_NOT_FIT = 10
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Describe the command line."""
+    parser.description = say(
+        'help.estimate.description', does_not_fit=EXIT_DOES_NOT_FIT
+    )
+    parser.add_argument('config', help=say('help.config'))
+    parser.add_argument(
+        '--device-memory',
+        type=_size,
+        metavar='SIZE',
+        help=say('help.estimate.device_memory'),
+    )
+    parser.add_argument(
+        '--batch-size',
+        type=whole_number(1),
+        metavar='N',
+        help=say('help.estimate.batch_size'),
+    )
+    parser.add_argument(
+        '--json', metavar='FILE', help=say('help.estimate.json')
+    )
+    parser.add_argument(
+        '--cfg-options',
+        nargs='+',
+        action='extend',
+        metavar='KEY=VALUE',
+        help=say('help.cfg_options'),
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Estimate, and return the exit code."""
+    from mmstable.cli.estimate import estimate
+
+    return estimate(args)
+
+
+def _size(text: str) -> int:
+    from mmstable.memory.sizes import parse_size
+
+    try:
+        return parse_size(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+COMMAND = Command(
+    name='estimate',
+    help=lambda: say('command.estimate'),
+    add_arguments=add_arguments,
+    run=run,
+)
