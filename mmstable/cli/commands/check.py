@@ -29,9 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         '--deep', action='store_true', help=say('help.check.deep')
     )
-    parser.add_argument(
-        '--fix', metavar='OUT.py', help=say('help.check.fix')
-    )
+    parser.add_argument('--fix', metavar='OUT.py', help=say('help.check.fix'))
     parser.add_argument(
         '--format',
         choices=['text', 'json', 'github'],

@@ -172,8 +172,8 @@ MESSAGES = {
         '--deep. Exit codes: 0 nothing but hints, {warnings} warnings, '
         '{errors} errors, 2 the config cannot be read.',
         zh_cn='在训练开始之前指出会出什么问题。配置会像训练时一样被执行；没有 '
-        '--deep 时不会用它构建任何对象。退出码：0 只有提示，{warnings} 有警告，'
-        '{errors} 有错误，2 无法读取配置。',
+        '--deep 时不会用它构建任何对象。退出码：0 只有提示，{warnings} '
+        '有警告，{errors} 有错误，2 无法读取配置。',
     ),
     'help.check.ranks': Message(
         en='processes that will train; WORLD_SIZE, or one for each GPU here, '
