@@ -15,8 +15,8 @@ MESSAGES = {
         'Exit codes: 0 it fits, or no limit was given, {does_not_fit} it '
         'does not fit, 2 an error in the config.',
         zh_cn='估算训练和验证的张量峰值字节数（不需要 GPU），以及数据加载占用'
-        '的主机内存。退出码：0 能容纳或未给出上限，{does_not_fit} 不能容纳，2 配置'
-        '有错误。',
+        '的主机内存。退出码：0 能容纳或未给出上限，{does_not_fit} 不能容纳，'
+        '2 配置有错误。',
     ),
     'help.estimate.device_memory': Message(
         en="memory of the device, as '24GiB'",
