@@ -43,7 +43,7 @@ MACHINE = Machine(
     memory=512 * 10**9,
     shared_memory=256 * 10**9,
     gpus=8,
-    bf16=True,
+    bf16=lambda: True,
     disk=lambda path: 10**13,
     exists=lambda path: True,
 )

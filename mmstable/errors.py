@@ -97,7 +97,7 @@ class TrainingDiverged(MMStableError):
 class TrainingOutOfMemory(MMStableError):
     """Batches do not fit in memory, whatever is tried."""
 
-    exit_code = 8
+    exit_code = 10
 
 
 class InjectedError(MMStableError, RuntimeError):

@@ -10,8 +10,11 @@ from contextlib import contextmanager
 
 import pytest
 
+from tests.patience import be_patient
+
 # Tiny tensors are slower on several threads, and tests run side by side.
 os.environ.setdefault('OMP_NUM_THREADS', '1')
+be_patient()
 
 # A shell that starts the tests in the background makes them, and all that
 # they start, deaf to Ctrl-C.
@@ -28,7 +31,9 @@ def pytest_runtest_makereport(item, call):
         return
     from tests.torch_features import why_not
 
-    reason = why_not(str(report.longrepr))
+    # A command says it on stderr, which pytest keeps beside the failure.
+    printed = [text for _, text in report.sections]
+    reason = why_not('\n'.join([str(report.longrepr), *printed]))
     if reason is not None:
         report.outcome = 'skipped'
         report.longrepr = (str(item.path), item.location[1], reason)

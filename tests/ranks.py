@@ -12,6 +12,8 @@ from typing import Callable
 import torch
 from torch import multiprocessing
 
+from tests.patience import PATIENCE
+
 Work = Callable[[int, Path], None]
 
 
@@ -31,7 +33,7 @@ def run_ranks(work: Work, folder: Path, count: int = 2) -> None:
         join=False,
         start_method='spawn',
     )
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 60 * PATIENCE
     try:
         while not context.join(timeout=1):
             assert time.monotonic() < deadline, 'the ranks hang'
@@ -50,7 +52,8 @@ def _run(rank: int, work: Work, folder: str, count: int, port: int) -> None:
         MASTER_ADDR='127.0.0.1',
         MASTER_PORT=str(port),
     )
-    torch.distributed.init_process_group('gloo', timeout=timedelta(seconds=50))
+    limit = timedelta(seconds=50 * PATIENCE)
+    torch.distributed.init_process_group('gloo', timeout=limit)
     work(rank, Path(folder))
     (Path(folder) / f'done_{rank}').touch()
     torch.distributed.destroy_process_group()

@@ -16,6 +16,7 @@ import torch
 REPO = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(REPO / 'benchmarks'))
 
+from check_corpus import check_all, rows_of  # noqa: E402
 from dispatch_counts import count  # noqa: E402
 from forensics import score  # noqa: E402
 from interleaved import Contender, race  # noqa: E402
@@ -250,3 +251,18 @@ def test_a_run_that_is_broken_on_purpose(tmp_path, contender, finite, told):
     assert result.finished
     assert (result.finite, result.told) == (finite, told)
     assert result.starts == 1
+
+
+def test_check_corpus_counts_rules_and_what_cannot_be_read(tmp_path):
+    good, bad = tmp_path / 'good_8xb2.py', tmp_path / 'bad.py'
+    good.write_text('activation_checkpointing = ["backbone"]\n')
+    bad.write_text('a = 1 / 0\n')
+
+    outcome = check_all([(good, 8), (bad, 1)])
+
+    assert outcome.checked == 1
+    assert outcome.unreadable == {'ZeroDivisionError': 1}
+    assert outcome.failures == []
+    rows = {row.what: row.value for row in rows_of(outcome)}
+    assert rows['activation_checkpointing, error'] == 100
+    assert rows['int_scale, error'] == 0

@@ -11,9 +11,12 @@ import inspect
 from functools import cache
 from typing import Any
 
+import pytest
 import torch
 
 from mmstable.optim.half_precision import _half_works_on_cpu
+
+_HALF = 'autocast to float16 on a CPU'
 
 
 def sgd(params: Any, fused: bool = False, **kwargs: Any) -> torch.optim.SGD:
@@ -35,6 +38,12 @@ def why_not(failure: str) -> str | None:
     return None
 
 
+def skip_without_half() -> None:
+    """For fixtures of many tests: only the first would show the refusal."""
+    if not _half_works_on_cpu():
+        pytest.skip(f'torch {torch.__version__} has no {_HALF}')
+
+
 @cache
 def _missing() -> dict[str, str]:
     """What errors say of things that this torch lacks, and their names."""
@@ -52,10 +61,9 @@ def _missing() -> dict[str, str]:
             'GradScaler for a CPU'
         )
     if not _half_works_on_cpu():
-        reason = 'autocast to float16 on a CPU'
-        missing['cannot autocast to float16 on a CPU'] = reason
-        missing['在 CPU 上不支持 float16 autocast'] = reason
-        missing['AutocastCPU only support Bfloat16'] = reason
+        missing['cannot autocast to float16 on a CPU'] = _HALF
+        missing['在 CPU 上不支持 float16 autocast'] = _HALF
+        missing['AutocastCPU only support Bfloat16'] = _HALF
     if not _shards_on_cpu():
         missing['Stream() takes no arguments'] = 'FSDP on a CPU'
     return missing

@@ -61,7 +61,7 @@ train_dataloader = dict(
 )
 
 val_dataloader = dict(
-    batch_size=50,
+    batch_size=25,
     num_workers=0,
     sampler=dict(type='DefaultSampler', shuffle=False),
     dataset=dict(

@@ -7,6 +7,7 @@ import json
 import os
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from mmstable.errors import UsageError
 from mmstable.messages import say
 from mmstable.messages.printable import printable
 from mmstable.preflight.check_data import Summary, check_data
+from mmstable.preflight.dataset_checks import leaks
 from mmstable.preflight.dataset_view import load, without_repeats
 from mmstable.preflight.sample_checks import Expected
 from mmstable.preflight.skip_list import write_skip_list
@@ -37,20 +39,31 @@ def check(args: argparse.Namespace) -> int:
         _check_folder(path)
     cfg = _load(args)
     loader = _loader_of(cfg, args.split)
-    dataset = _build(cfg, loader)
+    dataset = _build(loader)
     workers = args.workers
     if workers is None:
         workers = int(loader.get('num_workers', 0))
     start = time.monotonic()
-    summary = check_data(
-        dataset,
-        _choose(len(dataset), args.max),
-        _expected(cfg, dataset, args),
-        workers,
-        _start_method(cfg),
-        int((cfg.get('randomness') or {}).get('seed') or 0),
-        show_progress,
-    )
+
+    def look_at(some: Any, most: int | None) -> Summary:
+        return check_data(
+            some,
+            _choose(len(some), most),
+            _expected(cfg, some, args),
+            workers,
+            _start_method(cfg),
+            int((cfg.get('randomness') or {}).get('seed') or 0),
+            show_progress,
+        )
+
+    summary = look_at(dataset, args.max)
+    if args.against is not None and summary.stopped is None:
+        other = look_at(_build(_loader_of(cfg, args.against)), None)
+        summary = replace(
+            summary,
+            reports=leaks(summary.reports, other.reports),
+            stopped=other.stopped,
+        )
     header = say(
         'data_table.header',
         count=len(summary.reports),
@@ -61,7 +74,10 @@ def check(args: argparse.Namespace) -> int:
         seconds=time.monotonic() - start,
     )
     print('\n'.join([header, *data_table(summary)]))
-    return _write(args, summary)
+    code = _write(args, summary)
+    if summary.stopped is not None:
+        raise summary.stopped
+    return code
 
 
 def _load(args: argparse.Namespace) -> Config:
@@ -82,13 +98,12 @@ def _loader_of(cfg: Config, split: str) -> Mapping[str, Any]:
             if isinstance(cfg.get(f'{name}_dataloader'), Mapping)
         ]
         raise UsageError(
-            f'the config has no `{split}_dataloader` with a `dataset`; it has '
-            f'data for {", ".join(known) or "nothing"}.'
+            say('data_table.no_loader', split=split, known=known or ['-'])
         )
     return loader
 
 
-def _build(cfg: Config, loader: Mapping[str, Any]) -> Any:
+def _build(loader: Mapping[str, Any]) -> Any:
     try:
         dataset = loader['dataset']
         if isinstance(dataset, Mapping):
@@ -100,10 +115,10 @@ def _build(cfg: Config, loader: Mapping[str, Any]) -> Any:
         mistake = explain_mistake(error)
         if mistake is None:
             text = ' '.join(f'{type(error).__name__}: {error}'.split())
-            mistake = f'the data set cannot be built: {text}'
+            mistake = say('data_table.not_built', error=text)
         raise UsageError(mistake) from error
     if length == 0:
-        raise UsageError('the data set is empty.')
+        raise UsageError(say('data_table.no_samples'))
     return dataset
 
 
@@ -152,7 +167,7 @@ def _start_method(cfg: Config) -> str | None:
 def _check_folder(path: str) -> None:
     folder = os.path.dirname(path)
     if not os.path.isdir(folder or '.'):
-        raise UsageError(f"there is no folder '{folder}' to write to.")
+        raise UsageError(say('data_table.no_folder', folder=folder))
 
 
 def _write(args: argparse.Namespace, summary: Summary) -> int:

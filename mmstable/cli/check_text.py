@@ -59,9 +59,10 @@ def as_short_text(path: str, findings: Sequence[Finding]) -> Iterator[str]:
             what=one.what,
             name=one.id,
         )
+    if len(told) > _MOST_AT_START:
+        yield say('check_text.hidden', count=len(told) - _MOST_AT_START)
     if told:
-        more = len(told) - _MOST_AT_START
-        yield say('check_text.more', count=max(0, more), path=path)
+        yield say('check_text.more', path=path)
 
 
 def as_json(

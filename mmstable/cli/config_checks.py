@@ -19,7 +19,11 @@ from mmstable.distributed.launchers import rank_of, ranks_of
 from mmstable.errors import CheckFailed, UsageError
 from mmstable.finding import Severity
 from mmstable.messages import say as message
-from mmstable.preflight.check_config import check_config, impossible
+from mmstable.preflight.check_config import (
+    check_config,
+    ignored_rules,
+    impossible,
+)
 from mmstable.preflight.config_source import ConfigSource
 from mmstable.preflight.config_view import ConfigView
 from mmstable.preflight.machine import Machine
@@ -45,12 +49,13 @@ def check_start(
     for one in impossible(view):
         raise UsageError(one.what)
     try:
-        if args.check:
-            _check_all(view, args)
-        elif rank_of(args.launcher) == 0:
-            _tell_worst(view, args.config, say)
+        ignored_rules(view)
     except (TypeError, ValueError) as error:
         raise UsageError(str(error)) from error
+    if args.check:
+        _check_all(view, args)
+    elif rank_of(args.launcher) == 0:
+        _tell_worst(view, args.config, say)
 
 
 def check_work_dir(path: str) -> None:

@@ -7,6 +7,8 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+from mmstable.messages import say
+
 # Seconds between two lines.
 _INTERVAL = 10.0
 
@@ -49,11 +51,13 @@ def _lines(items: Iterator[Any], total: int) -> Iterator[Any]:
         if now - said >= _INTERVAL and done < total:
             said = now
             left = (now - start) / done * (total - done)
-            print(
-                f'{done} of {total} samples, about {_duration(left)} left',
-                file=sys.stderr,
-                flush=True,
+            line = say(
+                'data_table.progress',
+                done=done,
+                total=total,
+                left=_duration(left),
             )
+            print(line, file=sys.stderr, flush=True)
 
 
 def _duration(seconds: float) -> str:

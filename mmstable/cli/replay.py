@@ -51,7 +51,7 @@ def replay(args: argparse.Namespace) -> int:
     finding = Investigation([scene], wrapper, math.inf).run()
     if args.sample is not None:
         _count_as_before(finding, args.sample)
-    _tell(bundle, model, finding)
+    _tell(bundle, model, finding, _changes(args))
     if finding.verdict is Verdict.NOT_EXAMINED:
         return 1
     _show(bundle, scene, finding)
@@ -115,8 +115,26 @@ def _count_as_before(finding: Finding, samples: list[int]) -> None:
     finding.samples = replace(found, indices=indices)
 
 
-def _tell(bundle: Bundle, model: Module, finding: Finding) -> None:
+def _changes(args: argparse.Namespace) -> list[str]:
+    """What the user wants to be otherwise than in the run."""
+    found = [f'--sample {one}' for one in args.sample or []]
+    if args.dtype is not None:
+        found.append(f'--dtype {args.dtype}')
+    if args.checkpoint is not None:
+        found.append(f'--checkpoint {args.checkpoint}')
+    return found
+
+
+def _tell(
+    bundle: Bundle, model: Module, finding: Finding, changes: list[str]
+) -> None:
     index = bundle.index
+    if finding.verdict is Verdict.NOT_REPRODUCED:
+        if changes:
+            _print(say('replay.finite_with', changes=changes))
+        else:
+            _print(say('replay.finite'))
+        return
     setup = index.setups.get(index.wrapper)
     lines = describe(
         finding,

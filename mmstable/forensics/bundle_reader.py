@@ -113,8 +113,9 @@ _check_index = record(
 def _read_index(folder: Path) -> BundleIndex:
     content = read_bounded(folder / INDEX, _LONGEST_INDEX)
     known = parse_json(content, _LONGEST_INDEX)
-    if isinstance(known, dict) and known.get('schema', 0) > SCHEMA:
-        raise ValueError(f'schema {known["schema"]} is of a newer mmstable')
+    schema = known.get('schema') if isinstance(known, dict) else None
+    if isinstance(schema, int) and schema > SCHEMA:
+        raise ValueError(f'schema {schema} is of a newer mmstable')
     facts = _check_index(known)
     if not facts['setups']:
         raise ValueError('`setups`: must have at least one wrapper')

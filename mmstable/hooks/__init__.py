@@ -13,6 +13,9 @@ from mmstable.hooks.rank_failure_hook import RankFailureHook
 from mmstable.hooks.replica_check_hook import ReplicaCheckHook
 from mmstable.hooks.resume_check_hook import ResumeCheckHook
 from mmstable.hooks.resume_report_hook import ResumeReportHook
+from mmstable.hooks.safe_activation_checkpoint_hook import (
+    SafeActivationCheckpointHook,
+)
 from mmstable.hooks.safe_checkpoint_hook import SafeCheckpointHook
 from mmstable.hooks.safe_ema_hook import SafeEMAHook
 from mmstable.hooks.safe_param_scheduler_hook import SafeParamSchedulerHook
@@ -31,6 +34,7 @@ __all__ = [
     'ReplicaCheckHook',
     'ResumeCheckHook',
     'ResumeReportHook',
+    'SafeActivationCheckpointHook',
     'SafeCheckpointHook',
     'SafeEMAHook',
     'SafeParamSchedulerHook',

@@ -12,6 +12,7 @@ from mmengine.runner import Runner
 from mmstable import run_view
 from mmstable.loops.memory_ladder import MemoryLadder
 from mmstable.memory.out_of_memory import is_out_of_memory
+from mmstable.optim.before_step import before_step
 from mmstable.run_state.rng import plain_rng, raw_rng
 
 
@@ -112,15 +113,15 @@ class TrainStep:
     @contextmanager
     def watch_updates(self) -> Iterator[None]:
         """Note in the records when an optimizer begins to update."""
-        handles = [
-            wrapper.optimizer.register_step_pre_hook(self._note_update)
+        ends = [
+            before_step(wrapper.optimizer, self._note_update)
             for wrapper in run_view.wrappers(self._runner).values()
         ]
         try:
             yield
         finally:
-            for handle in handles:
-                handle.remove()
+            for end in ends:
+                end()
 
     def undo_failed(self) -> None:
         """Put back what a step has changed before it failed.

@@ -53,7 +53,7 @@ class ScalePolicy:
         if not self.min_scale <= self.init_scale <= self.max_scale:
             raise ValueError(
                 say(
-                    'scale.outside',
+                    'scale.init_outside',
                     init=self.init_scale,
                     least=self.min_scale,
                     most=self.max_scale,

@@ -16,6 +16,7 @@ from mmstable.events import Culprit, Fault, Outcome, StepReport
 from mmstable.events.step_queue import StepQueue
 from mmstable.numerics import grad_health
 from mmstable.numerics.clip_settings import Clip
+from mmstable.optim.before_step import before_step
 from mmstable.optim.parameter_names import ParameterNames
 from mmstable.optim.step_attempt import StepAttempt, live_gradients
 from mmstable.optim.update import Update
@@ -27,7 +28,7 @@ class StockObserver:
 
     While somebody is subscribed, it stands in for the wrapper's ``backward``
     and ``step``: losses are noted, and gradients are measured once, before
-    the wrapper unscales and clips them; a step pre-hook of torch tells
+    the wrapper unscales and clips them; a call before its update tells
     whether the optimizer was reached, which it is not if mmengine's
     ``AmpOptimWrapper`` skips the step.
 
@@ -66,8 +67,7 @@ class StockObserver:
         """Observe the wrapper, and publish its steps."""
         self.steps.subscribe(name, publish)
         wrapper = self._wrapper
-        handle = wrapper.optimizer.register_step_pre_hook(self._before_update)
-        self._remove = [handle.remove]
+        self._remove = [before_step(wrapper.optimizer, self._before_update)]
         self._original_step = self._replace('step', self._step)
         self._original_backward = self._replace('backward', self._backward)
 

@@ -24,6 +24,7 @@ WARNINGS = (
     'no_boxes',
     'no_points',
     'odd_layout',
+    'odd_size',
     'duplicate',
     'dropped',
 )
@@ -38,11 +39,14 @@ class Summary:
         total (int): How many samples it has.
         reports (list[SampleReport]): Of those that were looked at.
         dropped (list[str]): What was filtered out of it.
+        stopped (BaseException, optional): Why not all were looked at, to be
+            raised when what is known was told. Defaults to None.
     """
 
     total: int
     reports: list[SampleReport]
     dropped: list[str]
+    stopped: BaseException | None = None
 
     def findings(self) -> list[Finding]:
         """One for each kind of problem, errors first."""
@@ -100,8 +104,29 @@ def check_data(
         progress (Callable, optional): Shows how far it is: takes an iterator
             and its length, and gives the same. Defaults to None.
     """
-    loader = DataLoader(
+    seen, stopped = _look_at(
         ExaminedDataset(dataset, indices, expected, seed),
+        workers,
+        start_method,
+        progress,
+    )
+    return Summary(
+        total=len(dataset),
+        reports=compare_samples(seen),
+        dropped=list(dropped_samples(dataset)),
+        stopped=stopped,
+    )
+
+
+def _look_at(
+    examined: ExaminedDataset,
+    workers: int,
+    start_method: str | None,
+    progress: Callable[[Iterator[Any], int], Iterator[Any]] | None,
+) -> tuple[list[SampleReport], BaseException | None]:
+    """The reports, and why these are not all."""
+    loader = DataLoader(
+        examined,
         batch_size=1,
         num_workers=workers,
         collate_fn=_only,
@@ -110,18 +135,17 @@ def check_data(
     seen: list[SampleReport] = []
     reports: Iterator[Any] = iter(loader)
     if progress is not None:
-        reports = progress(reports, len(indices))
+        reports = progress(reports, len(examined))
     try:
-        seen.extend(reports)
+        for one in reports:
+            seen.append(one)
+    except KeyboardInterrupt as error:
+        return seen, error
     except RuntimeError as error:
         # Of a worker that was killed; what samples raise is in the reports.
-        last = f' after index {seen[-1].index}' if seen else ''
-        raise MMStableError(f'a worker failed{last}: {error}') from error
-    return Summary(
-        total=len(dataset),
-        reports=compare_samples(seen),
-        dropped=list(dropped_samples(dataset)),
-    )
+        text = ' '.join(str(error).split())
+        return seen, MMStableError(say('data_table.worker_failed', error=text))
+    return seen, None
 
 
 def _only(batch: list[SampleReport]) -> SampleReport:

@@ -5,17 +5,24 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import chain
+from statistics import median
 from typing import Any
 
 from mmengine.dataset import BaseDataset
 
+from mmstable.messages import say
 from mmstable.preflight.dataset_view import leaves_of
-from mmstable.preflight.sample_checks import Problem
+from mmstable.preflight.sample_checks import Problem, size_text
 from mmstable.preflight.sample_parts import identity_of
 from mmstable.preflight.sample_report import SampleReport
 
 # Below that, no layout is the usual one.
 _MAJORITY = 0.5
+# From that on, another size is a surprise.
+_NEARLY_ALL = 0.9
+# A side that is so many times longer or shorter than most is one anyway.
+_FAR = 8.0
 # Names of dropped samples that are kept.
 _MOST_DROPPED = 10_000
 
@@ -27,7 +34,10 @@ def compare_samples(reports: Sequence[SampleReport]) -> list[SampleReport]:
         reports (Sequence[SampleReport]): Of all samples.
     """
     more: dict[int, list[Problem]] = defaultdict(list)
-    for index, problem in [*_odd_layouts(reports), *_duplicates(reports)]:
+    found = chain(
+        _odd_layouts(reports), _odd_sizes(reports), _duplicates(reports)
+    )
+    for index, problem in found:
         more[index].append(problem)
     return [
         replace(one, problems=(*one.problems, *more[one.index]))
@@ -48,8 +58,69 @@ def _odd_layouts(
             common, count = usual[path]
             total = sum(layouts[path].values())
             if layout != common and count > _MAJORITY * total:
-                detail = f'{layout}; usually {common}'
+                detail = say(
+                    'check_data_detail.odd', found=layout, usual=common
+                )
                 yield one.index, Problem('odd_layout', path, detail)
+
+
+def _odd_sizes(
+    reports: Sequence[SampleReport],
+) -> Iterator[tuple[int, Problem]]:
+    """Pictures of another size, where nearly all have the same.
+
+    Where sizes differ anyway, those that are far from all others.
+    """
+    sizes: dict[str, list[tuple[int, int]]] = defaultdict(list)
+    for one in reports:
+        for path, size in one.sizes.items():
+            sizes[path].append(size)
+    usual = {path: _usual_size(those) for path, those in sizes.items()}
+    for one in reports:
+        for path, size in one.sizes.items():
+            typical, farthest = usual[path]
+            ratios = [a / b for a, b in zip(size, typical) if b]
+            if any(not 1 / farthest <= r <= farthest for r in ratios):
+                detail = say(
+                    'check_data_detail.odd',
+                    found=size_text(size),
+                    usual=size_text(typical),
+                )
+                yield one.index, Problem('odd_size', path, detail)
+
+
+def _usual_size(
+    sizes: Sequence[tuple[int, int]],
+) -> tuple[tuple[int, int], float]:
+    """The usual height and width, and the largest usual ratio to them."""
+    common, count = Counter(sizes).most_common(1)[0]
+    if count >= _NEARLY_ALL * len(sizes):
+        return common, 1.0
+    heights, widths = zip(*sizes)
+    return (int(median(heights)), int(median(widths))), _FAR
+
+
+def leaks(
+    reports: Sequence[SampleReport], others: Sequence[SampleReport]
+) -> list[SampleReport]:
+    """The same reports, with the samples that are in another split, too.
+
+    Args:
+        reports (Sequence[SampleReport]): Of all samples.
+        others (Sequence[SampleReport]): Of all samples of the other split.
+    """
+    known = {one.content: one for one in others if one.content}
+    return [
+        replace(one, problems=(*one.problems, _leak(known[one.content])))
+        if one.content in known
+        else one
+        for one in reports
+    ]
+
+
+def _leak(other: SampleReport) -> Problem:
+    name = other.name or f'index {other.index}'
+    return Problem('leak', '', say('check_data_detail.duplicate', name=name))
 
 
 def _duplicates(
@@ -65,7 +136,8 @@ def _duplicates(
         if other is one or (same_files and one.source != other.source):
             continue
         name = other.name or f'index {other.index}'
-        yield one.index, Problem('duplicate', '', f'like {name}')
+        detail = say('check_data_detail.duplicate', name=name)
+        yield one.index, Problem('duplicate', '', detail)
 
 
 def _files_of(report: SampleReport) -> str:

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from mmstable.messages import say
 from mmstable.preflight.sample_parts import Part
 
 
@@ -123,7 +124,12 @@ def non_finite(subject: Subject) -> Iterator[Problem]:
         bad = ~np.isfinite(part.array)
         if bad.any():
             kind = 'NaN' if np.isnan(part.array).any() else 'Inf'
-            detail = f'{int(bad.sum())} of {bad.size} are {kind}'
+            detail = say(
+                'check_data_detail.non_finite',
+                bad=int(bad.sum()),
+                size=bad.size,
+                kind=kind,
+            )
             yield Problem('non_finite', part.path, detail)
 
 
@@ -141,8 +147,11 @@ def label_range(subject: Subject) -> Iterator[Problem]:
         bad = (values < 0) | (values >= expected.num_classes)
         bad &= values != expected.ignore_index
         if bad.any():
-            shown = ', '.join(map(str, np.unique(values[bad])[:5]))
-            detail = f'{shown} with {expected.num_classes} classes'
+            detail = say(
+                'check_data_detail.label_range',
+                values=[str(one) for one in np.unique(values[bad])[:5]],
+                classes=expected.num_classes,
+            )
             yield Problem('label_range', part.path, detail)
 
 
@@ -159,9 +168,10 @@ def all_ignored(subject: Subject) -> Iterator[Problem]:
     """Maps of which no pixel counts: a mean over these is 0/0."""
     for part in subject.maps():
         if (part.array == subject.expected.ignore_index).all():
-            yield Problem(
-                'all_ignored', part.path, f'{part.array.size} pixels'
+            detail = say(
+                'check_data_detail.all_ignored', count=part.array.size
             )
+            yield Problem('all_ignored', part.path, detail)
 
 
 def empty_mask(subject: Subject) -> Iterator[Problem]:
@@ -172,7 +182,11 @@ def empty_mask(subject: Subject) -> Iterator[Problem]:
         filled = part.array.any(axis=(1, 2))
         if not np.all(filled):
             empty = len(part.array) - int(np.sum(filled))
-            detail = f'{empty} of {len(part.array)} masks'
+            detail = say(
+                'check_data_detail.empty_mask',
+                empty=empty,
+                count=len(part.array),
+            )
             yield Problem('empty_mask', part.path, detail)
 
 
@@ -181,7 +195,8 @@ def no_boxes(subject: Subject) -> Iterator[Problem]:
     for part in subject.parts:
         named = any('bboxes' in word for word in part.words)
         if named and part.array.ndim == 2 and len(part.array) == 0:
-            yield Problem('no_boxes', part.path, 'no box')
+            detail = say('check_data_detail.no_boxes')
+            yield Problem('no_boxes', part.path, detail)
 
 
 def bad_boxes(subject: Subject) -> Iterator[Problem]:
@@ -193,7 +208,11 @@ def bad_boxes(subject: Subject) -> Iterator[Problem]:
         for name, found in (('inverted_box', inverted), ('flat_box', flat)):
             if found.any():
                 first = part.array[int(found.argmax())].tolist()
-                detail = f'{int(found.sum())}, first {first}'
+                detail = say(
+                    'check_data_detail.bad_boxes',
+                    count=int(found.sum()),
+                    box=str(first),
+                )
                 yield Problem(name, part.path, detail)
 
 
@@ -202,7 +221,8 @@ def no_points(subject: Subject) -> Iterator[Problem]:
     for part in subject.parts:
         named = 'points' in part.words
         if named and part.array.ndim == 2 and len(part.array) == 0:
-            yield Problem('no_points', part.path, 'no point')
+            detail = say('check_data_detail.no_points')
+            yield Problem('no_points', part.path, detail)
 
 
 def channel_count(subject: Subject) -> Iterator[Problem]:
@@ -213,7 +233,11 @@ def channel_count(subject: Subject) -> Iterator[Problem]:
         return
     for part, channels, _ in subject.images():
         if channels != wanted:
-            detail = f'{channels} channels, the model wants {wanted}'
+            detail = say(
+                'check_data_detail.channel_count',
+                channels=channels,
+                wanted=wanted,
+            )
             yield Problem('channel_count', part.path, detail)
 
 
@@ -225,11 +249,16 @@ def map_shape(subject: Subject) -> Iterator[Problem]:
             continue
         size = part.array.shape[-2:]
         if size not in sizes:
-            detail = f'{_text(size)}, the picture is {_text(*sizes)}'
+            detail = say(
+                'check_data_detail.map_shape',
+                size=size_text(size),
+                picture=size_text(*sizes),
+            )
             yield Problem('map_shape', part.path, detail)
 
 
-def _text(size: tuple[int, ...]) -> str:
+def size_text(size: tuple[int, ...]) -> str:
+    """A size as '512 x 683'."""
     return ' x '.join(map(str, size))
 
 

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset
 
+from mmstable.messages import say
 from mmstable.preflight.dataset_view import facts_of, read_sample
 from mmstable.preflight.sample_checks import (
     Expected,
@@ -40,6 +41,7 @@ class SampleReport:
         problems (tuple[Problem]): What is wrong with it.
         layout (Mapping): Paths of its arrays to their types and shapes, as
             far as all samples should have the same.
+        sizes (Mapping): Paths of its pictures to their heights and widths.
         milliseconds (float): How long it took.
         size (int): Bytes of its arrays.
         content (str): A digest of what it is made of; '' if there is none.
@@ -50,6 +52,7 @@ class SampleReport:
     name: str
     problems: tuple[Problem, ...]
     layout: Mapping[str, str]
+    sizes: Mapping[str, tuple[int, int]]
     milliseconds: float
     size: int
     content: str
@@ -94,12 +97,14 @@ class ExaminedDataset(Dataset):
             sample, problems = None, [_raised(error)]
         spent = 1e3 * (time.perf_counter() - start)
         parts = parts_of(sample)
-        problems += check_sample(Subject(parts, self._expected))
+        subject = Subject(parts, self._expected)
+        problems += check_sample(subject)
         return SampleReport(
             index=index,
             name=identity_of(facts) or identity_of(_inside(sample)),
             problems=tuple(problems),
             layout={part.path: _layout(part) for part in parts},
+            sizes={part.path: size for part, _, size in subject.images()},
             milliseconds=spent,
             size=sum(part.array.nbytes for part in parts),
             content=_content(facts, parts),
@@ -121,7 +126,7 @@ def _seed_all(seed: int) -> None:
 
 
 def _given_up() -> Problem:
-    return Problem('no_sample', '', 'the pipeline gives None')
+    return Problem('no_sample', '', say('check_data_detail.no_sample'))
 
 
 def _raised(error: Exception) -> Problem:
@@ -142,7 +147,7 @@ def _inside(sample: Any) -> Any:
 
 def _layout(part: Part) -> str:
     """The type and the number of dimensions."""
-    return f'{part.array.dtype}, {part.array.ndim} dimensions'
+    return f'{part.array.dtype} {part.array.ndim}-d'
 
 
 def _content(facts: Mapping[str, Any], parts: list[Part]) -> str:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from mmstable.checkpoint.loading import load_checkpoint
+from tests.patience import PATIENCE
 from tests.toys import assert_same
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -135,7 +136,7 @@ def kill_at_random(folder: Path, rng: random.Random) -> bool:
     process = start(folder, 'killed')
     work_dir = folder / 'killed'
     before = newest_iteration(work_dir)
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 60 * PATIENCE
     # Most of the time it is saving, so any moment will do.
     while newest_iteration(work_dir) == before:
         if process.poll() is not None:

@@ -18,6 +18,7 @@ from tests.chaos.signal_runs import (
     reference,
     storm,
 )
+from tests.patience import PATIENCE
 
 VARIANTS = [
     Variant(loop, workers, window)
@@ -84,7 +85,7 @@ def test_workers_end_with_the_main_process(tmp_path):
         time.sleep(0.3)
         assert all(map(is_alive, workers))
         os.kill(run.process.pid, signal.SIGKILL)
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 20 * PATIENCE
         while any(map(is_alive, workers)) and time.monotonic() < deadline:
             time.sleep(0.1)
         assert not any(map(is_alive, workers))

@@ -50,6 +50,37 @@ class ReplayData(Dataset):
         inputs = torch.randn(4, generator=generator)
         return dict(inputs=inputs, weight=weight, path=f'data/{index}.png')
 """
+GAN = """
+from mmengine.optim import OptimWrapperDict
+from mmengine.registry import OPTIM_WRAPPER_CONSTRUCTORS
+
+from mmstable import SafeOptimWrapper
+
+
+@OPTIM_WRAPPER_CONSTRUCTORS.register_module()
+class OneForEach:
+    def __init__(self, optim_wrapper_cfg, paramwise_cfg=None):
+        pass
+
+    def __call__(self, model):
+        return OptimWrapperDict(**{
+            name: SafeOptimWrapper(torch.optim.SGD(
+                getattr(model, name).parameters(), lr=0.01))
+            for name in ('body', 'head')
+        })
+
+
+@MODELS.register_module()
+class ReplayGan(ReplayModel):
+    def train_step(self, data, optim_wrapper):
+        inputs, weight = data['inputs'], data['weight']
+        loss_body = self.body(inputs).square().mean()
+        optim_wrapper['body'].update_params(loss_body)
+        scores = self.head.fc(self.body(inputs).detach())
+        loss_head = (scores.sum(1) * weight[:, 0]).square().sqrt().mean()
+        optim_wrapper['head'].update_params(loss_head)
+        return dict(loss_body=loss_body, loss_head=loss_head)
+"""
 CONFIG = """
 custom_imports = dict(imports=['replay_toys'])
 model = dict(type='ReplayModel')
@@ -75,5 +106,5 @@ log_level = 'ERROR'
 
 def write(folder: Path) -> None:
     """Write the module and the config."""
-    (folder / 'replay_toys.py').write_text(CODE)
+    (folder / 'replay_toys.py').write_text(CODE + GAN)
     (folder / 'config.py').write_text(CONFIG)

@@ -11,6 +11,7 @@ import torch
 from mmstable.cli import inspect as inspect_module
 from mmstable.cli.main import main
 from tests.messages.test_catalogue import CHINESE
+from tests.torch_features import skip_without_half
 from tests.toys import NAN
 
 
@@ -25,6 +26,7 @@ def train(folder: Path) -> None:
 def run(
     project: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, Path]:
+    skip_without_half()
     folder = tmp_path_factory.mktemp('inspected')
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(project))

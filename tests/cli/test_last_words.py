@@ -108,6 +108,7 @@ def test_what_helps_is_said(
     advice: str,
 ) -> None:
     options = ['model.fail_at=4', f'model.mode={mode}', f'model.text={text}']
+    options.append('train_cfg.oom.enabled=False')
     with pytest.raises(RuntimeError, match='memory|x') as raised:
         train(tmp_path, *options)
     told, last = raised.value.__notes__

@@ -15,6 +15,7 @@ from tests.cli.runs import ROOT, console_script, path_without_torch, run
 
 COMMANDS = find_commands()
 TOOLS = {
+    'check': 'tools/check.py',
     'check-data': 'tools/check_data.py',
     'estimate': 'tools/estimate.py',
     'replay': 'tools/replay.py',

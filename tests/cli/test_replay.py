@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import re
 import shutil
 import sys
@@ -133,7 +134,7 @@ def test_in_another_dtype(bundles, capsys, dtype):
         assert 'Verdict: fp16 overflow' in out
     else:
         assert code == EXIT_NOT_REPRODUCED
-        assert 'Verdict: not reproducible' in out
+        assert f'The step is finite with --dtype {dtype}' in out
         assert 'begins here' not in out
         assert '├─ body: Sequential' in out
 
@@ -253,6 +254,66 @@ def test_damaged_and_foreign_bundles(bundle, capsys, tmp_path):
     assert re.search('truncated|corrupt', refused(bundle))
     change(bundle, schema=9)
     assert 'schema 9 is of a newer mmstable' in refused(bundle)
+
+
+def test_several_optimizers(bundles, capsys):
+    folder = bundles(
+        dict(
+            model=dict(type='ReplayGan'),
+            optim_wrapper=dict(_delete_=True, constructor='OneForEach'),
+        )
+    )
+    code, out, _ = replay(capsys, folder, '--trust-config')
+    assert code == 0
+    assert 'SqrtBackward0' in out and 'reached loss_head' in out
+    assert 'in sample 2 (path=data/6.png)' in out
+    code, out, _ = replay(capsys, folder, '--trust-config', '--sample', 1)
+    assert code == 7
+    assert 'The step is finite with --sample 1' in out
+    assert 'hardware' not in out
+
+
+def test_links_and_pipes_are_not_followed_for_ever(bundle, capsys):
+    for name in ('bundle.json', 'step.pth', 'model.pth', 'verdict.json'):
+        kept = (bundle / name).read_bytes()
+        (bundle / name).unlink()
+        (bundle / name).symlink_to('/dev/zero')
+        code, _, err = replay(capsys, bundle, '--trust-config')
+        assert (code, 'not a regular file' in err) == (3, True)
+        (bundle / name).unlink()
+        os.mkfifo(bundle / name)
+        code, _, err = replay(capsys, bundle, '--trust-config')
+        assert (code, 'not a regular file' in err) == (3, True)
+        (bundle / name).unlink()
+        (bundle / name).write_bytes(kept)
+
+
+@pytest.mark.parametrize(
+    ('facts', 'message'),
+    [
+        (dict(schema='x'), '`schema`: must be an integer'),
+        (dict(schema=None), '`schema`: must be an integer'),
+        (dict(iteration=True), '`iteration`: must be an integer'),
+        (dict(setups=[]), '`setups`: must be an object'),
+        (dict(versions={'torch': 1}), '`versions`: must be a string'),
+    ],
+)
+def test_an_index_with_other_types(bundle, capsys, facts, message):
+    change(bundle, **facts)
+    code, _, err = replay(capsys, bundle, '--trust-config')
+    assert code == 3
+    assert message in err
+
+
+@pytest.mark.parametrize(
+    'path', ['/etc/passwd', '../../../etc/passwd', 'http://localhost:1/a.pth']
+)
+def test_a_checkpoint_that_is_none_is_read_as_data(bundle, capsys, path):
+    (bundle / 'model.pth').unlink()
+    change(bundle, checkpoint=path, checkpoint_sha256='')
+    code, _, err = replay(capsys, bundle, '--trust-config')
+    assert code == 3
+    assert re.search('is foreign|is missing', err)
 
 
 def test_the_verdict_of_a_bundle_may_hold_anything(bundle, capsys):

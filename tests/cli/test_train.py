@@ -14,6 +14,7 @@ import torch
 
 from mmstable.cli.main import main
 from tests.cli.runs import ROOT, iterations, log_of, start
+from tests.patience import PATIENCE
 from tests.toys import read_saved
 
 pytestmark = pytest.mark.usefixtures('in_project')
@@ -149,7 +150,7 @@ def test_ctrl_c_is_one_line(project: Path, tmp_path: Path) -> None:
         *('config.py', '--work-dir', str(tmp_path), '--cfg-options'),
         *('model.nap=0.2', 'train_cfg.max_iters=1000'),
     )
-    deadline = time.time() + 60
+    deadline = time.time() + 60 * PATIENCE
     while not iterations(tmp_path) and time.time() < deadline:
         assert process.poll() is None
         time.sleep(0.1)

@@ -12,6 +12,7 @@ from torch.distributed import HashStore, PrefixStore
 from mmstable.checked_json import boolean, integer
 from mmstable.distributed import heartbeat, store
 from mmstable.distributed.heartbeat import PeerFailure, PeerWatch
+from tests.patience import PATIENCE
 
 
 class Here(threading.local):
@@ -154,7 +155,7 @@ class Watched:
         self.heard[rank] = str(failure)
 
     def wait(self, count):
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 10 * PATIENCE
         while len(self.heard) < count and time.monotonic() < deadline:
             time.sleep(0.01)
         return self.heard

@@ -26,7 +26,7 @@ def test_refuses_without_enabled():
 @pytest.mark.parametrize(
     ('fault', 'error', 'message'),
     [
-        ('oom', TypeError, r"faults\[0\] must be a dict, got 'oom'"),
+        ('oom', TypeError, r"`faults\[0\]` must be a dict, got 'oom'"),
         (dict(at=1), ValueError, '`kind` must be one of nan_.* got None'),
         (
             dict(kind='nan_gradient', at=1),

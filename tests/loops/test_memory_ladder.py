@@ -274,7 +274,7 @@ def test_too_many_end_the_run(tmp_path):
     text = str(caught.value)
     assert '3 batches have not fit' in text
     assert 'img_path=scenes/8.png' in text and 'batch_size=2' in text
-    assert caught.value.exit_code == 8
+    assert caught.value.exit_code == 10
 
 
 def test_parts_only_if_allowed(tmp_path):

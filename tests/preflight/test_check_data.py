@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
+import re
+import shutil
 import sys
 
 import pytest
+import torch
+from torch.utils.data import Dataset
 
 from mmstable.cli.commands.check_data import EXIT_BAD_DATA
 from mmstable.cli.main import main
+from mmstable.preflight.check_data import check_data
+from mmstable.preflight.sample_checks import Expected
 from tests.cli.runs import ROOT, run
 from tests.preflight import data_project as project
 
@@ -130,6 +137,125 @@ def test_the_same_in_chinese(folder, capsys, monkeypatch):
     out = capsys.readouterr().out
     assert '错误  non_finite' in out
     assert '数据中有 NaN 或 Inf' in out
+
+
+def test_details_are_chinese_as_well(folder, capsys, monkeypatch):
+    monkeypatch.setenv('MMSTABLE_LANG', 'zh_cn')
+    monkeypatch.setattr('mmstable.messages.language._chosen', None)
+    _, found = check(project.config(folder, project.SEG))
+    details = {
+        problem['id']: problem['detail']
+        for sample in found['samples']
+        for problem in sample['problems']
+        if problem['id'] not in ('raises', 'label_type')
+    }
+    words = {
+        name: re.sub(
+            r'img_path=\S+|NaN|Inf|float32|int64|\d-d| x ', '', detail
+        )
+        for name, detail in details.items()
+    }
+    assert [n for n, w in words.items() if re.search('[a-z]', w)] == []
+
+
+class Sized(Dataset):
+    """Pictures of given sizes."""
+
+    def __init__(self, sizes):
+        self.sizes = sizes
+
+    def __len__(self):
+        return len(self.sizes)
+
+    def __getitem__(self, index):
+        return dict(inputs=torch.full((3, *self.sizes[index]), index))
+
+
+@pytest.mark.parametrize(
+    ('sizes', 'odd'),
+    [
+        # Nearly all alike.
+        ([(32, 32)] * 19 + [(32, 33)], [19]),
+        # All sorts of sizes, but one is a line.
+        ([(30 + i, 40 - i) for i in range(9)] + [(2, 40)], [9]),
+        # Half and half.
+        ([(32, 48)] * 5 + [(48, 32)] * 5, []),
+    ],
+)
+def test_pictures_of_an_unusual_size(sizes, odd):
+    summary = check_data(Sized(sizes), range(len(sizes)), Expected(), 0)
+    found = [
+        one.index
+        for one in summary.reports
+        if any(problem.id == 'odd_size' for problem in one.problems)
+    ]
+    assert found == odd
+    assert summary.bad_samples() == {}
+
+
+def test_samples_of_another_split(folder, capsys):
+    config = project.config(folder, project.SEG)
+    entries = json.loads((folder / 'seg.json').read_text())
+    shutil.copy(entries[2]['img_path'], folder / 'copy.npy')
+    copied = {**entries[2], 'img_path': str(folder / 'copy.npy')}
+    (folder / 'val.json').write_text(json.dumps([copied]))
+    with open(config, 'a', encoding='utf-8') as file:
+        file.write(
+            'val_dataloader = dict(dataset={**train_dataloader["dataset"], '
+            f'"ann_file": {str(folder / "val.json")!r}}})\n'
+        )
+    assert 'leak' not in by_id(check(config)[1])
+    code, found = check(config, '--against', 'val')
+    assert code == EXIT_BAD_DATA
+    assert by_id(found)['leak'] == [2]
+    out = capsys.readouterr().out
+    assert f'(like img_path={folder}/copy.npy)' in out
+    assert main(['check-data', config, '--against', 'test']) == 2
+
+
+class Interrupting(Sized):
+    """Somebody presses Ctrl-C at the fourth sample."""
+
+    def __getitem__(self, index):
+        if index == 3:
+            raise KeyboardInterrupt
+        sample = super().__getitem__(index)
+        sample['inputs'] = sample['inputs'] * float('nan')
+        return sample
+
+
+def test_an_interrupted_check_tells_what_it_has(folder, capsys, monkeypatch):
+    monkeypatch.setattr(
+        'mmstable.cli.check_data._build',
+        lambda loader: Interrupting([(4, 4)] * 9),
+    )
+    config = project.config(folder, project.SEG)
+    assert main(['check-data', config, '--json', 'found.json']) == 130
+    captured = capsys.readouterr()
+    assert '3 samples of 9 looked at' in captured.out
+    assert 'NaN or Inf in the data' in captured.out
+    with open('found.json', encoding='utf-8') as file:
+        assert by_id(json.load(file))['non_finite'] == [0, 1, 2]
+
+
+class Killed(Sized):
+    """A worker ends at the fourth sample, as if there were no memory."""
+
+    def __getitem__(self, index):
+        if index == 3:
+            os._exit(9)
+        return super().__getitem__(index)
+
+
+def test_a_worker_that_is_killed(folder, capsys, monkeypatch):
+    monkeypatch.setattr(
+        'mmstable.cli.check_data._build', lambda loader: Killed([(4, 4)] * 9)
+    )
+    config = project.config(folder, project.SEG, 1)
+    assert main(['check-data', config]) == 1
+    captured = capsys.readouterr()
+    assert 'samples of 9 looked at' in captured.out
+    assert 'a worker failed, the rest was not looked at' in captured.err
 
 
 def test_a_repeated_data_set_is_looked_at_once(folder):

@@ -1,10 +1,13 @@
 """The tests with other Pythons, torches and mmengines: `make test-versions`.
 
-    python tests/versions/run_matrix.py [--row N ...] [--workers N] [TESTS ...]
+    python tests/versions/run_matrix.py [--row N ...] [--workers N]
+        [--venvs FOLDER] [--tests PATH ...]
 
 Each row of ``matrix.json`` gets a virtual environment of its own below
-``.venvs``, filled from wherever pip is configured to look. A row whose
-interpreter or wheels cannot be had is printed with the reason, not run.
+``.venvs``, filled from wherever pip is configured to look. The suite runs in
+it folder by folder, with a line of counts for each; what pytest said is in
+the environment's ``logs``. A row whose interpreter or wheels cannot be had is
+printed with the reason, not run.
 """
 
 from __future__ import annotations
@@ -16,11 +19,12 @@ import re
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parents[2]
-_COUNTS = re.compile(r'\d+ (?:passed|failed|skipped|errors?)\b')
+ROOT = Path(__file__).resolve().parents[2]
+_COUNTS = re.compile(r'(\d+) (passed|failed|skipped|error)')
 
 
 class NotToBeHad(Exception):
@@ -43,10 +47,10 @@ def find_python(version: str) -> str:
     raise NotToBeHad(f'no Python {version} on this machine')
 
 
-def make_venv(row: dict[str, Any]) -> Path:
+def make_venv(row: dict[str, Any], venvs: Path) -> Path:
     """The Python of a virtual environment with what a row asks for."""
     name = 'py{python}-torch{torch}-mmengine{mmengine}'.format(**row)
-    folder = ROOT / '.venvs' / name
+    folder = venvs / name
     python = folder / 'bin' / 'python'
     ready = folder / '.ready'
     if ready.exists():
@@ -77,23 +81,45 @@ def _install(python: Path, what: list[str]) -> None:
         raise NotToBeHad((errors or lines or ['pip failed'])[-1])
 
 
-def run_tests(python: Path, workers: int, tests: list[str]) -> str:
-    """The counts that pytest ends with."""
-    log = python.parents[1] / 'tests.log'
-    command = [str(python), '-m', 'pytest', '-q', f'-n{workers}', *tests]
-    environment = {**os.environ, 'PYTHONPATH': str(ROOT)}
+def parts_of_suite() -> list[str]:
+    """What is run by itself: each folder of tests, and the files beside."""
+    folders = {path.parent for path in ROOT.glob('tests/*/test_*.py')}
+    names = sorted(str(folder.relative_to(ROOT)) for folder in folders)
+    return [*names, 'tests/test_*.py']
+
+
+def run_part(python: Path, workers: int, part: str) -> Counter[str]:
+    """How many tests of a part passed, failed, were skipped or broke."""
+    logs = python.parents[1] / 'logs'
+    logs.mkdir(exist_ok=True)
+    log = logs / (re.sub(r'\W+', '_', part) + '.log')
+    paths = sorted(map(str, ROOT.glob(part))) or [part]
+    command = [str(python), '-m', 'pytest', '-q', f'-n{workers}', *paths]
+    environment = {
+        **os.environ,
+        'PYTHONPATH': str(ROOT),
+        # It takes long enough for other work to go on beside it.
+        'MMSTABLE_TEST_PATIENCE': '10',
+        # Tests run `mmstable` and `torchrun` of the row, not of the machine.
+        'PATH': os.pathsep.join([str(python.parent), os.environ['PATH']]),
+    }
     with log.open('w') as stream:
-        subprocess.run(
+        code = subprocess.run(
             command,
             cwd=ROOT,
             env=environment,
             stdout=stream,
             stderr=subprocess.STDOUT,
             check=False,
-        )
+        ).returncode
     last = log.read_text().strip().splitlines()[-1:]
-    counts = _COUNTS.findall(' '.join(last))
-    return ', '.join(counts) or f'no counts: see {log}'
+    counts: Counter[str] = Counter()
+    for number, word in _COUNTS.findall(' '.join(last)):
+        counts[word] += int(number)
+    # A run that broke off is not one in which nothing failed.
+    if code and not counts['failed']:
+        counts['error'] = max(counts['error'], 1)
+    return counts
 
 
 def _output(command: list[str]) -> str | None:
@@ -106,26 +132,39 @@ def _output(command: list[str]) -> str | None:
     return None if result.returncode else result.stdout
 
 
+def run_row(row: dict[str, Any], options: argparse.Namespace) -> bool:
+    """Run the parts in a row's environment; whether nothing failed."""
+    versions = '{python} | {torch} | {mmengine}'.format(**row)
+    try:
+        python = make_venv(row, options.venvs.resolve())
+    except NotToBeHad as error:
+        print(f'| {versions} | not run: {error} |', flush=True)
+        return False
+    total: Counter[str] = Counter()
+    for part in options.tests or parts_of_suite():
+        counts = run_part(python, options.workers, part)
+        total += counts
+        print(f'| {versions} | {part} | {_table(counts)} |', flush=True)
+    print(f'| {versions} | all of these | {_table(total)} |', flush=True)
+    return not total['failed'] and not total['error']
+
+
+def _table(counts: Counter[str]) -> str:
+    words = ('passed', 'skipped', 'failed', 'error')
+    return ' | '.join(f'{counts[word]} {word}' for word in words)
+
+
 def main() -> int:
-    """Run the rows and print a line of each."""
+    """Run the rows and print a line of each part."""
     rows = json.loads(Path(__file__).with_name('matrix.json').read_text())
     parser = argparse.ArgumentParser(description=__doc__.split('\n')[0])
     parser.add_argument('--row', type=int, nargs='+', default=range(len(rows)))
     parser.add_argument('--workers', type=int, default=2)
-    parser.add_argument('tests', nargs='*', default=[])
-    arguments = parser.parse_args()
-    bad = 0
-    for number in arguments.row:
-        row = rows[number]
-        try:
-            python = make_venv(row)
-            result = run_tests(python, arguments.workers, arguments.tests)
-        except NotToBeHad as error:
-            result = f'not run: {error}'
-        bad += not re.fullmatch(r'(\d+ (passed|skipped)(, )?)+', result)
-        versions = '| {python} | {torch} | {mmengine} |'.format(**row)
-        print(f'{versions} {result} |', flush=True)
-    return int(bad > 0)
+    parser.add_argument('--venvs', type=Path, default=ROOT / '.venvs')
+    parser.add_argument('--tests', nargs='+', default=[])
+    options = parser.parse_args()
+    good = [run_row(rows[number], options) for number in options.row]
+    return int(not all(good))
 
 
 if __name__ == '__main__':

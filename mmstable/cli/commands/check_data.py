@@ -23,6 +23,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=say('help.data.split'),
     )
     parser.add_argument(
+        '--against',
+        choices=['train', 'val', 'test'],
+        metavar='SPLIT',
+        help=say('help.data.against'),
+    )
+    parser.add_argument(
         '--max',
         type=whole_number(1),
         metavar='N',

@@ -44,8 +44,12 @@ MESSAGES = {
         zh_cn='被 `stability_checks` 忽略：{names}',
     ),
     'check_text.more': Message(
-        en='why, and how to mend it: `mmstable check {path}` ({count} more)',
-        zh_cn='原因和修复方法：`mmstable check {path}`（另有 {count} 项）',
+        en='why, and how to mend it: `mmstable check {path}`',
+        zh_cn='原因和修复方法：`mmstable check {path}`',
+    ),
+    'check_text.hidden': Message(
+        en='and {count} more',
+        zh_cn='另有 {count} 项',
     ),
     'check_text.no_config': Message(
         en='a config is missing.',

@@ -182,6 +182,32 @@ MESSAGES = {
         en='Have the pipeline convert all samples to one type.',
         zh_cn='让 pipeline 把所有样本转换为同一类型。',
     ),
+    'check_data.odd_size': Message(
+        en='pictures of an unusual size',
+        zh_cn='尺寸异常的图像',
+    ),
+    'check_data_why.odd_size': Message(
+        en='Batches are padded to the largest picture, or cannot be stacked; '
+        'a tiny one leaves no feature map.',
+        zh_cn='batch 会按最大的图像填充，或无法堆叠；过小的图像得不到特征图。',
+    ),
+    'check_data_fix.odd_size': Message(
+        en='Look at the file, and at the resize and crop of the pipeline.',
+        zh_cn='检查该文件，以及 pipeline 中的缩放和裁剪。',
+    ),
+    'check_data.leak': Message(
+        en='samples that are in the other split, too',
+        zh_cn='同时出现在另一划分中的样本',
+    ),
+    'check_data_why.leak': Message(
+        en='What is trained on is also measured with: the metric is too good.',
+        zh_cn='训练数据也用于评测：指标会虚高。',
+    ),
+    'check_data_fix.leak': Message(
+        en='Remove them from one of the splits, or leave them out of the '
+        'training with SkipSamples.',
+        zh_cn='从其中一个划分中删除，或用 SkipSamples 从训练中跳过。',
+    ),
     'check_data.duplicate': Message(
         en='samples with the same content as another',
         zh_cn='与其他样本内容相同的样本',
@@ -208,6 +234,67 @@ MESSAGES = {
     'check_data_fix.dropped': Message(
         en='See filter_cfg, the least size and the chunk length.',
         zh_cn='检查 filter_cfg、最小尺寸和 chunk 长度。',
+    ),
+    'check_data_detail.non_finite': Message(
+        en='{bad} of {size} are {kind}',
+        zh_cn='{size} 个值中有 {bad} 个为 {kind}',
+    ),
+    'check_data_detail.label_range': Message(
+        en='{values} with {classes} classes',
+        zh_cn='共 {classes} 类，却有标签 {values}',
+    ),
+    'check_data_detail.all_ignored': Message(
+        en='{count} pixels', zh_cn='{count} 个像素'
+    ),
+    'check_data_detail.empty_mask': Message(
+        en='{empty} of {count} masks', zh_cn='{count} 个掩码中有 {empty} 个'
+    ),
+    'check_data_detail.no_boxes': Message(en='no box', zh_cn='没有框'),
+    'check_data_detail.bad_boxes': Message(
+        en='{count}, first {box}', zh_cn='{count} 个，首个为 {box}'
+    ),
+    'check_data_detail.no_points': Message(en='no point', zh_cn='没有点'),
+    'check_data_detail.channel_count': Message(
+        en='{channels} channels, the model wants {wanted}',
+        zh_cn='{channels} 个通道，模型需要 {wanted} 个',
+    ),
+    'check_data_detail.map_shape': Message(
+        en='{size}, the picture is {picture}',
+        zh_cn='{size}，图像为 {picture}',
+    ),
+    'check_data_detail.no_sample': Message(
+        en='the pipeline gives None', zh_cn='pipeline 返回 None'
+    ),
+    'check_data_detail.odd': Message(
+        en='{found}; usually {usual}', zh_cn='{found}，通常为 {usual}'
+    ),
+    'check_data_detail.duplicate': Message(
+        en='like {name}', zh_cn='与 {name} 相同'
+    ),
+    'data_table.worker_failed': Message(
+        en='a worker failed, the rest was not looked at: {error}',
+        zh_cn='某个 worker 异常退出，其余样本未检查：{error}',
+    ),
+    'data_table.no_loader': Message(
+        en='the config has no `{split}_dataloader` with a `dataset`; it has '
+        'data for: {known}.',
+        zh_cn='配置中没有带 `dataset` 的 `{split}_dataloader`；已有数据：'
+        '{known}。',
+    ),
+    'data_table.not_built': Message(
+        en='the data set cannot be built: {error}',
+        zh_cn='无法构建数据集：{error}',
+    ),
+    'data_table.no_samples': Message(
+        en='the data set is empty.', zh_cn='数据集为空。'
+    ),
+    'data_table.no_folder': Message(
+        en="there is no folder '{folder}' to write to.",
+        zh_cn="没有可写入的目录 '{folder}'。",
+    ),
+    'data_table.progress': Message(
+        en='{done} of {total} samples, about {left} left',
+        zh_cn='已检查 {done}/{total} 个样本，约剩 {left}',
     ),
     'data_table.header': Message(
         en='{count:sample|samples} of {total} looked at ({split}, {kind}, '

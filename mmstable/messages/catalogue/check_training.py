@@ -95,6 +95,10 @@ MESSAGES = {
         en='The optimizer would never make a full step.',
         zh_cn='优化器连一个完整的步骤都做不完。',
     ),
+    'check_fix.accumulation_too_long': Message(
+        en='lower `accumulative_counts`, or train longer',
+        zh_cn='减小 `accumulative_counts`，或训练更久',
+    ),
     'check.accumulation_not_counted': Message(
         en='{length} iterations are {steps:step|steps} with '
         '`accumulative_counts={counts}`; the first schedule ends after '

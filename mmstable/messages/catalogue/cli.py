@@ -107,20 +107,6 @@ MESSAGES = {
         en='`{path}` has no `type`, so nothing can be built from it.{hint}',
         zh_cn='`{path}` 没有 `type`，无法构建。{hint}',
     ),
-    'mistake.text_for_number': Message(
-        en='`{path}` is the text {text!r}: write {text} without quotes{note}.',
-        zh_cn='`{path}` 是文本 {text!r}：请写成不带引号的 {text}{note}。',
-    ),
-    'mistake.yaml_exponent': Message(
-        en=' (YAML takes 1e-4 for text, but 1.0e-4 for a number)',
-        zh_cn='（YAML 把 1e-4 当作文本，1.0e-4 才是数字）',
-    ),
-    'mistake.incomplete': Message(
-        en='the config has {given}, but not {missing}: all of them are '
-        'needed, or none (set what is not wanted to None).',
-        zh_cn='配置中有 {given}，但没有 {missing}：要么都设置，要么都不设置'
-        '（不需要的设为 None）。',
-    ),
     'mistake.warmup': Message(
         en='param_scheduler: {error}. Is the warm-up longer than the '
         'training (train_cfg)?',

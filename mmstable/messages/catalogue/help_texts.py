@@ -165,12 +165,18 @@ MESSAGES = {
     'help.data.description': Message(
         en='Run the data of a config through its pipeline, with its own '
         'workers, and tell what is wrong with it. Exit codes: 0 no errors, '
-        '{bad} errors in the data, 2 an error in the config.',
+        '{bad} errors in the data, 2 an error in the config, 1 a worker '
+        'failed, 130 interrupted; what is known by then is told.',
         zh_cn='用配置自己的 worker 让数据通过其 pipeline，并指出其中的问题。'
-        '退出码：0 没有错误，{bad} 数据有错误，2 配置有错误。',
+        '退出码：0 没有错误，{bad} 数据有错误，2 配置有错误，1 worker 失败，'
+        '130 被中断；此前的检查结果仍会输出。',
     ),
     'help.data.split': Message(
         en='which data; train by default', zh_cn='检查哪部分数据；默认 train'
+    ),
+    'help.data.against': Message(
+        en='find samples that are in this split as well, by their content',
+        zh_cn='按内容查找同时出现在这部分数据中的样本',
     ),
     'help.data.max': Message(
         en='look at no more than N samples, spread over all',

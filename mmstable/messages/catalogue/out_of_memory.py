@@ -158,6 +158,19 @@ MESSAGES = {
         '{shape})',
         zh_cn='该模块的某个输出不是每个样本一项（形状 {shape}）',
     ),
+    'checkpointing.on': Message(
+        en='SafeActivationCheckpointHook: activations of {modules} are '
+        'computed again in the backward pass, in {count:block|blocks}: less '
+        'memory, same gradients.',
+        zh_cn='SafeActivationCheckpointHook：{modules} 的激活值在反向传播时'
+        '重新计算，共 {count} 块：占用更少，梯度不变。',
+    ),
+    'checkpointing.compiled': Message(
+        en='SafeActivationCheckpointHook: the model is compiled, which '
+        'decides itself what to keep; it is left alone.',
+        zh_cn='SafeActivationCheckpointHook：模型已编译，由编译器自行决定保留'
+        '哪些激活值，因此不作改动。',
+    ),
     # About validation and test.
     'oom.evaluated': Message(
         en='out of memory in {phase}, batch {batch} ({shapes}): it was run in '

@@ -50,6 +50,17 @@ MESSAGES = {
         en='other versions here: {versions}', zh_cn='此处版本不同：{versions}'
     ),
     'replay.note': Message(en='note: {note}', zh_cn='说明：{note}'),
+    'replay.finite': Message(
+        en='The step is finite here: the same batch, weights and random '
+        'numbers give no NaN or Inf on this machine. Compare the versions, '
+        'the device and the precision.',
+        zh_cn='此处计算结果为有限值：同样的批数据、权重和随机数在本机不产生 '
+        'NaN 或 Inf。请对比版本、设备和精度。',
+    ),
+    'replay.finite_with': Message(
+        en='The step is finite with {changes}; in the run it was not.',
+        zh_cn='使用 {changes} 时结果为有限值；训练中并非如此。',
+    ),
     'replay.another': Message(
         en='This is another fault than in the run, where it began in {was}.',
         zh_cn='这与训练中的故障不同，当时始于 {was}。',

@@ -72,7 +72,7 @@ MESSAGES = {
         zh_cn='大于 1 或小于 -1 的有限数值',
     ),
     # Settings that do not go together.
-    'scale.outside': Message(
+    'scale.init_outside': Message(
         en='loss_scale: `init_scale` {init} is outside [`min_scale` {least}, '
         '`max_scale` {most}].',
         zh_cn='loss_scale: `init_scale` {init} 超出了 [`min_scale` {least}, '

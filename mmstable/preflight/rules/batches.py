@@ -41,7 +41,7 @@ def accumulation_too_long(view: ConfigView) -> Iterator[Hit]:
             check_counts(wrapper.path, counts, length or 0)
         except ConfigError as error:
             path = f'{wrapper.path}.accumulative_counts'
-            yield Hit(path, {'error': error}, {path: length})
+            yield Hit(path, {'error': error})
 
 
 @rule('accumulation_not_counted', Severity.HINT)

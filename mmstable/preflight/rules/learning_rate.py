@@ -17,7 +17,7 @@ _FAR = 2.0
 
 @rule('lr_for_other_batch', Severity.WARNING)
 def lr_for_other_batch(view: ConfigView) -> Iterator[Hit]:
-    """A rate for 8 GPUs on one: off by a factor of two or more.
+    """A rate for 8 GPUs on one: off by more than a factor of two.
 
     The rate is for ``auto_scale_lr.base_batch_size``, or for the batch size
     in the name of the config.
@@ -28,7 +28,7 @@ def lr_for_other_batch(view: ConfigView) -> Iterator[Hit]:
     if view.get('auto_scale_lr.enable'):
         return
     actual = view.batch_size * view.ranks * view.accumulation
-    if 1 / _FAR < actual / base < _FAR:
+    if 1 / _FAR <= actual / base <= _FAR:
         return
     fields = {
         'base': base,

@@ -32,12 +32,7 @@ def int_scale(view: ConfigView) -> Iterator[Hit]:
 
 @rule('frozen_scale', Severity.WARNING)
 def frozen_scale(view: ConfigView) -> Iterator[Hit]:
-    """A scale that no overflow can lower.
-
-    It is in 7 % of the published configs, nearly all of mmdet and mmseg that
-    train in fp16: `loss_scale=512.` is how mmcv 1.x wrote a start value, and
-    mmengine has made a constant of it. All of them are meant.
-    """
+    """A scale that no overflow can lower."""
     for wrapper in view.wrappers:
         scale = wrapper.settings.get('loss_scale')
         if not uses_fp16(wrapper):
@@ -77,7 +72,7 @@ def bf16_unsupported(view: ConfigView) -> Iterator[Hit]:
     for wrapper in view.wrappers:
         dtype = str(wrapper.settings.get('dtype'))
         wanted = uses_amp(wrapper) and 'bfloat16' in dtype
-        if wanted and view.machine.bf16 is False:
+        if wanted and view.machine.bf16() is False:
             path = f'{wrapper.path}.dtype'
             yield Hit(path, {}, {path: 'float16'})
 

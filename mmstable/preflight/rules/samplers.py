@@ -20,17 +20,17 @@ _ALONE = (
 
 @rule('sampler_repeats_data', Severity.ERROR)
 def sampler_repeats_data(view: ConfigView) -> Iterator[Hit]:
-    """Every rank would read the same samples, or all of them."""
-    for loader in view.loaders if view.ranks > 1 else ():
-        kind = kind_of(loader.settings.get('sampler'))
-        if kind in _ALONE:
-            path = f'{loader.path}.sampler'
-            sampler = {
-                'type': 'DefaultSampler',
-                'shuffle': kind != 'SequentialSampler',
-            }
-            fields = {'kind': kind, 'ranks': view.ranks}
-            yield Hit(path, fields, {path: sampler})
+    """Every rank would train on the same samples, or on all of them.
+
+    For validation some published configs want that: it is left alone.
+    """
+    path = 'train_dataloader.sampler'
+    kind = kind_of(view.get(path))
+    if view.ranks > 1 and kind in _ALONE:
+        shuffle = kind != 'SequentialSampler'
+        sampler = {'type': 'DefaultSampler', 'shuffle': shuffle}
+        fields = {'kind': kind, 'ranks': view.ranks}
+        yield Hit(path, fields, {path: sampler})
 
 
 @rule('endless_epoch', Severity.ERROR)

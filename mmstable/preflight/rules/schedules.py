@@ -17,8 +17,8 @@ _RAMPS = {'LinearLR': 'start_factor', 'ConstantLR': 'factor'}
 def no_warmup(view: ConfigView) -> Iterator[Hit]:
     """Transformers that start with the full rate.
 
-    It is in one of ten published configs: those of the DETR family, which
-    clip hard instead, and some for fine-tuning. Hence only a hint.
+    It is in 4 % of the published configs, most of the DETR family, which
+    clip hard instead. Hence only a hint.
     """
     is_new = not view.get('load_from') and not view.get('resume')
     if not view.wrappers or not view.transformers or not is_new:

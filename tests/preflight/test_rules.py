@@ -1,0 +1,149 @@
+"""Every rule fires where it should, and nowhere else."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from mmstable.cli.check_fix import mend
+from mmstable.finding import Severity
+from mmstable.messages import LANGUAGES, use_language
+from mmstable.preflight import rule as rule_module
+from mmstable.preflight.check_config import FAILED, check_config
+from mmstable.preflight.config_tree import changed, look_up
+from mmstable.preflight.config_view import ConfigView
+from mmstable.preflight.rule import RULES, Hit, Rule
+from tests.preflight.rule_cases import CASES, HEALTHY, MACHINE
+
+
+def test_every_rule_has_its_cases() -> None:
+    assert set(CASES) == set(RULES)
+
+
+def test_a_healthy_config_is_left_alone() -> None:
+    assert check_config(ConfigView(HEALTHY, MACHINE)) == []
+
+
+@pytest.mark.parametrize('id', CASES)
+def test_fires(id: str) -> None:
+    found = check_config(CASES[id].view(fires=True))
+    mine = [one for one in found if one.id == id]
+    assert [one.path for one in mine[:1]] == [CASES[id].path]
+    assert mine[0].severity is RULES[id].severity
+    assert mine[0].what and mine[0].why and mine[0].fix
+    assert FAILED not in {one.id for one in found}
+
+
+@pytest.mark.parametrize('id', CASES)
+def test_stays_quiet(id: str) -> None:
+    found = {one.id for one in check_config(CASES[id].view(fires=False))}
+    assert not found & {id, FAILED}
+
+
+@pytest.mark.parametrize('id', CASES)
+def test_is_said_in_every_language(id: str) -> None:
+    texts = []
+    for language in LANGUAGES:
+        use_language(language)
+        try:
+            found = check_config(CASES[id].view(fires=True))
+        finally:
+            use_language(None)
+        texts.append(next(f.why for f in found if f.id == id))
+    assert len(set(texts)) == len(LANGUAGES)
+
+
+@pytest.mark.parametrize('id', CASES)
+def test_what_it_changes_mends_it(id: str) -> None:
+    view = CASES[id].view(fires=True)
+    has_change = [f for f in check_config(view) if f.id == id and f.change]
+    mended = mend(view)
+    left = {one.id for one in mended.left}
+    assert (id in left) == (not has_change)
+    # Nothing else has come up on the way.
+    assert left <= {one.id for one in check_config(view)}
+
+
+def test_a_rule_that_fails_does_not_end_the_check(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fails(view: ConfigView) -> Iterator[Hit]:
+        raise ZeroDivisionError('by \x1b[31mzero')
+
+    broken = Rule('broken', Severity.ERROR, fails)
+    monkeypatch.setitem(rule_module.RULES, 'broken', broken)
+    view = ConfigView(
+        changed(HEALTHY, {'resume': True, 'load_from': 'a'}), MACHINE
+    )
+    found = {one.id: one for one in check_config(view)}
+    assert set(found) == {FAILED, 'resume_and_load_from'}
+    what = found[FAILED].what
+    assert what == (
+        'the rule broken has failed: ZeroDivisionError: by \\x1b[31mzero'
+    )
+
+
+def test_two_rules_of_one_name_are_refused() -> None:
+    with pytest.raises(ValueError, match="there are two called 'int_scale'"):
+        rule_module.rule('int_scale', Severity.HINT)(RULES['int_scale'].look)
+
+
+def test_ignored_rules_are_silent() -> None:
+    settings = changed(HEALTHY, {'resume': True, 'load_from': 'a'})
+    settings['stability_checks'] = dict(ignore=['resume_and_load_from'])
+    assert check_config(ConfigView(settings, MACHINE)) == []
+
+
+@pytest.mark.parametrize(
+    ('settings', 'message'),
+    [
+        (dict(ignore=['int_scal']), 'no setting `int_scal`.*mean int_scale'),
+        (
+            dict(ignored=['int_scale']),
+            'no setting `ignored`; there are ignore',
+        ),
+        (dict(ignore=3), '`ignore` must be a name or a list of names, got 3'),
+    ],
+)
+def test_what_to_ignore_must_exist(
+    settings: dict[str, object], message: str
+) -> None:
+    view = ConfigView({**HEALTHY, 'stability_checks': settings}, MACHINE)
+    with pytest.raises((TypeError, ValueError), match=message):
+        check_config(view)
+
+
+def test_several_wrappers_are_looked_at() -> None:
+    inner = dict(type='AmpOptimWrapper', loss_scale=8, optimizer=dict())
+    settings = changed(
+        HEALTHY, {'optim_wrapper': dict(constructor='C', gen=inner, dis=inner)}
+    )
+    found = check_config(ConfigView(settings, MACHINE))
+    paths = [one.path for one in found if one.id == 'int_scale']
+    assert paths == [f'optim_wrapper.{n}.loss_scale' for n in ('gen', 'dis')]
+
+
+def test_changed_makes_dicts_and_leaves_the_original() -> None:
+    before = {'a': [{'b': 1}], 'c': None}
+    after = changed(before, {'a.0.b': 2, 'c.d.e': 3})
+    assert after == {'a': [{'b': 2}], 'c': {'d': {'e': 3}}}
+    assert before == {'a': [{'b': 1}], 'c': None}
+    assert look_up(after, 'a.0.b') == 2
+    assert look_up(after, 'a.1.b', 'nothing') == 'nothing'
+
+
+def test_all_rules_are_quick() -> None:
+    # A large config: hundreds of data sets in one.
+    dataset = HEALTHY['train_dataloader']['dataset']
+    many = dict(type='ConcatDataset', datasets=[dataset] * 300)
+    view = ConfigView(
+        changed(HEALTHY, {'train_dataloader.dataset': many}), MACHINE
+    )
+    times = []
+    for _ in range(3):
+        start = time.process_time()
+        check_config(view)
+        times.append(time.process_time() - start)
+    assert min(times) < 0.3
