@@ -237,7 +237,7 @@ def test_the_batch_is_asked_for(capsys):
     ('words', 'message'),
     [
         (['--device-memory=much'], "a size is a number above 0 .* 'much'"),
-        (['--batch-size=0'], 'it is a number from 1 on'),
+        (['--batch-size=0'], 'a number from 1 on is expected'),
         (['--json=no/where.json'], "there is no folder 'no'"),
     ],
 )
