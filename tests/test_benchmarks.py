@@ -19,7 +19,8 @@ sys.path.insert(0, str(REPO / 'benchmarks'))
 from check_corpus import check_all, rows_of  # noqa: E402
 from dispatch_counts import count  # noqa: E402
 from forensics import score  # noqa: E402
-from interleaved import Contender, race  # noqa: E402
+from headroom_cost import rows_of as headroom_rows  # noqa: E402
+from interleaved import Contender, Race, race  # noqa: E402
 from memory_presets import MODELS, PLAIN, Trainer  # noqa: E402
 from results import Row, format_table  # noqa: E402
 from spike_rates import (  # noqa: E402
@@ -35,6 +36,8 @@ from vit_parameters import GradedParameters, vit_shapes  # noqa: E402
 from mmstable.events.records import FaultExplained, Verdict  # noqa: E402
 from mmstable.memory.presets import PRESETS  # noqa: E402
 from tests.forensics.planted_cases import CASES  # noqa: E402
+
+EVERY_200 = 'a run with a sample every 200 / none'
 
 
 def test_race_runs_everyone_once_a_round_after_its_preparation():
@@ -182,6 +185,20 @@ def test_memory_presets_save_what_they_promise(name):
     peaks['half'] = Trainer(MODELS[name], half, 64, is_fake=True).peak()
     assert peaks['balanced'] < 0.9 * peaks['half'] < 0.9 * peaks[PLAIN.name]
     assert peaks['max_saving'] < peaks['balanced']
+
+
+def test_the_cost_of_headroom_follows_from_the_sampled_iterations():
+    seconds = {
+        'sampled': [0.3] * 3,
+        'not sampled': [0.1] * 3,
+        'no hook': [0.1] * 3,
+        'sampled (again)': [0.3] * 3,
+    }
+    every, sampled, idle = headroom_rows(Race(seconds, 'sampled (again)'))
+    assert every.value == pytest.approx(1 + 2 / 200)
+    assert (every.limit, every.what) == (1.01, EVERY_200)
+    assert sampled.value == pytest.approx(3)
+    assert idle.value == pytest.approx(1)
 
 
 def test_spike_rates_count_alarms_and_misses():

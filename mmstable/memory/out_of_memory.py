@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import traceback
-from typing import Any
+from functools import cache
+from typing import Any, Callable
 
 import torch
 
@@ -63,6 +65,10 @@ def release(error: BaseException) -> None:
         seen.add(id(one))
         # Frames that still run are left alone.
         traceback.clear_frames(one.__traceback__)
+        for frame, _ in traceback.walk_tb(one.__traceback__):
+            # Whoever has read this before has left a copy in the frame,
+            # which is renewed now.
+            _ = frame.f_locals
         pending += [one.__cause__, one.__context__]
 
 
@@ -78,3 +84,15 @@ def empty_cache(device: torch.device, everything: bool = True) -> None:
     module: Any = getattr(torch, device.type, None)
     if hasattr(module, 'empty_cache'):
         module.empty_cache()
+    trim = _trimmer()
+    if trim is not None and device.type == 'cpu':
+        trim(0)
+
+
+@cache
+def _trimmer() -> Callable[[int], int] | None:
+    """What gives free memory of the host back; only glibc has it."""
+    try:
+        return ctypes.CDLL(None).malloc_trim
+    except (OSError, AttributeError, TypeError):
+        return None

@@ -8,7 +8,6 @@ from typing import Any
 from mmstable.finding import Finding, Severity
 from mmstable.legacy.config.render import one_line
 from mmstable.messages import say
-from mmstable.messages.catalogue import CATALOGUE
 from mmstable.messages.printable import printable
 from mmstable.preflight import rules  # noqa: F401
 from mmstable.preflight.config_source import ConfigSource
@@ -95,11 +94,11 @@ def _finding(one: Rule, hit: Hit, source: ConfigSource | None) -> Finding:
 
 
 def _fix(id: str, change: Mapping[str, Any]) -> str:
-    """The change as a config would say it, and what else there is to say."""
-    texts = [config_line(path, value) for path, value in change.items()]
-    if f'check_fix.{id}' in CATALOGUE:
-        texts.append(say(f'check_fix.{id}'))
-    return '; '.join(texts)
+    """The change as a config would say it, or else advice."""
+    if not change:
+        return say(f'check_fix.{id}')
+    lines = [config_line(path, value) for path, value in change.items()]
+    return '; '.join(lines)
 
 
 def config_line(path: str, value: Any) -> str:

@@ -45,6 +45,14 @@ class ConfigSource:
         return '' if found is None else f'{found[0]}:{found[1]}'
 
 
+def bases_of(file: str) -> list[str]:
+    """The files that a config inherits from, as far as can be told."""
+    try:
+        return _bases(file, _parse(file, os.stat(file).st_mtime_ns))
+    except (OSError, SyntaxError, ValueError):
+        return []
+
+
 def _overlap(path: str, option: str) -> bool:
     return f'{path}.'.startswith(f'{option}.') or f'{option}.'.startswith(
         f'{path}.'

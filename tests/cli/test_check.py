@@ -93,7 +93,7 @@ def test_json_has_everything(
         'what': 'EMAHook of `custom_hooks.1` does the work of '
         '`custom_hooks.0` again.',
         'why': found['hook_twice']['why'],
-        'fix': "custom_hooks = [dict(type='EMAHook')]; keep one of them",
+        'fix': "custom_hooks = [dict(type='EMAHook')]",
         'source': 'sick.py:8',
     }
 
@@ -279,6 +279,14 @@ def test_ranks(
     assert 'lr_for_other_batch' in found_in(capsys, 'toy_8xb2.py')
     words = ['toy_8xb2.py', '--ranks', '8']
     assert 'lr_for_other_batch' not in found_in(capsys, *words)
+    # The one below counts, unless the rate is another one.
+    (project / 'mine.py').write_text("_base_ = './toy_8xb2.py'\n")
+    assert 'lr_for_other_batch' in found_in(capsys, 'mine.py')
+    (project / 'mine.py').write_text(
+        "_base_ = './toy_8xb2.py'\n"
+        'optim_wrapper = dict(optimizer=dict(lr=0.01))\n'
+    )
+    assert 'lr_for_other_batch' not in found_in(capsys, 'mine.py')
     monkeypatch.setenv('WORLD_SIZE', '8')
     assert 'lr_for_other_batch' not in found_in(capsys, 'toy_8xb2.py')
 

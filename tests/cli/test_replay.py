@@ -162,8 +162,8 @@ def test_a_sample_alone(bundles, capsys):
     ('words', 'message'),
     [
         (['--sample', '4'], '--sample 4: the batch has 4 samples, counted'),
-        (['--sample', '-1'], "--sample: it is a number from 0 on, got '-1'"),
-        (['--sample', 'x'], "--sample: it is a number from 0 on, got 'x'"),
+        (['--sample', '-1'], '--sample: a number from 0 on is expected, '),
+        (['--sample', 'x'], "a number from 0 on is expected, got 'x'"),
         (['--dtype', 'int8'], "invalid choice: 'int8'"),
         (['--config', 'none.py'], "no config file 'none.py'"),
     ],

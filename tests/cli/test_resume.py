@@ -411,7 +411,7 @@ def test_program_in_an_old_checkpoint_is_not_run(
     [
         (['--resume', '--trust-checkpoint'], 'is for one local file'),
         (['--override-lr-schedule'], 'goes with --resume'),
-        (['--before-iter', '0'], "a number from 1 on, got '0'"),
+        (['--before-iter', '0'], "a number from 1 on is expected, got '0'"),
         (
             ['--before-iter', '3', '--resume-from', 'FILE'],
             'is named by --resume-from',

@@ -300,8 +300,8 @@ def test_the_ignored_label_and_classes_can_be_given(folder):
     ('words', 'message'),
     [
         (['--split', 'val'], 'the config has no `val_dataloader` with a '),
-        (['--max', '0'], "--max: it is a number from 1 on, got '0'"),
-        (['--workers', 'x'], "--workers: it is a number from 0 on, got 'x'"),
+        (['--max', '0'], "--max: a number from 1 on is expected, got '0'"),
+        (['--workers', 'x'], "a number from 0 on is expected, got 'x'"),
         (['--json', 'no/x.json'], "there is no folder 'no' to write to."),
         (
             ['--cfg-options', 'train_dataloader.dataset.type=SmalSeg'],

@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 
 from mmstable.cli.command import Command
+from mmstable.cli.parser import whole_number
 from mmstable.errors import CheckFailed
+from mmstable.messages import say
 
 # The worst that was found. Hints alone are 0.
 EXIT_WARNINGS = 8
@@ -14,48 +16,35 @@ EXIT_ERRORS = CheckFailed.exit_code
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe the command line."""
-    parser.description = (
-        'Say what would go wrong in a training, before it starts. The config '
-        'is run, as in training; nothing is built from it without --deep. '
-        'Exit codes: 0 nothing but hints, '
-        f'{EXIT_WARNINGS} warnings, {EXIT_ERRORS} errors, 2 the config '
-        'cannot be read.'
+    parser.description = say(
+        'help.check.description', warnings=EXIT_WARNINGS, errors=EXIT_ERRORS
     )
-    parser.add_argument('config', nargs='?', help='config file')
+    parser.add_argument('config', nargs='?', help=say('help.config'))
     parser.add_argument(
         '--ranks',
-        type=_positive,
+        type=whole_number(1),
         metavar='N',
-        help='processes that will train; WORLD_SIZE, or one for each GPU '
-        'here, by default',
+        help=say('help.check.ranks'),
     )
     parser.add_argument(
-        '--deep',
-        action='store_true',
-        help='also build the model and the optimizer, and do one step with '
-        'two samples on the CPU',
+        '--deep', action='store_true', help=say('help.check.deep')
     )
-    parser.add_argument(
-        '--fix',
-        metavar='OUT.py',
-        help='write a config that inherits from this one, and mends what can '
-        'be mended',
-    )
+    parser.add_argument('--fix', metavar='OUT.py', help=say('help.check.fix'))
     parser.add_argument(
         '--format',
         choices=['text', 'json', 'github'],
         default='text',
-        help='how to print it; github is for annotations of its actions',
+        help=say('help.check.format'),
     )
     parser.add_argument(
-        '--list', action='store_true', help='list all rules, and stop'
+        '--list', action='store_true', help=say('help.check.list')
     )
     parser.add_argument(
         '--cfg-options',
         nargs='+',
         action='extend',
         metavar='KEY=VALUE',
-        help='change values of the config',
+        help=say('help.cfg_options'),
     )
 
 
@@ -66,17 +55,9 @@ def run(args: argparse.Namespace) -> int:
     return check(args)
 
 
-def _positive(text: str) -> int:
-    if not text.isdigit() or int(text) == 0:
-        raise argparse.ArgumentTypeError(
-            f"it is a number from 1 on, got '{text}'"
-        )
-    return int(text)
-
-
 COMMAND = Command(
     name='check',
-    help='say what would go wrong with a config, and how to mend it',
+    help=lambda: say('command.check'),
     add_arguments=add_arguments,
     run=run,
 )

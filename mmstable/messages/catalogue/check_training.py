@@ -159,9 +159,9 @@ MESSAGES = {
         zh_cn='为另一种 batch size 设定的学习率：过高会发散，过低则学得很慢。',
     ),
     'check_fix.lr_for_other_batch': Message(
-        en='or multiply `optim_wrapper.optimizer.lr` by that factor; '
+        en='multiply `optim_wrapper.optimizer.lr` by that factor; '
         '`mmstable check --ranks N` checks for another number of ranks',
-        zh_cn='或将 `optim_wrapper.optimizer.lr` 乘以该倍数；`mmstable check '
+        zh_cn='将 `optim_wrapper.optimizer.lr` 乘以该倍数；`mmstable check '
         '--ranks N` 可按其他 rank 数检查',
     ),
     'check.auto_scale_without_accumulation': Message(

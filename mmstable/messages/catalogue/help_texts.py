@@ -30,6 +30,10 @@ MESSAGES = {
         zh_cn='修改配置中的值，例如 optim_wrapper.clip_grad.max_norm=20',
     ),
     # The commands.
+    'command.check': Message(
+        en='say what would go wrong with a config, and how to mend it',
+        zh_cn='指出配置会出什么问题，以及如何修正',
+    ),
     'command.check_data': Message(
         en='look through the data of a config before it is trained with',
         zh_cn='在训练之前检查配置所用的数据',
@@ -160,6 +164,39 @@ MESSAGES = {
     'help.dist.port': Message(
         en='where all processes meet; PORT, or 29500, by default',
         zh_cn='各进程会合的端口；默认取环境变量 PORT，否则为 29500',
+    ),
+    # mmstable check.
+    'help.check.description': Message(
+        en='Say what would go wrong in a training, before it starts. The '
+        'config is run, as in training; nothing is built from it without '
+        '--deep. Exit codes: 0 nothing but hints, {warnings} warnings, '
+        '{errors} errors, 2 the config cannot be read.',
+        zh_cn='在训练开始之前指出会出什么问题。配置会像训练时一样被执行；没有 '
+        '--deep 时不会用它构建任何对象。退出码：0 只有提示，{warnings} '
+        '有警告，{errors} 有错误，2 无法读取配置。',
+    ),
+    'help.check.ranks': Message(
+        en='processes that will train; WORLD_SIZE, or one for each GPU here, '
+        'by default',
+        zh_cn='将要训练的进程数；默认取环境变量 WORLD_SIZE，否则本机每块 GPU '
+        '一个',
+    ),
+    'help.check.deep': Message(
+        en='also build the model and the optimizer, and do one step with two '
+        'samples on the CPU',
+        zh_cn='同时构建模型和优化器，并在 CPU 上用两个样本训练一步',
+    ),
+    'help.check.fix': Message(
+        en='write a config that inherits from this one, and mends what can '
+        'be mended',
+        zh_cn='写出一个继承自该配置的新配置，修正其中可以修正的问题',
+    ),
+    'help.check.format': Message(
+        en='how to print it; github is for annotations of its actions',
+        zh_cn='输出格式；github 用于 GitHub Actions 的注释',
+    ),
+    'help.check.list': Message(
+        en='list all rules, and stop', zh_cn='列出所有规则后退出'
     ),
     # mmstable check-data.
     'help.data.description': Message(

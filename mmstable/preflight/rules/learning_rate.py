@@ -7,12 +7,14 @@ import re
 from collections.abc import Iterator
 
 from mmstable.finding import Severity
+from mmstable.preflight.config_source import ConfigSource, bases_of
 from mmstable.preflight.config_view import ConfigView, whole_number
 from mmstable.preflight.rule import Hit, rule
 
 # As OpenMMLab names configs: 8 GPUs, 32 samples each.
 _NAMED = re.compile(r'(?<!\d)(\d+)xb(\d+)')
 _FAR = 2.0
+_RATE = 'optim_wrapper.optimizer.lr'
 
 
 @rule('lr_for_other_batch', Severity.WARNING)
@@ -54,7 +56,16 @@ def auto_scale_without_accumulation(view: ConfigView) -> Iterator[Hit]:
 
 def _base_batch_size(view: ConfigView) -> int | None:
     base = whole_number(view.get('auto_scale_lr.base_batch_size'))
-    named = _NAMED.findall(os.path.basename(view.file))
-    if base is None and named:
-        base = int(named[-1][0]) * int(named[-1][1])
-    return base
+    return base or _named_batch_size(view.file)
+
+
+def _named_batch_size(file: str) -> int | None:
+    """What the name of a config says, or of the one that it is based on."""
+    named = _NAMED.findall(os.path.basename(file))
+    if named:
+        return int(named[-1][0]) * int(named[-1][1])
+    if ConfigSource(file).line_of(_RATE).startswith(f'{file}:'):
+        # Its own rate is for a batch size of its own.
+        return None
+    found = map(_named_batch_size, bases_of(file))
+    return next((size for size in found if size), None)
