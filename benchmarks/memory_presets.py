@@ -167,8 +167,9 @@ class Trainer:
             for one in find_backbones(self.model).values()
             for block in blocks_of(one)
         ]
-        # It stays so: each has a model of its own.
-        recomputed(blocks if preset.recomputes else []).__enter__()
+        # Left open, and kept: it would end with the object.
+        self.recomputed = recomputed(blocks if preset.recomputes else [])
+        self.recomputed.__enter__()
 
     def step(self) -> None:
         """One step, of all its batches."""

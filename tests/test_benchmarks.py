@@ -21,6 +21,7 @@ from dispatch_counts import count  # noqa: E402
 from forensics import score  # noqa: E402
 from headroom_cost import rows_of as headroom_rows  # noqa: E402
 from interleaved import Contender, Race, race  # noqa: E402
+from memory_presets import MODELS, PLAIN, Trainer  # noqa: E402
 from results import Row, format_table  # noqa: E402
 from spike_rates import (  # noqa: E402
     false_alarms,
@@ -33,6 +34,7 @@ from survival_runs import Result, run_case  # noqa: E402
 from vit_parameters import GradedParameters, vit_shapes  # noqa: E402
 
 from mmstable.events.records import FaultExplained, Verdict  # noqa: E402
+from mmstable.memory.presets import PRESETS  # noqa: E402
 from tests.forensics.planted_cases import CASES  # noqa: E402
 
 EVERY_200 = 'a run with a sample every 200 / none'
@@ -171,6 +173,18 @@ def test_load_cost_prints_its_table_and_writes_json(tmp_path):
     assert all(what in done.stdout for what in limits)
     # Nothing of the checkpoint is left behind.
     assert [one.name for one in tmp_path.iterdir()] == ['figures.json']
+
+
+@pytest.mark.parametrize('name', ['CNN', 'transformer'])
+def test_memory_presets_save_what_they_promise(name):
+    peaks = {
+        preset.name: Trainer(MODELS[name], preset, 64, is_fake=True).peak()
+        for preset in (PLAIN, *PRESETS)
+    }
+    half = PLAIN._replace(dtype='bfloat16')
+    peaks['half'] = Trainer(MODELS[name], half, 64, is_fake=True).peak()
+    assert peaks['balanced'] < 0.9 * peaks['half'] < 0.9 * peaks[PLAIN.name]
+    assert peaks['max_saving'] < peaks['balanced']
 
 
 def test_the_cost_of_headroom_follows_from_the_sampled_iterations():

@@ -206,7 +206,7 @@ def test_the_command(tmp_path, capsys):
     code, said = estimate(
         '--device-memory=7MiB', f'--json={path}', capsys=capsys
     )
-    assert code == 10
+    assert code == 11
     found = json.loads(path.read_text())
     assert found['fits'] is False
     assert found['training']['batch_size'] == 8

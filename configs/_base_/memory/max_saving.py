@@ -3,7 +3,7 @@
 #   optim_wrapper = _base_.memory.optim_wrapper
 #   train_dataloader = _base_.memory.train_dataloader
 #   val_dataloader = _base_.memory.val_dataloader
-#   custom_hooks = [*_base_.custom_hooks, _base_.memory.hook]
+#   custom_hooks = [*_base_.get('custom_hooks', []), _base_.memory.hook]
 _base_ = './loader.py'
 
 memory = dict(

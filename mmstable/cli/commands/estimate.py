@@ -9,7 +9,7 @@ from mmstable.cli.parser import whole_number
 from mmstable.messages import say
 
 # Training or validation takes more than there is.
-EXIT_DOES_NOT_FIT = 10
+EXIT_DOES_NOT_FIT = 11
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
