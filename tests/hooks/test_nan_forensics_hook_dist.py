@@ -10,6 +10,7 @@ from mmengine.dist import get_rank
 from mmengine.model import MMDistributedDataParallel
 from torch import distributed as dist
 
+from mmstable.forensics import local_ranks
 from tests.forensics.runs import BadData, run
 from tests.ranks import run_ranks
 from tests.toys import ToyModel, weights
@@ -53,6 +54,10 @@ def examine_on_one_rank(rank: int, folder: Path) -> None:
     assert runner.iter == 6
     if rank == 0:
         assert found == []
+    elif local_ranks._make_work is None:
+        # This torch cannot answer for the other ranks.
+        assert [one.verdict for one in found] == ['not_examined']
+        assert 'waits for other ranks in c10d.allreduce_' in found[0].text
     else:
         (one,) = found
         assert (one.verdict, one.samples, one.rank) == ('bad_input', (1,), 1)
