@@ -14,7 +14,9 @@ from typing import Any
 import pytest
 import torch
 
-from mmstable.optim.half_precision import _half_works_on_cpu
+from mmstable.optim.half_precision import (
+    _half_works_on_cpu as half_works_on_cpu,
+)
 
 _HALF = 'autocast to float16 on a CPU'
 
@@ -40,7 +42,7 @@ def why_not(failure: str) -> str | None:
 
 def skip_without_half() -> None:
     """For fixtures of many tests: only the first would show the refusal."""
-    if not _half_works_on_cpu():
+    if not half_works_on_cpu():
         pytest.skip(f'torch {torch.__version__} has no {_HALF}')
 
 
@@ -60,7 +62,7 @@ def _missing() -> dict[str, str]:
         missing["module 'torch.amp' has no attribute 'GradScaler'"] = (
             'GradScaler for a CPU'
         )
-    if not _half_works_on_cpu():
+    if not half_works_on_cpu():
         missing['cannot autocast to float16 on a CPU'] = _HALF
         missing['在 CPU 上不支持 float16 autocast'] = _HALF
         missing['AutocastCPU only support Bfloat16'] = _HALF

@@ -68,14 +68,27 @@ def probe_before_reduction(model: Module) -> list[GradProbe]:
         if not isinstance(module, DistributedDataParallel):
             continue
         if module not in _LOOKS and _is_free(module):
-            _LOOKS[module] = look = GradProbe()
-            # torch does not understand annotations that are text.
-            module.register_comm_hook(
-                look, lambda state, bucket: state.reduce(bucket)
-            )
+            look = GradProbe()
+            if _register(module, look):
+                _LOOKS[module] = look
         if module in _LOOKS:
             found.append(_LOOKS[module])
     return found
+
+
+def _register(module: DistributedDataParallel, look: GradProbe) -> bool:
+    """Whether a module takes the probe; it has one hook at most."""
+    try:
+        # torch does not understand annotations that are text.
+        module.register_comm_hook(
+            look, lambda state, bucket: state.reduce(bucket)
+        )
+    except RuntimeError:
+        # torch 2.1 has no list of hooks, and refuses a second one.
+        if hasattr(module, '_comm_hooks'):
+            raise
+        return False
+    return True
 
 
 def _is_free(module: DistributedDataParallel) -> bool:

@@ -51,12 +51,17 @@ class _AloneMode(TorchDispatchMode):
 
 
 _NAMESPACES = ('c10d', '_c10d_functional', 'c10d_functional')
-# Not in all releases of torch.
-_make_work: Callable[[Any], Any] | None = getattr(
-    getattr(torch._C, '_distributed_c10d', None),
-    '_create_work_from_future',
-    None,
-)
+
+
+def _find_work_maker() -> Callable[[Any], Any] | None:
+    """What makes the handle of a collective call; torch 2.1 has none."""
+    c10d = getattr(torch._C, '_distributed_c10d', None)
+    if not hasattr(getattr(c10d, 'Work', None), 'boxed'):
+        return None
+    return getattr(c10d, '_create_work_from_future', None)
+
+
+_make_work = _find_work_maker()
 
 
 def _all_reduce(tensors: list[Tensor], *args: Any) -> list[Tensor]:

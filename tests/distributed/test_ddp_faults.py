@@ -20,7 +20,7 @@ from mmstable.distributed import step_consensus
 from mmstable.events import Fault, Outcome
 from mmstable.optim import SafeAmpOptimWrapper, SafeOptimWrapper
 from tests.ranks import run_ranks
-from tests.torch_features import fuses_on_cpu
+from tests.torch_features import fuses_on_cpu, half_works_on_cpu
 from tests.toys import (
     INF,
     NAN,
@@ -35,6 +35,8 @@ pytestmark = pytest.mark.dist
 
 SGD = dict(cls=torch.optim.SGD, lr=0.1, momentum=0.9)
 ADAMW = dict(cls=torch.optim.AdamW, lr=0.01, fused=fuses_on_cpu())
+# Where torch cannot do it on a CPU, the rest is tested.
+AMP = [dict(optimizer=ADAMW, scale=64.0)] if half_works_on_cpu() else []
 
 
 class Run:
@@ -99,7 +101,7 @@ def assert_equal(run, reference):
 
 def faults_of_one_rank():
     last = get_world_size() - 1
-    for settings in (dict(), dict(optimizer=ADAMW, scale=64.0)):
+    for settings in (dict(), *AMP):
         for fault, where in (('bad_loss', 'loss'), ('bad_grad', 'gradient')):
             run, reference = Run(**settings), Run(**settings)
             run.step(), reference.step()
@@ -140,7 +142,7 @@ def several_ranks_fail():
 def infinity_after_the_all_reduce():
     last = get_world_size() - 1
     clip = dict(max_norm=0.5)
-    for settings in (dict(clip_grad=clip), dict(optimizer=ADAMW, scale=64.0)):
+    for settings in (dict(clip_grad=clip), *AMP):
         for warm in (1, 0):
             for rank in (last, 0):
                 run, reference = Run(**settings), Run(**settings)
@@ -269,15 +271,20 @@ def random_faults(seed):
 
 def names_can_be_left_out():
     run = Run(name_ranks=False)
-    assert run.model._comm_hooks == []
+    assert comm_hooks(run.model) in ([], None)
     run.step()
     assert run.step(bad_grad=(1,)).origins == ()
     assert run.step(bad_loss=(1,)).origins[0].rank == 1
     run = Run()
     run.model.register_comm_hook(None, plain_average)
     run.step()
-    assert len(run.model._comm_hooks) == 1
+    assert comm_hooks(run.model) in ([(plain_average, None)], None)
     assert run.step(bad_grad=(1,)).outcome is Outcome.SKIPPED
+
+
+def comm_hooks(model):
+    """None with torch 2.1, which does not tell."""
+    return getattr(model, '_comm_hooks', None)
 
 
 def plain_average(state, bucket):

@@ -99,7 +99,8 @@ def test_repeats_are_ignored_and_then_all_is_as_before(tmp_path, monkeypatch):
     heard = []
     monkeypatch.setattr(stop_signal, 'REPEATS', 600.0)
     previous = signal.signal(signal.SIGTERM, lambda *a: heard.append(a[0]))
-    before = handlers()
+    # Without SIGCHLD: the first workers of a process make torch take it.
+    before = handlers()[:-1]
     try:
         runner = runner_with(tmp_path, Do(2, send(signal.SIGTERM)))
         with pytest.raises(StoppedBySignal, match='SIGTERM'):
@@ -110,7 +111,7 @@ def test_repeats_are_ignored_and_then_all_is_as_before(tmp_path, monkeypatch):
         monkeypatch.setattr(stop_signal, 'REPEATS', 0.0)
         send(signal.SIGTERM)(runner)
         assert heard == [signal.SIGTERM] * 2
-        assert handlers() == before
+        assert handlers()[:-1] == before
     finally:
         signal.signal(signal.SIGTERM, previous)
 
