@@ -17,7 +17,7 @@ from typing import Any
 from mmengine.hooks import EMAHook, Hook
 from mmengine.model import is_model_wrapper
 from mmengine.optim import OptimWrapperDict
-from mmengine.runner import BaseLoop, Runner
+from mmengine.runner import BaseLoop, Runner, loops
 from torch.nn import Module
 from torch.optim import Optimizer
 
@@ -47,6 +47,9 @@ def has_many_wrappers(runner: Runner) -> bool:
     """Whether the config names its wrappers, as for a GAN."""
     return isinstance(runner.optim_wrapper, OptimWrapperDict)
 
+
+# Takes the losses from the outputs of a validation; not in all releases.
+take_losses = getattr(loops, '_update_losses', None)
 
 # Backward passes that a wrapper has counted.
 inner_count = attrgetter('_inner_count')

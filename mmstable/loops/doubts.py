@@ -9,9 +9,9 @@ from mmengine.dataset import DefaultSampler, InfiniteSampler
 
 from mmstable.loops.own_generators import samplers_of
 from mmstable.loops.skip_batches import can_skip
-from mmstable.loops.workers import has_workers, workers_persist
 from mmstable.messages import say
 from mmstable.run_state.data_position import DataSignature, is_endless
+from mmstable.run_state.workers import has_workers, workers_persist
 
 _KNOWN = (DefaultSampler, InfiniteSampler)
 _PLAIN = (bool, int, float, str)

@@ -7,9 +7,10 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from mmengine.runner import TestLoop, ValLoop, loops
+from mmengine.runner import TestLoop, ValLoop
 from mmengine.runner.amp import autocast
 
+from mmstable import run_view
 from mmstable.batches import batch_size, name_sample, take_samples
 from mmstable.distributed import collectives
 from mmstable.events.run_monitor import RunMonitor
@@ -23,8 +24,6 @@ from mmstable.memory.out_of_memory import (
 from mmstable.messages import say
 from mmstable.registry import LOOPS, register_globally
 
-# Not in all releases of mmengine.
-_update_losses = getattr(loops, '_update_losses', None)
 MISSING = 'missing_samples'
 
 
@@ -128,9 +127,9 @@ class _SafeEvalLoop:
             failure = Failure.of(error, self._device())
             release(error)
             return [], failure
-        if _update_losses is not None:
+        if run_view.take_losses is not None:
             losses = getattr(self, self._losses)
-            outputs, losses = _update_losses(outputs, losses)
+            outputs, losses = run_view.take_losses(outputs, losses)
             setattr(self, self._losses, losses)
         return list(outputs), None
 

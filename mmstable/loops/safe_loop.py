@@ -30,13 +30,6 @@ from mmstable.loops.skip_batches import (
 )
 from mmstable.loops.train_step import TrainStep
 from mmstable.loops.validation_mark import ValidationMark
-from mmstable.loops.workers import (
-    drawing_no_seed,
-    forget_workers,
-    seed_workers,
-    worker_seed,
-    workers_persist,
-)
 from mmstable.memory.oom_settings import OomSettings
 from mmstable.messages import say
 from mmstable.messages.language import choose_language
@@ -52,6 +45,13 @@ from mmstable.run_state.rng import (
     plain_rng,
     raw_rng,
     restore_rng,
+)
+from mmstable.run_state.workers import (
+    drawing_no_seed,
+    forget_workers,
+    seed_workers,
+    worker_seed,
+    workers_persist,
 )
 from mmstable.settings import flag
 

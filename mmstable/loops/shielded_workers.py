@@ -19,7 +19,7 @@ from torch.utils.data import BatchSampler, DataLoader
 
 from mmstable.checkpoint.stop_signal import SIGNALS
 from mmstable.loops.skip_batches import infinite_indices
-from mmstable.loops.workers import (
+from mmstable.run_state.workers import (
     drawing_no_seed,
     forget_workers,
     has_workers,

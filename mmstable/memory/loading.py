@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from torch.utils.data import DataLoader
 
-from mmstable.loops.workers import forget_workers, has_workers
+from mmstable.run_state.workers import forget_workers, has_workers
 
 # What torch takes where nothing is said.
 _PREFETCH = 2

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,12 @@ optim_wrapper = dict(
     loss_scale=512,
     optimizer=dict(type='SGD', lr=0.1))
 """
+
+
+@pytest.fixture
+def project(project: Path, tmp_path: Path) -> Path:
+    """A copy, so that others do not see what is written here."""
+    return Path(shutil.copytree(project, tmp_path / 'project'))
 
 
 @pytest.fixture

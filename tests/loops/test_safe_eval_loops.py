@@ -23,7 +23,8 @@ class Pixels(BaseMetric):
     """Right pixels, and which samples were seen."""
 
     def process(self, data_batch, data_samples):
-        pairs = zip(data_batch['targets'], data_samples, strict=True)
+        assert len(data_batch['targets']) == len(data_samples)
+        pairs = zip(data_batch['targets'], data_samples)
         for path, (target, guess) in zip(data_batch['img_path'], pairs):
             self.results.append((path, int((target == guess).sum())))
 

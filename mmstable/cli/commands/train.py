@@ -64,12 +64,10 @@ def _add_run_options(parser: argparse.ArgumentParser) -> None:
         action='store_true',
         help=say('help.train.no_validate'),
     )
-
     parser.add_argument(
         '--check',
         action='store_true',
-        help='say all that `mmstable check` would say, and train only if '
-        'there are no errors; without it the worst is told in a few lines',
+        help=say('help.train.check'),
     )
 
 

@@ -130,14 +130,11 @@ MESSAGES = {
     ),
     'check_why.activation_checkpointing': Message(
         en='mmengine wraps modules by reentrant checkpointing: on inputs '
-        'without gradients, as images, they get none and are not '
-        'trained. `with_cp=True` of a module, or '
-        '`torch.utils.checkpoint` with `use_reentrant=False`, does it '
-        'right.',
-        zh_cn='mmengine 使用可重入的 checkpoint：输入没有梯度（例如图像）时，'
-        '这些模块得不到梯度，不会被训练。请用模块自己的 '
-        '`with_cp=True`，或 `use_reentrant=False` 的 '
-        '`torch.utils.checkpoint`。',
+        'without gradients, as images, they get none and are not trained. '
+        'SafeActivationCheckpointHook does it right.',
+        zh_cn='mmengine 使用可重入的 checkpoint：输入没有梯度（例如图像）'
+        '时，这些模块得不到梯度，不会被训练。'
+        'SafeActivationCheckpointHook 没有这个问题。',
     ),
     'check.unused_with_checkpointing': Message(
         en='`find_unused_parameters=True` with `{path}=True`.',

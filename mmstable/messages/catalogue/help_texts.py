@@ -91,6 +91,12 @@ MESSAGES = {
     'help.train.no_validate': Message(
         en='do not validate during training', zh_cn='训练期间不做验证'
     ),
+    'help.train.check': Message(
+        en='say all that `mmstable check` would say, and train only if there '
+        'are no errors; without it the worst is told in a few lines',
+        zh_cn='先完整输出 `mmstable check` 的检查结果，没有错误才训练；'
+        '不给出时只用几行说明最严重的问题',
+    ),
     'help.train.resume': Message(
         en='resume from a checkpoint; from the newest good one of the work '
         'dir by default',

@@ -17,16 +17,22 @@ from mmstable.preflight.config_view import ConfigView, uses_amp
 from mmstable.preflight.registered import class_of
 from mmstable.preflight.rule import Hit, rule
 
+_SAFE_HOOK = 'SafeActivationCheckpointHook'
 _CHECKPOINTING = ('with_cp', 'with_checkpoint', 'use_checkpoint')
 
 
 @rule('activation_checkpointing', Severity.ERROR)
 def activation_checkpointing(view: ConfigView) -> Iterator[Hit]:
     """The key of mmengine leaves the modules without gradients."""
-    names = view.get('activation_checkpointing')
-    if names:
-        path = 'activation_checkpointing'
-        yield Hit(path, {'names': names}, {path: None})
+    path = 'activation_checkpointing'
+    names = view.get(path)
+    if not names:
+        return
+    change: dict[str, Any] = {path: None}
+    if all(hook.kind != _SAFE_HOOK for hook in view.hooks):
+        safe = {'type': f'mmstable.{_SAFE_HOOK}', 'modules': names}
+        change['custom_hooks'] = [*(view.get('custom_hooks') or []), safe]
+    yield Hit(path, {'names': names}, change)
 
 
 @rule('unused_with_checkpointing', Severity.WARNING)
