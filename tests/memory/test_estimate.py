@@ -24,6 +24,7 @@ CONFIG = (
 SMALL = [
     'train_dataloader.dataset.num_scenes=8',
     'val_dataloader.dataset.num_scenes=8',
+    'val_dataloader.batch_size=50',
 ]
 
 
