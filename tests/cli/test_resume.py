@@ -21,6 +21,7 @@ from mmstable.cli.resume import Start, choose_start
 from tests.checkpoint.leftovers import leave_half_a_file
 from tests.cli.runs import ROOT, iterations, log_of
 from tests.some_files import some_files
+from tests.torch_features import skip_without_half
 from tests.toys import read_saved
 
 TOY = """
@@ -109,6 +110,7 @@ def run(project: Path, *args: str) -> subprocess.CompletedProcess[str]:
 @pytest.fixture(scope='module')
 def whole(project: Path) -> Path:
     """The work directory of an unbroken run."""
+    skip_without_half()
     work = project / 'whole'
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(project))
