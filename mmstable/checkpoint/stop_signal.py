@@ -26,6 +26,19 @@ REPEATS = 5.0
 _installed: StopSignal | None = None
 
 
+def wait_for_training() -> None:
+    """Ignore a request to save, until there is something to be saved.
+
+    It would end the process by default. Not by ``SIG_IGN``: a run leaves
+    alone what was ignored before it.
+    """
+    if (
+        threading.current_thread() is threading.main_thread()
+        and signal.getsignal(SAVE) is signal.SIG_DFL
+    ):
+        signal.signal(SAVE, lambda number, frame: None)
+
+
 class StopSignal:
     """Remembers what this process was asked for.
 

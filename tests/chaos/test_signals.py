@@ -162,6 +162,9 @@ def test_half_updated_weights_are_not_saved(plain):
 
 def test_sigusr1_saves_and_sighup_stops(plain):
     run = Run(plain, 'asked', '--cfg-options', 'train_cfg.max_iters=60')
+    run.wait_for(lambda line: True)
+    # Nothing is to be saved yet, and nothing lost.
+    run.send(signal.SIGUSR1)
     run.wait_for_iteration(3)
     run.send(signal.SIGUSR1)
     run.wait_for(lambda line: 'SIGUSR1: saved' in line)

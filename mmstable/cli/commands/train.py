@@ -19,6 +19,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Train, and return the exit code."""
+    from mmstable.checkpoint.stop_signal import wait_for_training
+
+    # Imports and the start of a run take a while.
+    wait_for_training()
     from mmstable.cli.train import train
 
     return train(args)
