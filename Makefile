@@ -28,7 +28,7 @@ format: $(READY)
 soak: $(READY)
 	$(RUN) -m pytest -m soak
 
-# Downloads several torches into .venvs; takes an hour or more.
+# Downloads several torches into .venvs; takes hours and 20 gigabytes.
 test-versions:
 	$(PYTHON) tests/versions/run_matrix.py --workers $(WORKERS)
 
