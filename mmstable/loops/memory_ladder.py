@@ -338,8 +338,12 @@ class MemoryLadder:
 
     def _leave_out_of(self, wrapper: Any) -> None:
         if hasattr(wrapper, 'leave_out_iteration'):
-            self._ranks.leave_out(wrapper)
+            is_mixed = self._gradients.are_mixed
+            # The window has to go as well.
+            self._gradients.spoil()
+            self._ranks.leave_out(wrapper, is_mixed)
         else:
+            self._gradients.complete()
             run_view.leave_out_iteration(wrapper)
 
     def _stop(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 from torch import Tensor
@@ -53,6 +54,17 @@ class PartialGradients:
             elif grad._version != known:
                 self._complete[param] = grad
                 param.grad = None
+
+    @property
+    def are_mixed(self) -> bool:
+        """Whether some hold a part of a batch together with older ones."""
+        return bool(self._complete)
+
+    def spoil(self) -> None:
+        """Let nobody take mixed gradients for those of a step."""
+        for grad in self._complete.values():
+            grad.fill_(math.nan)
+        self.complete()
 
     def complete(self) -> None:
         """After that pass: complete gradients count, others were added."""

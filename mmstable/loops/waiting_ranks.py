@@ -139,16 +139,17 @@ class WaitingRanks:
             return say('oom_reason.unused')
         return None
 
-    def leave_out(self, wrapper: Any) -> None:
+    def leave_out(self, wrapper: Any, spoils: bool) -> None:
         """Leave a batch out of its step, together with the others.
 
         Args:
             wrapper (Any): A safe optimizer wrapper.
+            spoils (bool): Whether the rest of the step is of no use either.
         """
-        if self._ddp is None or not wrapper.should_sync():
-            wrapper.leave_out_iteration()
-        else:
-            wrapper.leave_out_iteration(self._give_all)
+        give = None
+        if self._ddp is not None and wrapper.should_sync():
+            give = self._give_all
+        wrapper.leave_out_iteration(give, spoils)
 
     def _give_all(self, value: float) -> None:
         """Give the others gradients of one value, wherever they wait."""

@@ -239,22 +239,27 @@ class SafeOptimWrapper(OptimWrapper):
         self._inner_count += 1
 
     def leave_out_iteration(
-        self, give: Callable[[float], None] | None = None
+        self,
+        give: Callable[[float], None] | None = None,
+        spoils: bool = False,
     ) -> None:
         """Leave out an iteration that does not fit in memory.
 
         Args:
             give (Callable, optional): Gives the other ranks, if they wait
                 for them, gradients of this value. Defaults to None.
+            spoils (bool): Whether it has left gradients behind, so that its
+                whole step has to be skipped. Defaults to False.
         """
-        if give is None:
-            self._safe_step.drop(ran_out=True)
-        elif self._safe_step.has_losses:
+        # If others wait and there is nothing else, no average is left.
+        has_rest = give is None or self._safe_step.has_losses
+        keeps_step = has_rest and not spoils
+        if give is not None:
             # All know by how much the average is too small then.
-            give(0.0)
+            give(0.0 if keeps_step else math.nan)
+        if keeps_step:
             self._safe_step.drop(ran_out=True)
         else:
-            give(math.nan)
             self._safe_step.spoil(torch.tensor(math.nan))
         self._inner_count += 1
         if self.should_update():

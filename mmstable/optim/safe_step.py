@@ -326,7 +326,7 @@ class SafeStep:
             self._fall_behind(attempt)
             return
         fault = Fault.OOM
-        if not verdict.ran_out:
+        if not (verdict.ran_out or attempt.window.ran_out):
             fault = classify(
                 not verdict.loss_is_bad,
                 self._scaler.can_shrink and not verdict.behind,

@@ -13,6 +13,7 @@ from typing import Any
 from mmstable.report import InjectedFault, RunEnd, StepFault, read_events
 from tests.some_files import some_files
 
+_TOLD = ('step_fault', 'poisoned', 'intervention', 'out_of_memory')
 _POISON = ('weight', 'buffer', 'state')
 
 
@@ -52,7 +53,7 @@ def _judge_file(events: list[Any], findings: Findings) -> None:
             if groups[-1][0] is not None and _same(groups[-1][0], event):
                 continue
             groups.append((event, []))
-        elif event.event in ('step_fault', 'poisoned', 'intervention') or (
+        elif event.event in _TOLD or (
             isinstance(event, RunEnd) and event.reason != 'finished'
         ):
             groups[-1][1].append(event)
@@ -93,6 +94,9 @@ def _compare(fault: InjectedFault, told: list[Any]) -> tuple[list[Any], bool]:
     if what in ('grad', 'loss', 'input'):
         right = [e for e in told if _is_bad_step(e, fault, what)]
         return right, len(right) == 1
+    if fault.kind == 'oom':
+        right = [e for e in told if _is_survived(e, fault)]
+        return right, len(right) == 1
     if fault.kind == 'hang':
         # Nobody watches the clock.
         return [], True
@@ -114,6 +118,14 @@ def _is_bad_step(event: Any, fault: InjectedFault, what: str) -> bool:
         culprits = ((fault.target, fault.value),)
         return event.fault == name and event.culprits == culprits
     return event.fault == 'nan_loss' and event.loss_terms == ('loss_seg',)
+
+
+def _is_survived(event: Any, fault: InjectedFault) -> bool:
+    return (
+        event.event == 'out_of_memory'
+        and event.iteration == fault.iteration
+        and event.rung not in ('skip', 'stop')
+    )
 
 
 def _is_spike(event: Any, fault: InjectedFault) -> bool:

@@ -22,7 +22,7 @@ from tests.chaos.storm import (
 )
 from tests.chaos.tiny import TinyModel, TinyRun
 
-ENDING = ('oom', 'exception', 'signal')
+ENDING = ('exception', 'signal')
 
 
 def weather(folder: Path, faults: list[dict], run) -> Findings:

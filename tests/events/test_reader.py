@@ -270,6 +270,7 @@ def test_a_file_of_the_first_release():
     assert {event.event for event in events} == EVENTS.keys() - {
         'fault_explained',
         'low_headroom',
+        'memory_alarm',
         'out_of_memory',
     }
     faults = [e for e in events if isinstance(e, StepFault)]

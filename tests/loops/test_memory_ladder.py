@@ -261,6 +261,30 @@ def test_leaving_out_of_a_window_averages_the_rest(tmp_path):
     assert runner.optim_wrapper.applied_steps == 2
 
 
+def test_a_window_with_half_a_batch_in_it_is_skipped(tmp_path):
+    class Later(Scenes):
+        def __getitem__(self, index):
+            return super().__getitem__(index + 12)
+
+    wrapper = dict(
+        type='mmstable.SafeOptimWrapper', accumulative_counts=3, **SGD
+    )
+    reference, _ = scene_run(
+        tmp_path / 'a',
+        train_dataloader=DataLoader(Later(), batch_size=4),
+        max_iters=3,
+        optim_wrapper=wrapper,
+    )
+    # The head has got its gradients whenever the backbone fails.
+    runner, hook = scene_run(
+        tmp_path / 'b', {2: (10**6, 0)}, optim_wrapper=wrapper
+    )
+    first = hook.reports[0]
+    assert (first.outcome, first.fault) == (Outcome.SKIPPED, Fault.OOM)
+    assert [event.rung for event in hook.events] == ['skip']
+    assert_same(weights(runner.model), weights(reference.model))
+
+
 def test_mmengines_wrapper_leaves_out_a_batch(tmp_path):
     wrapper = dict(type='OptimWrapper', **SGD)
     runner, hook = scene_run(tmp_path, {3: NEVER}, optim_wrapper=wrapper)
