@@ -18,6 +18,7 @@ _TOOLS = (
     'upgrade_config.py',
     'check.py',
     'check_data.py',
+    'doctor.py',
     'estimate.py',
     'replay.py',
 )

@@ -36,6 +36,7 @@ ORDER = [
     'liveness',
     'legacy',
     'preflight',
+    'doctor',
     'fault_injection',
     'report',
     'hooks',

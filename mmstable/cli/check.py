@@ -13,12 +13,11 @@ from mmstable.cli.check_fix import refuse_fix, write_fix
 from mmstable.cli.check_list import rule_lines
 from mmstable.cli.check_text import as_github, as_json, as_text
 from mmstable.cli.command import say as say_for
-from mmstable.cli.commands.check import EXIT_ERRORS, EXIT_WARNINGS
 from mmstable.cli.config_file import load_config
 from mmstable.cli.config_options import merge_options, read_options
+from mmstable.cli.finding_text import exit_code
 from mmstable.cli.legacy_config import modernize
 from mmstable.errors import UsageError
-from mmstable.finding import Finding, Severity
 from mmstable.legacy.config.keys import old_keys_of
 from mmstable.messages import say
 from mmstable.preflight.check_config import check_config, ignored_rules
@@ -56,14 +55,6 @@ def check(args: argparse.Namespace) -> int:
     if args.fix is not None:
         write_fix(args, view)
     return exit_code(findings)
-
-
-def exit_code(findings: list[Finding]) -> int:
-    """What the shell is told about findings: the worst of them."""
-    severities = {one.severity for one in findings}
-    if Severity.ERROR in severities:
-        return EXIT_ERRORS
-    return EXIT_WARNINGS if Severity.WARNING in severities else 0
 
 
 def _load(path: str) -> Config:

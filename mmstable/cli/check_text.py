@@ -6,12 +6,12 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
+from mmstable.cli.finding_text import finding_lines
 from mmstable.finding import Finding, Severity
 from mmstable.messages import say
 from mmstable.messages.printable import printable
 from mmstable.preflight.rule import RULES
 
-_INDENT = ' ' * 4
 _LONGEST = 1000
 _MOST_AT_START = 5
 _LEVELS = {
@@ -26,12 +26,7 @@ def as_text(
 ) -> Iterator[str]:
     """A block for each finding, and the sum of them."""
     for one in findings:
-        where = f' ({one.source})' if one.source else ''
-        severity = say(f'severity.{one.severity.value}')
-        yield printable(f'{severity}  {one.id}  {one.path}{where}', _LONGEST)
-        yield _INDENT + printable(one.what, _LONGEST)
-        yield _INDENT + say('check_text.why', text=one.why)
-        yield _INDENT + say('check_text.fix', text=one.fix)
+        yield from finding_lines(one)
     if ignored:
         yield say('check_text.ignored', names=list(ignored))
     if not findings:

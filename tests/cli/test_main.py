@@ -17,6 +17,7 @@ COMMANDS = find_commands()
 TOOLS = {
     'check': 'tools/check.py',
     'check-data': 'tools/check_data.py',
+    'doctor': 'tools/doctor.py',
     'estimate': 'tools/estimate.py',
     'replay': 'tools/replay.py',
     'train': 'tools/train.py',
@@ -55,8 +56,8 @@ def test_help_of_a_command(
         (
             ['trian', 'config.py'],
             "mmstable: error: no command 'trian', there is check, "
-            'check-data, dist-train, estimate, inspect, replay, train, '
-            'upgrade. Did you mean train',
+            'check-data, dist-train, doctor, estimate, inspect, replay, '
+            'train, upgrade. Did you mean train',
         ),
         (['--trian'], 'mmstable: error: unrecognized arguments: --trian'),
         (

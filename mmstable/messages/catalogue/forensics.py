@@ -175,9 +175,9 @@ MESSAGES = {
     'forensics.verdict.not_reproduced': Message(
         en='Verdict: not reproducible. The same batch with the same weights '
         'and random numbers is finite: hardware, or an operation that is not '
-        'deterministic. Look at the memory and the GPU of this machine.',
+        'deterministic. Test this machine with `mmstable doctor`.',
         zh_cn='结论：无法复现。同一批数据、同样的权重和随机数计算结果为有限值：'
-        '硬件问题，或存在非确定性算子。请检查本机的内存和 GPU。',
+        '硬件问题，或存在非确定性算子。请用 `mmstable doctor` 检查本机。',
     ),
     'forensics.weights_moved': Message(
         en='Verdict: not reproducible with the weights of now. An optimizer '
