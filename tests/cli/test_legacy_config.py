@@ -202,7 +202,8 @@ def test_clipping_and_fp16_are_really_on(folder: Path) -> None:
         'optim_wrapper (SafeAmpOptimWrapper, loss_scale 1024.0, clip_grad '
         'max_norm 35 norm_type 2), custom_hooks (GradNanLoggerHook, '
         'EventLogHook, NanForensicsHook, HeadroomHook, '
-        'EmergencyCheckpointHook, RankFailureHook, ReplicaCheckHook)'
+        'EmergencyCheckpointHook, RankFailureHook, HangWatchdogHook, '
+        'ReplicaCheckHook)'
     ) in told
     assert any('evaluation.metric: ' in line for line in told)
 
