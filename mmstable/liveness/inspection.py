@@ -7,7 +7,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from mmstable.forensics.batches import batch_size, name_sample
+from mmstable.batches import batch_size, name_sample
 from mmstable.liveness import loader as loaders
 from mmstable.liveness.calls import blamed, read_dump
 from mmstable.liveness.processes import ask_for_stacks, state_of, waits_in
