@@ -257,7 +257,7 @@ def test_torchrun_does_it_across_machines(tmp_path, monkeypatch, capsys):
 
 def test_a_number_of_restarts(capsys):
     assert main(['train', 'c.py', '--max-restarts', 'x']) == 2
-    assert "a number from 0 on, got 'x'" in capsys.readouterr().err
+    assert "a number from 0 on is expected, got 'x'" in capsys.readouterr().err
 
 
 def test_a_bad_config_is_told_without_a_start(tmp_path, capsys):
