@@ -381,8 +381,11 @@ class Suspend(Hook):
     def after_train_iter(self, runner, batch_idx, data_batch, outputs):
         if runner.iter == 4:
             wake = f'sleep {NAP}; kill -CONT {os.getpid()}'
+            # Seen before and after.
+            nap(0.25 * LIMIT)
             subprocess.Popen(['sh', '-c', wake])
             os.kill(os.getpid(), signal.SIGSTOP)
+            nap(0.25 * LIMIT)
 
 
 def test_a_suspended_process_is_no_hang(tmp_path):
