@@ -79,6 +79,12 @@ class PeerFailedError(MMStableError):
     exit_code = 21
 
 
+class TrainingHangs(MMStableError):
+    """A phase of training takes too long, and was told to end the run."""
+
+    exit_code = 23
+
+
 class TrainingDiverged(MMStableError):
     """The run cannot be saved by going back once more.
 

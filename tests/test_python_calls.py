@@ -46,6 +46,7 @@ EVERYTHING = dict(
         dict(type='mmstable.MemoryGuardHook'),
         dict(type='mmstable.EmergencyCheckpointHook'),
         dict(type='mmstable.RankFailureHook'),
+        dict(type='mmstable.HangWatchdogHook'),
         dict(type='mmstable.ReplicaCheckHook'),
     ],
     # As `mmstable train` has it.

@@ -33,6 +33,8 @@ custom_hooks = [
     dict(type='mmstable.EmergencyCheckpointHook'),
     # With several ranks: when one fails, all end within seconds.
     dict(type='mmstable.RankFailureHook'),
+    # Says where a run hangs: rank, phase, line, worker of the data loader.
+    dict(type='mmstable.HangWatchdogHook'),
     # With several ranks: sees that all hold the same weights.
     dict(type='mmstable.ReplicaCheckHook'),
 ]

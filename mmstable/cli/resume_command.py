@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping, Sequence
 
 from mmstable.messages.shell_command import shell_command
@@ -29,18 +30,29 @@ def resume_command(
         argv (Sequence[str]): Its arguments.
         work_dir (str): Where the run is.
     """
+    kept = without_start(argv)
+    if not any(word.startswith('--work-dir') for word in kept):
+        kept += ['--work-dir', work_dir]
+    return shell_command([*program, *kept])
+
+
+def without_start(argv: Sequence[str]) -> list[str]:
+    """Arguments without what they say about where to start."""
+    return without_option([w for w in argv if w not in _FLAGS], *_STARTS)
+
+
+def without_option(argv: Sequence[str], *options: str) -> list[str]:
+    """Arguments without some options and their values."""
     kept: list[str] = []
     skipping = False
     for word in argv:
         if skipping and not word.startswith('-'):
             skipping = False
             continue
-        skipping = word in _STARTS
-        if not skipping and word.partition('=')[0] not in _STARTS + _FLAGS:
+        skipping = word in options
+        if not skipping and word.partition('=')[0] not in options:
             kept.append(word)
-    if not any(word.startswith('--work-dir') for word in kept):
-        kept += ['--work-dir', work_dir]
-    return shell_command([*program, *kept])
+    return kept
 
 
 def program_of(path: str) -> list[str]:
@@ -54,6 +66,20 @@ def program_of(path: str) -> list[str]:
     if path.endswith('.py'):
         return ['python', path]
     return ['mmstable', 'train']
+
+
+def own_program(program: Sequence[str], path: str) -> list[str]:
+    """The same, to be started by this process.
+
+    Args:
+        program (Sequence[str]): What :func:`program_of` gave.
+        path (str): The ``sys.argv[0]`` of this process.
+    """
+    first, *rest = program
+    # Not those of the path, which may belong to another Python.
+    if first == 'python':
+        return [sys.executable, *rest]
+    return [sys.executable, path, *rest]
 
 
 def launch_command(

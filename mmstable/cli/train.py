@@ -25,10 +25,14 @@ from mmstable.cli.legacy_config import modernize
 from mmstable.cli.resume import apply_start, choose_start, folders_of
 from mmstable.cli.resume_command import (
     launch_command,
+    own_program,
     program_of,
     resume_command,
+    without_option,
+    without_start,
 )
 from mmstable.cli.run_lock import locked
+from mmstable.cli.supervisor import OPTION, Supervisor
 from mmstable.distributed.join_ranks import (
     ReportedByRankZero,
     decide_on_rank_zero,
@@ -39,6 +43,7 @@ from mmstable.distributed.launchers import rank_of
 from mmstable.errors import StoppedBySignal, TrainingDiverged, UsageError
 from mmstable.messages import say as message
 from mmstable.messages.language import choose_language
+from mmstable.messages.shell_command import shell_command
 
 
 def train(args: argparse.Namespace) -> int:
@@ -53,6 +58,8 @@ def train(args: argparse.Namespace) -> int:
         os.environ.setdefault('LOCAL_RANK', str(args.local_rank))
     is_first = rank_of(args.launcher) == 0
     say = partial(say_for, 'train') if is_first else _say_nothing
+    if args.max_restarts:
+        return _supervise(args, say)
     code = _train(args, say)
     if code:
         leave_after_rank_zero()
@@ -74,6 +81,45 @@ def _train(args: argparse.Namespace, say: Callable[[str], None]) -> int:
         say(message('train.diverged', file=error.file))
         return error.exit_code
     return 0
+
+
+def _supervise(args: argparse.Namespace, say: Callable[[str], None]) -> int:
+    """Train in another process, which is started again if it fails."""
+    words = without_option(args.words, OPTION)
+    program = program_of(sys.argv[0])
+    if args.launcher != 'none':
+        if rank_of(args.launcher) != 0:
+            return UsageError.exit_code
+        raise UsageError(
+            _how_launchers_restart(args.launcher, program, words, args)
+        )
+    check_config_path(args.config)
+    # The process that trains says what there is to say about it.
+    cfg = edit_config(load_config(args.config), args, _say_nothing)
+    supervisor = Supervisor(
+        own_program(program, sys.argv[0]),
+        words,
+        cfg.work_dir,
+        folders_of(cfg),
+        say,
+    )
+    return supervisor.run(args.max_restarts)
+
+
+def _how_launchers_restart(
+    launcher: str,
+    program: list[str],
+    words: list[str],
+    args: argparse.Namespace,
+) -> str:
+    if launcher != 'pytorch':
+        return message('restart.by_scheduler', launcher=launcher)
+    torchrun, *rest = launch_command(launcher, os.environ, program)
+    command = [
+        *(torchrun, f'{OPTION}={args.max_restarts}', *rest),
+        *(*without_start(words), '--resume', 'auto'),
+    ]
+    return message('restart.by_torchrun', command=shell_command(command))
 
 
 def _prepare(args: argparse.Namespace, say: Callable[[str], None]) -> Config:

@@ -69,6 +69,10 @@ class RunStart(Event):
         wrappers (Mapping): Optimizer wrappers by name; a single one is
             called 'optim_wrapper'.
         custom_hooks (tuple): ``custom_hooks`` of the config.
+        restarts (int): How often the run was started again before, by
+            ``mmstable train --max-restarts`` or by torchrun. Defaults to 0.
+        restarted_after (str): What ended it before, if that is known.
+            Defaults to ''.
     """
 
     event: ClassVar[str] = 'run_start'
@@ -86,6 +90,8 @@ class RunStart(Event):
     config_sha256: str
     wrappers: Mapping[str, WrapperSetup]
     custom_hooks: tuple[Any, ...]
+    restarts: int = 0
+    restarted_after: str = ''
 
 
 @dataclass(frozen=True)
@@ -385,6 +391,39 @@ class OutOfMemory(Event):
 
 
 @dataclass(frozen=True)
+class Hang(Event):
+    """A phase of training that takes too long.
+
+    Args:
+        rank (int): The process that tells.
+        phase (str): What it is doing: 'data', 'forward', 'backward', 'step',
+            'hook', 'validation', 'checkpoint', 'resume', 'compile' or
+            'other'.
+        part (str): The class of the hook, or the part of a validation.
+        seconds (float): For how long.
+        limit (float): How long it may take.
+        line (str): File, line and code, of a worker if that is waited for.
+        behind (int, optional): The rank that the others wait for, if known.
+        action (str): What is done: 'wait' or 'exit'.
+        text (str): The same in words, in the language of the run.
+        file (str): Where the stacks are.
+    """
+
+    event: ClassVar[str] = 'hang'
+
+    rank: int
+    phase: str
+    part: str
+    seconds: float
+    limit: float
+    line: str
+    behind: int | None
+    action: str
+    text: str
+    file: str
+
+
+@dataclass(frozen=True)
 class Injection(Event):
     """A fault that FaultInjectorHook has put into a run.
 
@@ -534,6 +573,7 @@ EVENTS: Mapping[str, type[Event]] = {
         LowHeadroom,
         MemoryAlarm,
         OutOfMemory,
+        Hang,
         Injection,
         ScaleChange,
         Heartbeat,

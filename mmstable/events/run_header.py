@@ -20,6 +20,19 @@ from mmstable.events.records import SCHEMA, RunStart, WrapperSetup
 from mmstable.events.samples import read_scale
 from mmstable.version import __version__
 
+# What whoever starts a run again says to it; the second is torchrun's.
+RESTARTS = ('MMSTABLE_RESTARTS', 'TORCHELASTIC_RESTART_COUNT')
+RESTARTED_AFTER = 'MMSTABLE_RESTARTED_AFTER'
+
+
+def restarts() -> int:
+    """How often this run was started again before."""
+    for name in RESTARTS:
+        count = os.environ.get(name, '')
+        if count.isdigit():
+            return int(count)
+    return 0
+
 
 def device_of(model: Module) -> torch.device:
     """Where a model is."""
@@ -49,6 +62,8 @@ def describe_run(runner: Runner) -> RunStart:
             for name, wrapper in run_view.wrappers(runner).items()
         },
         custom_hooks=tuple(runner.cfg.get('custom_hooks') or ()),
+        restarts=restarts(),
+        restarted_after=os.environ.get(RESTARTED_AFTER, ''),
     )
 
 

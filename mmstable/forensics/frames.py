@@ -40,7 +40,7 @@ class Line(NamedTuple):
         return linecache.getline(self.file, self.number).strip()
 
     def __str__(self) -> str:
-        return f'{_short(self.file)}:{self.number}: {self.text}'
+        return f'{short_path(self.file)}:{self.number}: {self.text}'
 
 
 class Place(NamedTuple):
@@ -85,7 +85,7 @@ def current_place(names: Mapping[int, str]) -> Place:
             if isinstance(owner, Module):
                 module = names.get(id(owner))
         file = frame.f_code.co_filename
-        if len(lines) < wanted and _is_shown(file):
+        if len(lines) < wanted and is_shown(file):
             lines.append(Line(file, frame.f_lineno))
             if _is_installed(file) or _is_function(frame):
                 wanted = 2
@@ -100,7 +100,8 @@ def _is_own(frame: FrameType) -> bool:
 
 
 @cache
-def _is_shown(file: str) -> bool:
+def is_shown(file: str) -> bool:
+    """Whether a file belongs neither to torch nor to Python itself."""
     if file.startswith(('<', _TORCH)):
         return False
     return _is_installed(file) or not file.startswith(_LIBRARY)
@@ -120,7 +121,7 @@ def _is_function(frame: FrameType) -> bool:
 
 
 @cache
-def _short(file: str) -> str:
+def short_path(file: str) -> str:
     """A path as a person would name it."""
     for folder in _INSTALLED:
         if folder in file:

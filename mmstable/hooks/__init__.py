@@ -6,6 +6,7 @@ from mmstable.hooks.event_log_hook import EventLogHook
 from mmstable.hooks.fault_injector_hook import FaultInjectorHook
 from mmstable.hooks.grad_clip_hook import GradClipHook
 from mmstable.hooks.grad_nan_logger_hook import GradNanLoggerHook
+from mmstable.hooks.hang_watchdog_hook import HangWatchdogHook
 from mmstable.hooks.headroom_hook import HeadroomHook
 from mmstable.hooks.memory_guard_hook import MemoryGuardHook
 from mmstable.hooks.nan_forensics_hook import NanForensicsHook
@@ -27,6 +28,7 @@ __all__ = [
     'FaultInjectorHook',
     'GradClipHook',
     'GradNanLoggerHook',
+    'HangWatchdogHook',
     'HeadroomHook',
     'MemoryGuardHook',
     'NanForensicsHook',

@@ -25,6 +25,7 @@ from mmstable.errors import (
     RestartNeeded,
     StoppedBySignal,
     TrainingDiverged,
+    TrainingHangs,
     add_note,
 )
 from mmstable.hooks.safe_checkpoint_hook import SafeCheckpointHook
@@ -204,6 +205,20 @@ class EmergencyCheckpointHook(Hook):
                 self._save_what_is_left(runner, exception)
         finally:
             self._leave()
+
+    def save_hanging(self, runner: Runner) -> str | None:
+        """Save the last complete state of a run that hangs, if it is exact.
+
+        To be called from another thread, after
+        :meth:`~mmstable.loops.train_step.TrainStep.freeze`.
+        """
+        runner.train_loop.train_step.undo_failed()
+        rng = self._keeper.of(runner)
+        if not rng or is_half_updated(runner):
+            return None
+        if why_inexact(runner, TrainingHangs()) is not None:
+            return None
+        return self._save(runner, rng)
 
     def _leave(self) -> None:
         self._is_training = False

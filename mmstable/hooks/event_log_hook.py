@@ -12,6 +12,7 @@ from mmstable.events import Event, Injection, StepReport
 from mmstable.events.event_log import EventLog
 from mmstable.events.records import (
     FaultExplained,
+    Hang,
     Heartbeat,
     MemoryAlarm,
     OutOfMemory,
@@ -36,6 +37,7 @@ _OF_EACH_RANK = (
     FaultExplained,
     MemoryAlarm,
     OutOfMemory,
+    Hang,
     Injection,
 )
 

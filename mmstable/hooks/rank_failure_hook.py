@@ -104,7 +104,8 @@ class RankFailureHook(Hook):
         data_batch: dict | tuple | list | None = None,
     ) -> None:
         """End this rank if another one has failed."""
-        self._raise_failure()
+        if self._failure is not None:
+            self._raise_failure(self._failure)
 
     def after_train_iter(
         self,
@@ -114,7 +115,8 @@ class RankFailureHook(Hook):
         outputs: dict | None = None,
     ) -> None:
         """End this rank if another one has failed."""
-        self._raise_failure()
+        if self._failure is not None:
+            self._raise_failure(self._failure)
 
     def after_val_iter(
         self,
@@ -124,7 +126,8 @@ class RankFailureHook(Hook):
         outputs: Any = None,
     ) -> None:
         """End this rank if another one has failed."""
-        self._raise_failure()
+        if self._failure is not None:
+            self._raise_failure(self._failure)
 
     def after_train(self, runner: Runner) -> None:
         """All went well."""
@@ -154,8 +157,7 @@ class RankFailureHook(Hook):
             self._leave_last()
             self._stop()
             raise _error(failure) from exception
-        path = self._save(runner, exception)
-        self._watch.leave('result', os.path.basename(path or ''))
+        path = self._save_for_all(runner, exception)
         resume = _describe(runner, path)
         runner.logger.error(
             say('rank.all_stop', failure=failure, resume=resume)
@@ -164,10 +166,49 @@ class RankFailureHook(Hook):
         self._leave_last()
         self._stop()
 
-    def _raise_failure(self) -> None:
-        if self._failure is not None:
-            self._stop()
-            raise _error(self._failure)
+    def end_hanging(
+        self, runner: Runner, error: BaseException, may_save: bool
+    ) -> str | None:
+        """End all ranks, from another thread of one that hangs.
+
+        Args:
+            runner (Runner): The runner.
+            error (BaseException): What the others are told.
+            may_save (bool): Whether the state is that after an iteration.
+
+        Returns:
+            str or None: The checkpoint, if one was saved.
+        """
+        watch = self._watch
+        if watch is None:
+            return None
+        path = None
+        try:
+            failure = self._find_reason(runner, error)
+            if failure.rank != get_rank():
+                self._help(failure)
+            elif may_save:
+                path = self._save_for_all(runner, error)
+            else:
+                watch.leave('result', '')
+            self._leave_last()
+        except RuntimeError:
+            # The store is gone.
+            return path
+        return path
+
+    def _save_for_all(
+        self, runner: Runner, exception: BaseException
+    ) -> str | None:
+        """Save, and tell the others what."""
+        assert self._watch is not None
+        path = self._save(runner, exception)
+        self._watch.leave('result', os.path.basename(path or ''))
+        return path
+
+    def _raise_failure(self, failure: PeerFailure) -> None:
+        self._stop()
+        raise _error(failure)
 
     def _stop(self) -> None:
         watch, self._watch = self._watch, None

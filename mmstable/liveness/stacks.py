@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import faulthandler
 import traceback
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import IO
@@ -26,13 +27,17 @@ def write_exception(folder: Path, rank: int, error: BaseException) -> None:
         )
 
 
-def write_stacks(folder: Path, rank: int, reason: object) -> None:
+def write_stacks(
+    folder: Path, rank: int, reason: object, more: Sequence[str] = ()
+) -> None:
     """Write what all threads of this process are doing.
 
     Args:
         folder (Path): Where to.
         rank (int): The rank of this process.
         reason (object): Why it is written.
+        more (Sequence[str]): What else to write, as stacks of workers.
+            Defaults to ().
     """
     # Why the run ends matters more than a disk that is full.
     with suppress(OSError), _open(folder, rank) as file:
@@ -40,9 +45,15 @@ def write_stacks(folder: Path, rank: int, reason: object) -> None:
         # It writes by itself, around the buffer.
         file.flush()
         faulthandler.dump_traceback(file, all_threads=True)
+        file.writelines(f'\n{text.rstrip()}\n' for text in more)
+
+
+def stacks_file(folder: Path, rank: int) -> Path:
+    """The file that all of these write to."""
+    return folder / f'stacks.rank{rank}.txt'
 
 
 def _open(folder: Path, rank: int) -> IO[str]:
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f'stacks.rank{rank}.txt'
+    path = stacks_file(folder, rank)
     return open(path, 'a', encoding='utf-8', opener=append)

@@ -6,18 +6,22 @@ that dies of it takes the data away that a run needs to stop in good order.
 
 from __future__ import annotations
 
+import faulthandler
 import multiprocessing
 import os
 import signal
 import threading
+from contextlib import suppress
 from functools import partial
 from multiprocessing import context, resource_tracker
+from pathlib import Path
 from typing import Any
 
 from mmengine.dataset import DefaultSampler, InfiniteSampler
 from torch.utils.data import BatchSampler, DataLoader
 
 from mmstable.checkpoint.stop_signal import SIGNALS
+from mmstable.files import append
 from mmstable.loops.skip_batches import infinite_indices
 from mmstable.run_state.workers import (
     drawing_no_seed,
@@ -29,9 +33,12 @@ from mmstable.run_state.workers import (
 _NUMBERS = [signal.Signals[name] for name in SIGNALS]
 # Seconds that a worker has to obey.
 _PATIENCE = 5.0
+# Asks a worker for its stacks. Neither SIGUSR1, which saves, nor SIGUSR2,
+# which belongs to other tools. Not on macOS and Windows.
+STACKS: int = getattr(signal, 'SIGRTMIN', 0) + 7
 
 
-def shield_workers(loader: Any) -> None:
+def shield_workers(loader: Any, stacks: Path | None = None) -> None:
     """Let the workers that a loader starts from now on ignore signals.
 
     They end with the main process, and when that one tells them to. They
@@ -40,7 +47,10 @@ def shield_workers(loader: Any) -> None:
 
     Args:
         loader (Any): A loader. Nothing is done if it has no workers, or a
-            ``multiprocessing_context`` with processes of its own.
+            ``multiprocessing_context`` with processes of its own, or is
+            shielded already.
+        stacks (Path, optional): The file that they write their stacks to
+            when they get the signal :data:`STACKS`. Defaults to None.
     """
     if not isinstance(loader, DataLoader) or loader.num_workers == 0:
         return
@@ -52,7 +62,7 @@ def shield_workers(loader: Any) -> None:
     worker = _WORKERS.get(current.Process)
     if worker is not None:
         shielded = type(current)()
-        shielded.Process = worker
+        shielded.Process = partial(worker, stacks=stacks)
         loader.multiprocessing_context = shielded
 
 
@@ -92,6 +102,12 @@ class _Shielded(multiprocessing.process.BaseProcess):
     _popen: Any
     _start_method: str
 
+    def __init__(
+        self, *args: Any, stacks: Path | None = None, **kwargs: Any
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        self._stacks = stacks
+
     def start(self) -> None:
         """Start with the signals blocked: there is no moment without."""
         before = signal.pthread_sigmask(signal.SIG_BLOCK, _NUMBERS)
@@ -107,8 +123,19 @@ class _Shielded(multiprocessing.process.BaseProcess):
 
     def run(self) -> None:
         """Work, and listen to the parent."""
+        if self._stacks is not None:
+            _write_stacks_to(self._stacks)
         threading.Thread(target=_obey_parent, daemon=True).start()
         super().run()
+
+
+def _write_stacks_to(path: Path) -> None:
+    """Write all stacks whenever the signal for that comes."""
+    # Reading data matters more than a disk that is full.
+    with suppress(OSError):
+        # It needs the file for as long as the process lives.
+        file = open(path, 'ab', opener=append)  # noqa: SIM115
+        faulthandler.register(STACKS, file=file, all_threads=True)
 
 
 def _terminate(popen: Any) -> None:

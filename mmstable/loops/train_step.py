@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -67,6 +68,14 @@ class TrainStep:
         # It takes a copy of all generators in every iteration.
         self.keeps_rng = ladder is not None
         self.last: StepRecord | None = None
+        self._is_frozen = False
+
+    def freeze(self) -> None:
+        """Let no step and no update begin any more, from another thread.
+
+        That one is going to save the state as it is, and end the process.
+        """
+        self._is_frozen = True
 
     def run(self, batch: Any, iteration: int) -> Any:
         """Train on one batch; what the model's ``train_step`` gave.
@@ -77,6 +86,8 @@ class TrainStep:
             batch (Any): What the data loader gave.
             iteration (int): The iteration it belongs to, counted from 1.
         """
+        if self._is_frozen:
+            _wait_for_the_end()
         runner = self._runner
         rng = raw_rng() if self.keeps_rng else None
         counts = list(map(run_view.inner_count, self._wrappers))
@@ -144,5 +155,11 @@ class TrainStep:
         )
 
     def _note_update(self, *args: Any) -> None:
+        if self._is_frozen:
+            _wait_for_the_end()
         if self.last is not None:
             self.last.has_updated = True
+
+
+def _wait_for_the_end() -> None:
+    threading.Event().wait()

@@ -4,6 +4,7 @@ from mmstable.events.event import Event
 from mmstable.events.reader import EventFileError, EventReader, read_events
 from mmstable.events.records import (
     FaultExplained,
+    Hang,
     Heartbeat,
     Injection,
     Intervention,
@@ -34,6 +35,7 @@ __all__ = [
     'EventReader',
     'FaultExplained',
     'GuardIntervention',
+    'Hang',
     'Heartbeat',
     'LowHeadroom',
     'MemoryAlarm',

@@ -201,8 +201,9 @@ def test_clipping_and_fp16_are_really_on(folder: Path) -> None:
         'mmstable train:   fp16, optimizer, optimizer_config -> '
         'optim_wrapper (SafeAmpOptimWrapper, loss_scale 1024.0, clip_grad '
         'max_norm 35 norm_type 2), custom_hooks (GradNanLoggerHook, '
-        'EventLogHook, NanForensicsHook, HeadroomHook, '
-        'EmergencyCheckpointHook, RankFailureHook, ReplicaCheckHook)'
+        'EventLogHook, NanForensicsHook, HeadroomHook, MemoryGuardHook, '
+        'EmergencyCheckpointHook, RankFailureHook, HangWatchdogHook, '
+        'ReplicaCheckHook)'
     ) in told
     assert any('evaluation.metric: ' in line for line in told)
 

@@ -57,6 +57,13 @@ def _add_run_options(parser: argparse.ArgumentParser) -> None:
         metavar='KEY=VALUE',
         help=say('help.cfg_options'),
     )
+    parser.add_argument(
+        '--max-restarts',
+        type=whole_number(0),
+        default=0,
+        metavar='N',
+        help=say('help.train.max_restarts'),
+    )
     parser.add_argument('--seed', type=int, help=say('help.train.seed'))
     parser.add_argument(
         '--deterministic',

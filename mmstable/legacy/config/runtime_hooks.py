@@ -15,6 +15,7 @@ RUNTIME_HOOKS = (
     'MemoryGuardHook',
     'EmergencyCheckpointHook',
     'RankFailureHook',
+    'HangWatchdogHook',
     'ReplicaCheckHook',
 )
 

@@ -81,6 +81,12 @@ MESSAGES = {
         zh_cn='按所有 rank 的总 batch size 与配置中 '
         'auto_scale_lr.base_batch_size 之比缩放学习率',
     ),
+    'help.train.max_restarts': Message(
+        en='start the run again up to N times after a crash, a hang or a '
+        'kill, from its newest good checkpoint',
+        zh_cn='崩溃、卡住或被杀死之后，从最新的完好 checkpoint 重新启动，'
+        '最多 N 次',
+    ),
     'help.train.seed': Message(
         en='seed of all generators', zh_cn='所有随机数生成器的种子'
     ),

@@ -1,0 +1,49 @@
+"""What is said about a run that hangs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from mmstable.liveness.peers import RankStatus, behind
+from mmstable.messages import say
+
+# Ranks of a kind that are told of.
+_MOST = 8
+
+
+def describe_ranks(ranks: Mapping[int, RankStatus | None]) -> list[str]:
+    """One clause for each rank, the one that the others wait for first.
+
+    Args:
+        ranks (Mapping): Their status; None for those that say nothing.
+    """
+    known = [status for status in ranks.values() if status is not None]
+    silent = sorted(rank for rank, status in ranks.items() if status is None)
+    last = behind(known)
+    known.sort(key=lambda one: (one.rank != last, one.rank))
+    waits_for = last is not None or bool(silent)
+    clauses = [say('hang.rank_silent', rank=rank) for rank in silent[:_MOST]]
+    for status in known[:_MOST]:
+        if status.waits_in and status.rank != last and waits_for:
+            clauses.append(
+                say(
+                    'hang.rank_waits',
+                    rank=status.rank,
+                    collective=status.waits_in,
+                )
+            )
+        else:
+            clauses.append(_describe(status))
+    left = len(ranks) - len(clauses)
+    return [*clauses, say('hang.more_ranks', count=left)] if left else clauses
+
+
+def _describe(status: RankStatus) -> str:
+    return say(
+        'hang.rank',
+        rank=status.rank,
+        phase=status.phase,
+        seconds=status.seconds,
+        iteration=status.iteration,
+        where=status.where,
+    )

@@ -1,0 +1,111 @@
+"""What ranks say of themselves when they make no progress."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from mmengine.dist import get_world_size
+
+from mmstable.checked_json import integer, number, record, text
+from mmstable.distributed.store import leave_value, open_store, read_value
+
+_SERIAL = itertools.count()
+_LONGEST = 1000
+# Seconds between two words of ranks that compare how they are.
+_PAUSE = 0.1
+
+
+@dataclass(frozen=True)
+class RankStatus:
+    """A rank that makes no progress.
+
+    Args:
+        rank (int): The rank.
+        iteration (int): Iterations of training done.
+        phase (str): What it does.
+        seconds (float): For how long.
+        where (str): Where it is, in words. Defaults to ''.
+        begun (int): Its newest collective call; -1 if unknown. Defaults to
+            -1.
+        waits_in (str): The collective call that it waits in. Defaults to ''.
+        beat (int): Another one each time. Defaults to 0.
+    """
+
+    rank: int
+    iteration: int
+    phase: str
+    seconds: float
+    where: str = ''
+    begun: int = -1
+    waits_in: str = ''
+    beat: int = 0
+
+
+class StatusBoard:
+    """Where all ranks leave their status, without a collective call."""
+
+    def __init__(self) -> None:
+        self._store = open_store(f'status/{next(_SERIAL)}')
+        self._beats = itertools.count(1)
+
+    def leave(self, status: RankStatus) -> None:
+        """Tell the others how this rank is."""
+        word = asdict(status)
+        word['where'] = status.where[:_LONGEST]
+        word['beat'] = next(self._beats)
+        leave_value(self._store, f'{status.rank}', word)
+
+    def exchange(
+        self, own: RankStatus, seconds: float
+    ) -> dict[int, RankStatus | None]:
+        """Tell the others how this rank is, and read how they are.
+
+        Args:
+            own (RankStatus): The status of this rank.
+            seconds (float): How long to wait for what they say next: a rank
+                that only has an old status says nothing.
+
+        Returns:
+            dict: The status by rank; None for those that say nothing.
+        """
+        others = [r for r in range(get_world_size()) if r != own.rank]
+        before = {rank: self._read(rank) for rank in others}
+        found: dict[int, RankStatus | None] = dict.fromkeys(others)
+        deadline = time.monotonic() + seconds
+        while None in found.values() and time.monotonic() < deadline:
+            # Again and again: others may be waiting for it, too.
+            self.leave(own)
+            time.sleep(_PAUSE)
+            for rank in [one for one in others if found[one] is None]:
+                now = self._read(rank)
+                found[rank] = None if now == before[rank] else now
+        return {**found, own.rank: own}
+
+    def _read(self, rank: int) -> RankStatus | None:
+        return read_value(self._store, f'{rank}', _read_status)
+
+
+def behind(statuses: list[RankStatus]) -> int | None:
+    """The rank that the others wait for, if that can be told."""
+    known = sorted(statuses, key=lambda one: (one.iteration, one.begun))
+    places = [(one.iteration, one.begun) for one in known]
+    if len(known) < 2 or places[0] == places[1]:
+        return None
+    return known[0].rank
+
+
+def _read_status(value: Any) -> RankStatus:
+    known = record(
+        rank=integer(0, get_world_size() - 1),
+        iteration=integer(0),
+        phase=text(100),
+        seconds=number,
+        where=text(_LONGEST),
+        begun=integer(-1),
+        waits_in=text(100),
+        beat=integer(0),
+    )
+    return RankStatus(**known(value))

@@ -1,0 +1,169 @@
+"""A thread that looks at the one that trains, and tells when that hangs."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any, Protocol
+
+from mmstable.liveness.calls import Call, calls_of, read_dump
+from mmstable.liveness.dead_man import DeadMan
+from mmstable.liveness.limits import PhaseLimits
+from mmstable.liveness.phases import ENDED, Phase, find_phase
+
+# Seconds between two looks; fewer if a limit is short.
+_INTERVAL, _SHORTEST = 1.0, 0.05
+# Looks in a row without training that show that it is over.
+_LOOKS_TO_END = 3
+# Iterations of a process that are slow by nature.
+_FIRST_ITERATIONS = 3
+# Functions that only the thread calls that trains.
+_TRAINING = ('train', 'val', 'test', 'load_or_resume')
+
+
+@dataclass(frozen=True)
+class Stall:
+    """A phase that takes too long.
+
+    Args:
+        phase (Phase): The phase.
+        seconds (float): How long it has taken so far.
+        limit (float): How long it may take.
+        calls (list[Call]): What the thread that trains is calling.
+        is_over (bool): Whether it has ended by now, as it must have if
+            Python's lock was held. Defaults to False.
+    """
+
+    phase: Phase
+    seconds: float
+    limit: float
+    calls: list[Call]
+    is_over: bool = False
+
+
+class Watched(Protocol):
+    """Who wants to know."""
+
+    def progress(self) -> tuple[int, Any]:
+        """Iterations of training done, and what else changes with time."""
+
+    def on_look(self, phase: Phase, seconds: float, limit: float) -> None:
+        """Called after every look."""
+
+    def on_stall(self, stall: Stall) -> None:
+        """Called when a phase takes too long, and again when twice that."""
+
+    def on_recovery(self, phase: Phase, seconds: float) -> None:
+        """Called when a phase has come to an end after all."""
+
+
+class Watchdog:
+    """Looks at the calling thread, from a thread of its own.
+
+    Only time in which it could look by itself counts: a process that was
+    suspended, or got no time of a busy machine, does not hang. Where a
+    function in C keeps all threads from running, the switch counts.
+
+    Args:
+        watched (Watched): What to call, from the thread.
+        limits (PhaseLimits): How long phases may take.
+        switch (DeadMan): Tells if nobody could look.
+    """
+
+    def __init__(
+        self, watched: Watched, limits: PhaseLimits, switch: DeadMan
+    ) -> None:
+        self._watched, self._limits, self._switch = watched, limits, switch
+        self.interval = max(_SHORTEST, min(_INTERVAL, limits.shortest / 5))
+        self._trains = threading.get_ident()
+        self._first_iteration, _ = watched.progress()
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(
+            target=self._run, name='mmstable hang watchdog', daemon=True
+        )
+        self._key: Any = None
+        self._phase = Phase('other')
+        self._is_first = True
+        self._seconds = 0.0
+        # When to tell next.
+        self._patience = 1.0
+        self._looks_without = 0
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End it."""
+        self._stopped.set()
+        if threading.current_thread() is not self._thread:
+            self._thread.join(timeout=2 * self.interval)
+
+    def frame(self) -> FrameType | None:
+        """Where the thread that trains is. Not to be kept."""
+        return sys._current_frames().get(self._trains)
+
+    def _run(self) -> None:
+        self._arm()
+        last = time.monotonic()
+        while not self._stopped.wait(self.interval):
+            now = time.monotonic()
+            late, last = now - last, now
+            held, dump = self._switch.read()
+            self._judge_dump(min(held, late), dump)
+            self._look(min(late, 2 * self.interval))
+            if self._looks_without >= _LOOKS_TO_END:
+                break
+            self._arm()
+        self._switch.close()
+        if self._patience > 1:
+            self._watched.on_recovery(self._phase, self._seconds)
+
+    def _arm(self) -> None:
+        self._switch.arm(max(2 * self.interval, self._limits.shortest / 4))
+
+    def _limit(self) -> float:
+        return self._limits.of(self._phase, self._is_first)
+
+    def _look(self, spent: float) -> None:
+        calls = calls_of(self.frame())
+        phase = find_phase(calls)
+        if phase.name == ENDED:
+            self._looks_without += 1
+            return
+        self._looks_without = 0
+        iteration, rest = self._watched.progress()
+        key = phase, iteration, rest
+        if key != self._key:
+            self._begin(phase, iteration)
+            self._key = key
+        else:
+            self._seconds += spent
+        limit = self._limit()
+        self._watched.on_look(phase, self._seconds, limit)
+        if self._seconds > limit * self._patience:
+            self._patience *= 2
+            self._watched.on_stall(Stall(phase, self._seconds, limit, calls))
+
+    def _begin(self, phase: Phase, iteration: int) -> None:
+        before = self._phase, self._seconds
+        self._limits.learn(*before, self._is_first)
+        if self._patience > 1:
+            self._watched.on_recovery(*before)
+        self._phase, self._seconds, self._patience = phase, 0.0, 1.0
+        done = iteration - self._first_iteration
+        self._is_first = done < _FIRST_ITERATIONS
+
+    def _judge_dump(self, held: float, dump: str) -> None:
+        """Judge what happened while nobody could look."""
+        if held == 0:
+            return
+        calls = read_dump(dump, _TRAINING)
+        phase = find_phase(calls)
+        limit = self._limits.of(phase, self._is_first)
+        if held > limit and phase.name != ENDED:
+            stall = Stall(phase, held, limit, calls, is_over=True)
+            self._watched.on_stall(stall)

@@ -1,0 +1,476 @@
+"""Runs that hang for real, and say where."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import io
+import multiprocessing
+import os
+import pdb
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from mmengine.evaluator import Evaluator
+from mmengine.hooks import Hook
+
+from mmstable import run_view
+from mmstable.errors import TrainingHangs
+from mmstable.hooks import HangWatchdogHook
+from mmstable.report import Hang, read_events
+from tests.loops.runs import Numbered, Score, iter_loop, loader, log_of
+from tests.toys import (
+    ToyData,
+    ToyModel,
+    assert_same,
+    read_saved,
+    toy_runner,
+    weights,
+)
+
+LIMIT = 1.0
+NAP = 3.0
+WATCHDOG = dict(
+    type='mmstable.HangWatchdogHook', min_limit=LIMIT, rare_limit=LIMIT
+)
+
+
+def nap(seconds: float = NAP) -> None:
+    time.sleep(seconds)
+
+
+def hanging_run(folder, hooks=(), max_iters=6, watchdog=WATCHDOG, **settings):
+    runner = toy_runner(
+        folder,
+        max_iters=max_iters,
+        hooks=[watchdog, dict(type='mmstable.EventLogHook'), *hooks],
+        train_cfg=iter_loop(max_iters, val_interval=5),
+        **settings,
+    )
+    runner.train()
+    return runner
+
+
+def hangs_of(runner) -> list[Hang]:
+    path = Path(runner.log_dir, 'stability', 'events.jsonl')
+    return [e for e in read_events(path) if isinstance(e, Hang)]
+
+
+def the_hang(runner) -> Hang:
+    hang = hangs_of(runner)[0]
+    assert hang.rank == 0
+    assert LIMIT < hang.seconds < LIMIT + 2.5
+    assert hang.text in log_of(runner)
+    assert f"rank 0 has been in '{hang.phase}" in hang.text
+    stacks = Path(hang.file).read_text()
+    assert hang.text in stacks
+    assert 'Thread 0x' in stacks
+    return hang
+
+
+class SlowData(ToyData):
+    """One sample takes long."""
+
+    def __getitem__(self, index):
+        if index == 9:
+            nap()
+        return super().__getitem__(index)
+
+
+def data_loader(data=None, **settings):
+    from mmengine.dataset import InfiniteSampler
+
+    data = data or SlowData()
+    return loader(
+        data,
+        batch_size=2,
+        sampler=InfiniteSampler(data, shuffle=False, seed=0),
+        **settings,
+    )
+
+
+def test_a_data_set_that_sleeps(tmp_path):
+    runner = hanging_run(tmp_path, train_dataloader=data_loader())
+    hang = the_hang(runner)
+    assert (hang.phase, hang.iteration) == ('data', 4)
+    assert re.search(r'test_hang_watchdog_hook.py:\d+: time.sleep', hang.line)
+    assert '(samples 8, 9)' in hang.text
+    assert 'training continues after' in log_of(runner)
+    left = {p.name for p in Path(hang.file).parent.iterdir()}
+    assert left == {'events.jsonl', 'stacks.rank0.txt'}
+
+
+def test_a_worker_that_sleeps(tmp_path):
+    runner = hanging_run(tmp_path, train_dataloader=data_loader(num_workers=2))
+    hang = the_hang(runner)
+    assert hang.phase == 'data'
+    assert re.search(r'worker 1 of 2 \(pid \d+\) is blocked', hang.text)
+    assert re.search(r'test_hang_watchdog_hook.py:\d+: time.sleep', hang.line)
+    stacks = Path(hang.file).read_text()
+    assert '\nworker 2 of 2, pid' in stacks
+    assert '__getitem__' in stacks
+
+
+class StopWorker(Hook):
+    """Stops a worker for a while."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def after_train_iter(self, runner, batch_idx, data_batch, outputs):
+        if runner.iter == 3:
+            workers = runner.train_loop.dataloader_iterator._batches._workers
+            self.pid = workers[self.number].pid
+            os.kill(self.pid, signal.SIGSTOP)
+            timer = threading.Timer(NAP, os.kill, (self.pid, signal.SIGCONT))
+            timer.start()
+
+
+def test_a_worker_that_is_stopped(tmp_path):
+    stop = StopWorker(1)
+    runner = hanging_run(
+        tmp_path,
+        [stop],
+        12,
+        train_dataloader=data_loader(ToyData(), num_workers=2),
+    )
+    hang = the_hang(runner)
+    assert hang.phase == 'data'
+    assert f'worker 2 of 2 (pid {stop.pid}) is stopped' in hang.text
+
+
+class DeadlyData(ToyData):
+    def __getitem__(self, index):
+        if index == 9:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().__getitem__(index)
+
+
+def test_a_dead_worker_needs_no_watchdog(tmp_path):
+    batches = data_loader(DeadlyData(), num_workers=2)
+    begin = time.monotonic()
+    # The others: torch was just reading what the worker had sent.
+    with pytest.raises((RuntimeError, OSError, EOFError)) as raised:
+        hanging_run(tmp_path, max_iters=50, train_dataloader=batches)
+    assert time.monotonic() - begin < NAP + 10
+    assert not [t for t in threading.enumerate() if 'watchdog' in t.name]
+    # torch complains of a dead worker until nobody needs its loader.
+    del raised
+    gc.collect()
+
+
+class HangingModel(ToyModel):
+    """Hangs in its fifth iteration.
+
+    Args:
+        hang: How.
+    """
+
+    def __init__(self, hang) -> None:
+        super().__init__()
+        self.hang, self.count = hang, 0
+
+    def forward(self, inputs, targets, mode='tensor', **names):
+        self.count += 1
+        if self.count == 5:
+            self.hang()
+        return super().forward(inputs, targets, mode)
+
+
+def loop_in_python() -> None:
+    end = time.monotonic() + NAP
+    while time.monotonic() < end:
+        pass
+
+
+def hold_the_lock() -> None:
+    ctypes.PyDLL(None).sleep(int(NAP))
+
+
+def test_a_module_that_loops(tmp_path):
+    hang = the_hang(
+        hanging_run(
+            tmp_path,
+            model=HangingModel(loop_in_python),
+            train_dataloader=data_loader(Numbered(16)),
+        )
+    )
+    assert (hang.phase, hang.iteration) == ('forward', 4)
+    assert 'test_hang_watchdog_hook.py:' in hang.line
+    assert 'in loop_in_python' in Path(hang.file).read_text()
+
+
+def test_a_call_in_c_that_holds_the_lock(tmp_path):
+    runner = hanging_run(tmp_path, model=HangingModel(hold_the_lock))
+    hang = the_hang(runner)
+    assert hang.phase == 'forward'
+    assert 'ctypes.PyDLL(None).sleep' in hang.line
+    assert "held Python's lock" in hang.text
+
+
+HELD = """
+import ctypes, sys
+from tests.hooks.test_hang_watchdog_hook import HangingModel, hanging_run
+hanging_run(sys.argv[1], model=HangingModel(
+    lambda: ctypes.PyDLL(None).sleep(60)))
+"""
+
+
+def test_a_lock_that_is_held_for_ever_leaves_the_stacks(tmp_path):
+    run = subprocess.Popen([sys.executable, '-c', HELD, str(tmp_path)])
+    try:
+        deadline = time.monotonic() + 50
+        while time.monotonic() < deadline:
+            time.sleep(0.2)
+            files = list(tmp_path.glob('*/stability/watchdog.rank0.txt'))
+            text = files[0].read_text() if files else ''
+            if 'in hang_here' in text or 'Timeout' in text:
+                break
+    finally:
+        run.kill()
+        run.wait()
+    assert 'test_hang_watchdog_hook.py' in text
+    assert 'train_step.py' in text
+
+
+class SleepyHook(Hook):
+    """Sleeps once."""
+
+    def __init__(self, seconds: float = NAP) -> None:
+        self.seconds = seconds
+
+    def after_train_iter(self, runner, batch_idx, data_batch, outputs):
+        if runner.iter == 4:
+            nap(self.seconds)
+
+
+def test_a_hook_that_sleeps(tmp_path):
+    hang = the_hang(hanging_run(tmp_path, [SleepyHook()]))
+    assert (hang.phase, hang.part) == ('hook', 'SleepyHook')
+    assert 'time.sleep' in hang.line
+
+
+class SlowScore(Score):
+    """A metric that takes long."""
+
+    def compute_metrics(self, results):
+        nap()
+        return super().compute_metrics(results)
+
+
+def slow_validation(data=None, metric=Score):
+    return dict(
+        val_dataloader=loader(data or Numbered(4)),
+        val_evaluator=Evaluator(metric()),
+        val_cfg=dict(),
+    )
+
+
+class ValModel(ToyModel):
+    def forward(self, inputs, targets, number=None, mode='tensor'):
+        outputs = super().forward(inputs, targets, mode)
+        return list(outputs) if mode == 'predict' else outputs
+
+
+def test_a_validation_that_hangs(tmp_path):
+    runner = hanging_run(
+        tmp_path, model=ValModel(), **slow_validation(metric=SlowScore)
+    )
+    hang = the_hang(runner)
+    assert hang.phase == 'validation'
+    assert 'time.sleep' in hang.line
+
+
+@pytest.mark.parametrize(
+    ('settings', 'message'),
+    [
+        (dict(min_limit=0), '`min_limit` must be .* above 0, got 0'),
+        (dict(rare_limit='1'), "`rare_limit` must be .* got '1'"),
+        (dict(factor=0.5), '`factor` must be .* at least 1, got 0.5'),
+        (dict(limits=dict(date=1)), "`limits` must be one of .* got 'date'"),
+        (dict(limits=dict(data=0)), '`limits.data` must be .* above 0'),
+        (dict(limits=[1]), '`limits` must be a dict, got'),
+        (
+            dict(action='stop'),
+            "`action` must be one of wait, exit, got 'stop'",
+        ),
+        (dict(lang='fr'), "`lang` must be one of en, zh_cn, got 'fr'"),
+    ],
+)
+def test_bad_settings(settings, message):
+    with pytest.raises(
+        (TypeError, ValueError), match=f'HangWatchdogHook: {message}'
+    ):
+        HangWatchdogHook(**settings)
+
+
+def quiet_run(folder, hooks=(), watchdog=WATCHDOG, **settings):
+    runner = hanging_run(folder, hooks, watchdog=watchdog, **settings)
+    assert hangs_of(runner) == []
+    assert 'training h' not in log_of(runner)
+    left = {p.name for p in run_view.stability_folder(runner).iterdir()}
+    assert left == {'events.jsonl'}
+
+
+class FirstSlow(ToyModel):
+    count = 0
+
+    def forward(self, inputs, targets, mode='tensor'):
+        self.count += 1
+        if self.count == 1:
+            nap(2 * LIMIT)
+        return super().forward(inputs, targets, mode)
+
+
+def test_a_slow_first_iteration_is_no_hang(tmp_path):
+    patient = {**WATCHDOG, 'rare_limit': 60.0}
+    quiet_run(tmp_path, watchdog=patient, model=FirstSlow())
+
+
+class EverySlow(Numbered):
+    def __getitem__(self, index):
+        nap(0.4 * LIMIT)
+        return super().__getitem__(index)
+
+
+def test_a_long_validation_is_no_hang(tmp_path):
+    begin = time.monotonic()
+    quiet_run(
+        tmp_path,
+        model=ValModel(),
+        val_dataloader=loader(EverySlow(6), batch_size=1),
+        val_evaluator=Evaluator(Score()),
+        val_cfg=dict(),
+    )
+    assert time.monotonic() - begin > 2 * LIMIT
+
+
+class SlowAnswers:
+    """A user who thinks before typing."""
+
+    def readline(self):
+        nap(2 * LIMIT)
+        return 'continue\n'
+
+
+class Breakpoint(Hook):
+    def after_train_iter(self, runner, batch_idx, data_batch, outputs):
+        if runner.iter == 4:
+            debugger = pdb.Pdb(stdin=SlowAnswers(), stdout=io.StringIO())
+            debugger.use_rawinput = False
+            debugger.set_trace()
+
+
+def test_a_debugger_is_no_hang(tmp_path):
+    before = sys.gettrace()
+    try:
+        quiet_run(tmp_path, [Breakpoint()])
+    finally:
+        sys.settrace(before)
+
+
+class Suspend(Hook):
+    """Stops this process for a while, as when a laptop is closed."""
+
+    def after_train_iter(self, runner, batch_idx, data_batch, outputs):
+        if runner.iter == 4:
+            wake = f'sleep {NAP}; kill -CONT {os.getpid()}'
+            # Seen before and after.
+            nap(0.25 * LIMIT)
+            subprocess.Popen(['sh', '-c', wake])
+            os.kill(os.getpid(), signal.SIGSTOP)
+            nap(0.25 * LIMIT)
+
+
+def test_a_suspended_process_is_no_hang(tmp_path):
+    begin = time.monotonic()
+    quiet_run(tmp_path, [Suspend()])
+    assert time.monotonic() - begin > NAP
+
+
+def test_limits_by_hand(tmp_path):
+    settings = dict(
+        WATCHDOG,
+        min_limit=60.0,
+        rare_limit=60.0,
+        limits=dict(SleepyHook=LIMIT, data=2 * LIMIT),
+    )
+    hang = the_hang(hanging_run(tmp_path, [SleepyHook()], watchdog=settings))
+    assert hang.limit == LIMIT
+
+
+def test_the_end_of_an_exception_is_the_end_of_the_thread(tmp_path):
+    class Fails(Hook):
+        def before_train(self, runner):
+            raise ValueError('on purpose')
+
+    with pytest.raises(ValueError, match='on purpose'):
+        hanging_run(tmp_path, [Fails()])
+    assert not [t for t in threading.enumerate() if 'watchdog' in t.name]
+
+
+def run_until_it_exits(folder: str) -> None:
+    hanging_run(
+        folder,
+        [dict(type='mmstable.EmergencyCheckpointHook')],
+        watchdog={**WATCHDOG, 'action': 'exit'},
+        model=HangingModel(lambda: nap(600)),
+        default_hooks=dict(
+            checkpoint=dict(
+                type='mmstable.SafeCheckpointHook', interval=3, by_epoch=False
+            )
+        ),
+    )
+
+
+def test_exit_saves_the_last_complete_state(tmp_path):
+    process = multiprocessing.get_context('fork').Process(
+        target=run_until_it_exits, args=(str(tmp_path),)
+    )
+    process.start()
+    process.join(60)
+    process.kill()
+    assert process.exitcode == TrainingHangs.exit_code == 23
+    saved = read_saved(tmp_path / 'emergency_iter_4.pth')
+    assert saved['meta']['iter'] == 4
+    whole = hanging_run(tmp_path / 'whole', max_iters=4)
+    assert_same(saved['state_dict'], weights(whole.model))
+    (path,) = tmp_path.glob('*/stability/events.jsonl')
+    events = list(read_events(path))
+    hang = next(e for e in events if isinstance(e, Hang))
+    assert hang.action == 'exit'
+    assert 'This process ends with exit code 23.' in hang.text
+    assert events[-1].reason == 'exception'
+    (log,) = tmp_path.glob('*/*.log')
+    assert f'saved {tmp_path / "emergency_iter_4.pth"}' in log.read_text()
+
+
+@pytest.mark.parametrize(
+    ('variables', 'ends'),
+    [
+        ({}, False),
+        ({'MMSTABLE_SIGN_OF_LIFE': '/tmp/x'}, True),
+        ({'TORCHELASTIC_MAX_RESTARTS': '3'}, True),
+        ({'TORCHELASTIC_MAX_RESTARTS': '0'}, False),
+    ],
+)
+def test_who_is_started_again_ends(monkeypatch, variables, ends):
+    monkeypatch.delenv('TORCHELASTIC_MAX_RESTARTS', raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert HangWatchdogHook()._ends() is ends
+    assert not HangWatchdogHook(action='wait')._ends()
+    assert HangWatchdogHook(action='exit')._ends()
+
+
+def test_chinese(tmp_path):
+    settings = {**WATCHDOG, 'lang': 'zh_cn'}
+    runner = hanging_run(tmp_path, [SleepyHook()], watchdog=settings)
+    hang = hangs_of(runner)[0]
+    assert "训练卡住：rank 0 已在 'hook: SleepyHook' 中停留" in hang.text
