@@ -269,6 +269,7 @@ def test_a_file_of_the_first_release():
     # What that release knew of.
     assert {event.event for event in events} == EVENTS.keys() - {
         'fault_explained',
+        'hang',
         'low_headroom',
         'memory_alarm',
         'out_of_memory',
