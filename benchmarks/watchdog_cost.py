@@ -148,7 +148,7 @@ def main() -> None:
     )
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
-    result, share = race_blocks(2 if args.quick else 60)
+    result, share = race_blocks(2 if args.quick else 40)
     rows = rows_of(result, share)
     for key, value in machine_facts().items():
         print(f'{key}: {value}')

@@ -8,12 +8,14 @@ import time
 import pytest
 from mmengine.dataset import InfiniteSampler
 from mmengine.model import MMDistributedDataParallel
+from torch.multiprocessing import ProcessExitedException
 from torch.utils.data import DataLoader
 
+from mmstable.errors import PeerFailedError, TrainingHangs
 from mmstable.report import Hang, read_events
 from tests.loops.runs import iter_loop
 from tests.ranks import run_ranks
-from tests.toys import ToyData, ToyModel, toy_runner
+from tests.toys import ToyData, ToyModel, read_saved, toy_runner
 
 pytestmark = pytest.mark.dist
 LIMIT = 1.5
@@ -22,14 +24,18 @@ LIMIT = 1.5
 class SlowOnRankOne(ToyData):
     """Sample 9, which is read by rank 1 alone, takes long."""
 
+    def __init__(self, seconds):
+        super().__init__()
+        self.seconds = seconds
+
     def __getitem__(self, index):
         if index == 9:
-            time.sleep(6)
+            time.sleep(self.seconds)
         return super().__getitem__(index)
 
 
-def train(rank, folder):
-    data = SlowOnRankOne()
+def train(rank, folder, action='wait', seconds=6):
+    data = SlowOnRankOne(seconds)
     toy_runner(
         folder,
         max_iters=6,
@@ -38,6 +44,7 @@ def train(rank, folder):
                 type='mmstable.HangWatchdogHook',
                 min_limit=LIMIT,
                 rare_limit=30.0,
+                action=action,
             ),
             dict(type='mmstable.EventLogHook'),
             dict(type='mmstable.RankFailureHook'),
@@ -47,6 +54,11 @@ def train(rank, folder):
             data,
             batch_size=1,
             sampler=InfiniteSampler(data, shuffle=False, seed=0),
+        ),
+        default_hooks=dict(
+            checkpoint=dict(
+                type='mmstable.SafeCheckpointHook', interval=3, by_epoch=False
+            )
         ),
         launcher='pytorch',
         model=MMDistributedDataParallel(ToyModel()),
@@ -77,3 +89,23 @@ def test_the_rank_that_is_behind_is_named(tmp_path):
     folder = next(tmp_path.glob('*/stability'))
     assert (folder / 'stacks.rank0.txt').exists()
     assert (folder / 'stacks.rank1.txt').exists()
+
+
+def train_until_the_end(rank, folder):
+    (folder / f'done_{rank}').touch()
+    # Ends the process from within: there is nothing to come back to.
+    train(rank, folder, action='exit', seconds=60)
+
+
+def test_all_ranks_end_with_one_checkpoint(tmp_path):
+    with pytest.raises(ProcessExitedException) as raised:
+        run_ranks(train_until_the_end, tmp_path)
+    assert raised.value.exit_code in (
+        TrainingHangs.exit_code,
+        PeerFailedError.exit_code,
+    )
+    (path,) = tmp_path.glob('emergency_iter_*.pth')
+    assert path.name == 'emergency_iter_4.pth'
+    saved = read_saved(path)
+    assert saved['meta']['iter'] == 4
+    assert len(saved['mmstable']['SafeCheckpointHook']['rng']) == 2
