@@ -42,9 +42,12 @@ HOOKS = [
 ]
 
 
-def ready_runner(folder: str, name: str, hooks: list[dict]) -> Runner:
+def ready_runner(
+    folder: str, name: str, hooks: list[dict], **loop: Any
+) -> Runner:
     """A quick-start run, up to its first iteration."""
     cfg = load_config(str(CONFIG))
+    cfg.train_cfg.update(loop)
     cfg.custom_hooks = hooks
     cfg.default_hooks.pop('guard')
     if hooks:
