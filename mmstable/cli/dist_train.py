@@ -20,6 +20,9 @@ from mmstable.cli.command import say as say_for
 from mmstable.cli.config_file import check_config_path
 from mmstable.messages import say
 
+# What ends a process that has gone wrong inside: 'core dumped'.
+_CRASHES = ('SIGSEGV', 'SIGBUS', 'SIGABRT', 'SIGILL', 'SIGFPE')
+
 
 def dist_train(args: argparse.Namespace) -> int:
     """Be torchrun, and return the exit code of the rank that failed first.
@@ -38,6 +41,9 @@ def dist_train(args: argparse.Namespace) -> int:
         rank, failure = error.get_first_failure()
         code = _as_a_shell_does(failure.exitcode)
         say_for('dist-train', say('dist.failed', rank=rank, code=code))
+        name = failure.signal_name()
+        if name in _CRASHES:
+            say_for('dist-train', say('dist.crashed', signal=name))
         return code
     except SignalException as stop:
         name = signal.Signals(stop.sigval).name

@@ -11,7 +11,7 @@ from mmstable.cli.doctor_table import as_json, print_report
 from mmstable.cli.doctor_watch import watch
 from mmstable.cli.finding_text import exit_code
 from mmstable.doctor.examine import TESTS, examine
-from mmstable.doctor.items import Plan, Test
+from mmstable.doctor.items import MachineTest, Plan
 from mmstable.doctor.kernel_log import check_log
 from mmstable.errors import UsageError
 from mmstable.messages import say
@@ -55,14 +55,14 @@ class _Progress:
     """Says which test is done, before it is.
 
     Args:
-        tests (Sequence[Test]): All of them.
+        tests (Sequence[MachineTest]): All of them.
     """
 
-    def __init__(self, tests: Sequence[Test]) -> None:
+    def __init__(self, tests: Sequence[MachineTest]) -> None:
         self._count = len(tests)
         self._done = 0
 
-    def __call__(self, test: Test) -> None:
+    def __call__(self, test: MachineTest) -> None:
         self._done += 1
         name = say(f'doctor_part.{test.id}')
         text = say(

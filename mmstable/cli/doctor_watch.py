@@ -5,6 +5,8 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Iterator
+from contextlib import suppress
+from itertools import count
 from typing import Any
 
 import psutil
@@ -36,8 +38,6 @@ def watch(interval: float, rounds: int | None = None) -> None:
             _show(library, '', interval, rounds)
     except NoGpuLibrary as error:
         _show(None, str(error), interval, rounds)
-    except KeyboardInterrupt:
-        return
 
 
 def _show(
@@ -46,18 +46,24 @@ def _show(
     interval: float,
     rounds: int | None,
 ) -> None:
+    from rich.console import Console
     from rich.live import Live
 
-    done = 0
-    try:
-        with Live(auto_refresh=False) as live:
-            while rounds is None or done < rounds:
-                states = [] if library is None else library.states()
-                live.update(table(states, reason), refresh=True)
-                done += 1
+    console = Console()
+    # Elsewhere it would show nothing but the last.
+    is_terminal = console.is_terminal
+    with suppress(KeyboardInterrupt), Live(auto_refresh=False) as live:
+        for number in count():
+            if number == rounds:
+                return
+            if number:
                 time.sleep(interval)
-    except KeyboardInterrupt:
-        return
+            states = [] if library is None else library.states()
+            now = table(states, reason)
+            if is_terminal:
+                live.update(now, refresh=True)
+            else:
+                console.print(now)
 
 
 def table(states: list[GpuState], reason: str) -> Any:

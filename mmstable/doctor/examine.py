@@ -11,7 +11,7 @@ from mmstable.doctor.clock import clock
 from mmstable.doctor.disk import disk
 from mmstable.doctor.gpus import gpus
 from mmstable.doctor.host import host
-from mmstable.doctor.items import Fact, NotSeen, Plan, Test, not_seen
+from mmstable.doctor.items import Fact, MachineTest, NotSeen, Plan, not_seen
 from mmstable.doctor.precision import precision
 from mmstable.doctor.processes import processes
 from mmstable.doctor.versions import versions
@@ -20,16 +20,16 @@ from mmstable.finding import Finding, Severity
 
 # GPUs come after the tests that heat them: an idle link is a slow link.
 TESTS = [
-    Test('versions', versions),
-    Test('host', host),
-    Test('disk', disk),
-    Test('clock', clock),
-    Test('precision', precision),
-    Test('allocation', allocation),
-    Test('arithmetic', arithmetic),
-    Test('gpus', gpus),
-    Test('xid', xid),
-    Test('processes', processes),
+    MachineTest('versions', versions),
+    MachineTest('host', host),
+    MachineTest('disk', disk),
+    MachineTest('clock', clock),
+    MachineTest('precision', precision),
+    MachineTest('allocation', allocation),
+    MachineTest('arithmetic', arithmetic),
+    MachineTest('gpus', gpus),
+    MachineTest('xid', xid),
+    MachineTest('processes', processes),
 ]
 
 
@@ -49,13 +49,15 @@ class Report:
 
 
 def examine(
-    plan: Plan, tests: Iterable[Test], begin: Callable[[Test], None]
+    plan: Plan,
+    tests: Iterable[MachineTest],
+    begin: Callable[[MachineTest], None],
 ) -> Report:
     """Do the tests.
 
     Args:
         plan (Plan): How.
-        tests (Iterable[Test]): Which.
+        tests (Iterable[MachineTest]): Which.
         begin (Callable): Called before each.
     """
     report = Report()
@@ -67,7 +69,7 @@ def examine(
     return report
 
 
-def _run(test: Test, plan: Plan, report: Report) -> None:
+def _run(test: MachineTest, plan: Plan, report: Report) -> None:
     facts = report.facts.setdefault(test.id, [])
     try:
         for item in test.run(plan):

@@ -64,7 +64,7 @@ class Plan:
     patience: float = 90.0
 
 
-class Test(NamedTuple):
+class MachineTest(NamedTuple):
     """A test, and its name on the command line.
 
     Args:

@@ -7,6 +7,10 @@ from pathlib import Path
 
 import pytest
 import torch.distributed.run
+from torch.distributed.elastic.multiprocessing.errors import (
+    ChildFailedError,
+    ProcessFailure,
+)
 
 from mmstable.cli.main import main
 from tests.cli.runs import console_script, iterations, run
@@ -82,3 +86,23 @@ def test_two_processes_train(project: Path, tmp_path: Path) -> None:
     code, _, err = run([*door, *words], project)
     assert code == 0, err
     assert iterations(tmp_path / 'a b') == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    ('code', 'is_crash'), [(-11, True), (-7, True), (-15, False), (9, False)]
+)
+def test_a_crash_names_the_doctor(
+    code: int,
+    is_crash: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def crash(words: list[str]) -> None:
+        failure = ProcessFailure(0, 1234, code, '/no/error/file')
+        raise ChildFailedError('mmstable', {1: failure})
+
+    monkeypatch.setattr(torch.distributed.run, 'main', crash)
+    assert main(['dist-train', 'config.py', '2']) == abs(code) + 128 * (
+        code < 0
+    )
+    assert ('`mmstable doctor`' in capsys.readouterr().err) is is_crash

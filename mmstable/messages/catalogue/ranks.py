@@ -10,6 +10,12 @@ MESSAGES = {
         'the reason is above',
         zh_cn='错误：rank {rank} 最先失败，退出码 {code}；原因见上',
     ),
+    'dist.crashed': Message(
+        en='it crashed ({signal}): a bug in native code, or a sick machine; '
+        '`mmstable doctor` tests this one',
+        zh_cn='进程崩溃（{signal}）：本地代码的缺陷，或机器故障；可用 '
+        '`mmstable doctor` 检查本机',
+    ),
     'dist.stopped': Message(
         en='stopped by {signal}', zh_cn='因 {signal} 停止'
     ),
@@ -23,9 +29,11 @@ MESSAGES = {
     ),
     'rank.silent': Message(
         en='no sign of life for {seconds:.0f} s. It was killed (out of '
-        'memory? see `dmesg`), its machine is gone, or it hangs',
+        'memory? see `dmesg`), its machine is gone, or it hangs (test that '
+        'machine with `mmstable doctor`)',
         zh_cn='{seconds:.0f} 秒没有任何响应。它被杀死（内存不足？请查看 '
-        '`dmesg`），或其机器已失联，或已挂起',
+        '`dmesg`），或其机器已失联，或已挂起（请在该机器上运行 '
+        '`mmstable doctor`）',
     ),
     'rank.store_gone': Message(
         en='the store of this run is gone with it ({error})',

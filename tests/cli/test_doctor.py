@@ -1,0 +1,170 @@
+"""``mmstable doctor``, through the front door."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from mmstable.cli.commands.doctor import TESTS as NAMES
+from mmstable.cli.doctor_watch import gpu_row, watch
+from mmstable.cli.main import main
+from mmstable.doctor.examine import TESTS, examine
+from mmstable.doctor.gpu_library import gpu_library
+from mmstable.doctor.items import MachineTest, Plan, fact, found
+from mmstable.finding import Severity
+from tests.cli.runs import console_script, path_without_torch, run
+from tests.doctor.fake_nvml import A100, FakeNvml
+
+XID = 'NVRM: Xid (PCI:0000:07:00): {}, pid=1, name=python3\n'
+QUICK = ['--only', 'versions', 'host', 'clock', 'precision', 'xid']
+
+
+def test_all_of_it(tmp_path: Path) -> None:
+    command = [*console_script(tmp_path), 'doctor', *QUICK, 'disk']
+    code, out, err = run(command, tmp_path)
+    assert code in (0, 8), out + err
+    assert out.splitlines()[-1].startswith('Verdict: fit to train')
+    assert 'mmstable doctor: 6/6 kernel log\n' in err
+    assert os.listdir(tmp_path) == ['bin']
+
+
+def test_the_names_are_those_of_the_tests() -> None:
+    assert tuple(test.id for test in TESTS) == NAMES
+
+
+@pytest.mark.parametrize(
+    ('number', 'code', 'verdict'),
+    [
+        (45, 0, 'Verdict: fit to train; '),
+        (31, 8, 'Verdict: fit to train, with doubts; '),
+        (48, 9, 'Verdict: do not train here yet; '),
+    ],
+)
+def test_the_exit_code_is_that_of_the_worst(
+    number: int,
+    code: int,
+    verdict: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    log = tmp_path / 'kern.log'
+    log.write_text(XID.format(number) + XID.format(45))
+    assert main(['doctor', '--only', 'xid', '--log', str(log)]) == code
+    out = capsys.readouterr().out
+    assert out.splitlines()[-1].startswith(verdict)
+    assert f'xid_{number}  GPU 0000:07:00' in out
+
+
+def test_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log = tmp_path / 'kern.log'
+    log.write_text(XID.format(79))
+    words = ['doctor', '--only', 'xid', 'versions', '--json']
+    assert main([*words, '--log', str(log)]) == 9
+    content = json.loads(capsys.readouterr().out)
+    assert content['exit_code'] == 9
+    assert content['findings'][0]['id'] == 'xid_79'
+    assert list(content['facts']) == ['versions', 'xid']
+
+
+def test_chinese(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log = tmp_path / 'kern.log'
+    log.write_text(XID.format(79))
+    words = ['doctor', '--only', 'xid', '--lang', 'zh_cn', '--log', str(log)]
+    assert main(words) == 9
+    assert 'GPU 从总线掉线' in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ('words', 'message'),
+    [
+        (['--log', 'none.log'], '--log: none.log: No such file'),
+        (['--log', 'binary.log'], '--log: binary.log is no text'),
+        (['--log', '.'], '--log: .: '),
+        (['--work-dir', 'none'], '--work-dir: no folder none'),
+        (['--watch', 'often'], 'must be a number of seconds from 0.1'),
+        (['--only', 'gpu'], "'gpu'"),
+    ],
+)
+def test_mistakes_are_one_line(
+    words: list[str],
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path('binary.log').write_bytes(b'\0\1\2')
+    assert main(['doctor', *words]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ''
+    assert captured.err.startswith('mmstable doctor: error: ')
+    assert message in captured.err
+    assert captured.err.count('\n') == 1
+
+
+def test_it_works_where_torch_does_not(tmp_path: Path) -> None:
+    blocked = path_without_torch(tmp_path)
+    for path in (tmp_path / 'blocked').iterdir():
+        path.write_text('raise ImportError("libcudart.so.12")\n')
+    words = ['doctor', '--only', 'versions', 'precision', 'host']
+    command = [*console_script(tmp_path), *words]
+    code, out, err = run(command, tmp_path, path=blocked)
+    assert code == 9, err
+    assert 'torch cannot be imported: ImportError: libcudart.so.12' in out
+    assert 'half precision: ImportError' in out
+    assert 'shared memory' in out
+
+
+def test_a_test_that_fails_hides_no_other() -> None:
+    def breaks(plan: Plan):
+        yield fact('cores', 2)
+        raise RuntimeError('CUDA error: unknown error')
+
+    def works(plan: Plan):
+        yield found('swapping', Severity.WARNING, 'swap', used=1, total=2)
+        yield found('remap_failed', Severity.ERROR, 'GPU 0')
+
+    tests = [MachineTest('gpus', breaks), MachineTest('host', works)]
+    report = examine(Plan(), tests, lambda test: None)
+    assert [one.id for one in report.findings] == ['remap_failed', 'swapping']
+    (unseen,) = report.not_seen
+    assert unseen.what == 'state of the GPUs'
+    assert unseen.why == 'RuntimeError: CUDA error: unknown error'
+    assert [one.value for one in report.facts['gpus']] == ['2']
+
+
+def test_watch(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv('COLUMNS', '150')
+    monkeypatch.setattr(
+        'mmstable.doctor.gpu_library._import', lambda: FakeNvml(A100)
+    )
+    watch(0.01, rounds=2)
+    out = capsys.readouterr().out
+    assert out.count('NVIDIA A100-SXM4-80GB') == 2
+    assert '97 %' in out
+    assert '/dev/shm' in out
+
+
+def test_a_lost_gpu_has_a_row() -> None:
+    with gpu_library(FakeNvml(A100)) as library:
+        (gpu,) = library.states()
+    assert gpu_row(gpu)[1:6] == [
+        '529.8 MiB / 80.0 GiB',
+        '97 %',
+        '43 °C',
+        '63 W',
+        '0 / 0',
+    ]
+
+
+def test_ctrl_c_ends_the_watch(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr('time.sleep', interrupt)
+    assert main(['doctor', '--watch']) == 0
