@@ -7,9 +7,11 @@ from mmstable.messages.message import Message
 MESSAGES = {
     'hang.found': Message(
         en='mmstable: training hangs: {ranks:; }. The limit is {limit:.0f} s. '
-        'All stacks are in {file}. {action}',
+        'All stacks are in {file}. {action} If it hangs again, test the '
+        'machine with `mmstable doctor`.',
         zh_cn='mmstable: 训练卡住：{ranks:；}。上限为 {limit:.0f} 秒。'
-        '全部调用栈见 {file}。{action}',
+        '全部调用栈见 {file}。{action}若再次卡住，请用 `mmstable doctor` '
+        '检查机器。',
     ),
     'hang.was_held': Message(
         en="mmstable: training hung: {ranks:; }. A call in C held Python's "
