@@ -27,7 +27,7 @@ def test_all_of_it(tmp_path: Path) -> None:
     code, out, err = run(command, tmp_path)
     assert code in (0, 8), out + err
     assert out.splitlines()[-1].startswith('Verdict: fit to train')
-    assert 'mmstable doctor: 6/6 kernel log\n' in err
+    assert 'mmstable doctor: test 6 of 6: kernel log\n' in err
     assert os.listdir(tmp_path) == ['bin']
 
 

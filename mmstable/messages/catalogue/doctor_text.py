@@ -293,8 +293,8 @@ MESSAGES = {
         zh_cn='未能检查：',
     ),
     'doctor_text.progress': Message(
-        en='{number}/{count} {name}',
-        zh_cn='{number}/{count} {name}',
+        en='test {number} of {count}: {name}',
+        zh_cn='测试 {number}/{count}：{name}',
     ),
     'doctor_verdict.fit': Message(
         en='Verdict: fit to train; {errors:error|errors}, '
