@@ -77,7 +77,9 @@ def table(states: list[GpuState], reason: str) -> Any:
     from rich.text import Text
 
     now = time.strftime('%H:%M:%S')
-    result = Table(title=say('doctor_watch.title', time=now), caption=reason)
+    result = Table(
+        title=say('doctor_text.watch_title', time=now), caption=reason
+    )
     result.add_column('')
     for name in _COLUMNS:
         result.add_column(say(f'doctor_watch.{name}'), justify='right')

@@ -317,7 +317,7 @@ MESSAGES = {
         zh_cn='结论：暂时不要在此训练；{errors} 个错误，{warnings} 个警告，'
         '{hints} 个提示，{unseen} 项未能检查。',
     ),
-    'doctor_watch.title': Message(
+    'doctor_text.watch_title': Message(
         en='This machine at {time}, Ctrl-C ends',
         zh_cn='本机 {time}，按 Ctrl-C 结束',
     ),
