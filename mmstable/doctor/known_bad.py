@@ -92,7 +92,7 @@ KNOWN_BAD = [
             zh_cn='mmseg 在该 mmcv 下拒绝导入。',
         ),
         _OLDER_MMCV,
-        'https://github.com/open-mmlab/mmsegmentation/blob/main/'
+        'https://github.com/open-mmlab/mmsegmentation/blob/v1.2.2/'
         'mmseg/__init__.py',
     ),
     Row(
