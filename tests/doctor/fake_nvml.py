@@ -1,7 +1,7 @@
 """A stand-in for ``pynvml``, with its names, its errors and its answers.
 
-The answers are those of an A100 and of a GeForce, as nvidia-ml-py 13 gives
-them: structures with attributes, numbers in its units, lists.
+The answers are written by hand, in the form that nvidia-ml-py 13 gives them:
+structures with attributes, numbers in its units, lists. No device was asked.
 """
 
 from __future__ import annotations
