@@ -175,14 +175,16 @@ def test_load_cost_prints_its_table_and_writes_json(tmp_path):
     assert [one.name for one in tmp_path.iterdir()] == ['figures.json']
 
 
-@pytest.mark.parametrize('name', ['CNN', 'transformer'])
+@pytest.mark.parametrize(
+    'name', ['CNN', pytest.param('transformer', marks=pytest.mark.soak)]
+)
 def test_memory_presets_save_what_they_promise(name):
     peaks = {
-        preset.name: Trainer(MODELS[name], preset, 64, is_fake=True).peak()
+        preset.name: Trainer(MODELS[name], preset, 224, is_fake=True).peak()
         for preset in (PLAIN, *PRESETS)
     }
     half = PLAIN._replace(dtype='bfloat16')
-    peaks['half'] = Trainer(MODELS[name], half, 64, is_fake=True).peak()
+    peaks['half'] = Trainer(MODELS[name], half, 224, is_fake=True).peak()
     assert peaks['balanced'] < 0.9 * peaks['half'] < 0.9 * peaks[PLAIN.name]
     assert peaks['max_saving'] < peaks['balanced']
 

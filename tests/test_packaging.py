@@ -116,6 +116,7 @@ def test_wheel_does_not_force_mmcv(site: Path) -> None:
     assert sorted(needs) == [
         'Requires-Dist: mmengine>=0.10.4',
         'Requires-Dist: numpy',
+        'Requires-Dist: psutil',
         'Requires-Dist: torch>=2.1',
     ]
 

@@ -55,6 +55,7 @@ class Supervisor:
         self._child: Child | None = None
         # Set when somebody wants the run to stop.
         self._stopped = threading.Event()
+        self._stop_number: int | None = None
 
     def run(self, most: int) -> int:
         """Train until it is done, or in vain; the exit code.
@@ -87,6 +88,9 @@ class Supervisor:
         env[RESTARTED_AFTER] = end
         child = Child([*self._program, *self._arguments()], env, life)
         self._child = child
+        if self._stop_number is not None:
+            # It came while the process was being started.
+            child.process.send_signal(self._stop_number)
         return child.wait(), child.is_stuck
 
     def _arguments(self) -> list[str]:
@@ -133,6 +137,7 @@ class Supervisor:
 
     def _forward(self, number: int, frame: FrameType | None) -> None:
         if number != SAVE:
+            self._stop_number = number
             self._stopped.set()
         if self._child is not None:
             # Without effect if it has ended.

@@ -207,7 +207,10 @@ def run_story(folder: Path, variant: Variant, kills: int) -> int:
             Variant('iterations', 'InfiniteSampler', 'none', 3),
             marks=pytest.mark.soak,
         ),
-        Variant('epochs', 'TorchSampler', 'persistent', 1),
+        pytest.param(
+            Variant('epochs', 'TorchSampler', 'persistent', 1),
+            marks=pytest.mark.soak,
+        ),
     ],
     ids=str,
 )

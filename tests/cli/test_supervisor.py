@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from mmstable.cli import child, restart_policy
+from mmstable.cli import supervisor as supervisor_module
 from mmstable.cli.main import main
 from mmstable.cli.restart_policy import (
     RestartPolicy,
@@ -175,7 +176,9 @@ def test_signals_reach_the_run(tmp_path, name):
         from pathlib import Path
         signal.signal(signal.{name}, lambda *args: sys.exit(128 + args[0]))
         Path({str(tmp_path)!r}, 'ready').touch()
-        time.sleep(60)
+        # One nap could begin right after the signal has come.
+        for _ in range(1200):
+            time.sleep(0.05)
         """,
         tmp_path,
     )
@@ -193,6 +196,19 @@ def test_signals_reach_the_run(tmp_path, name):
     thread.join()
     assert supervisor.starts == 1
     assert signal.getsignal(number) is before
+
+
+def test_a_signal_during_a_start_is_not_lost(tmp_path, monkeypatch):
+    supervisor = Scripted('import time; time.sleep(60)', tmp_path)
+    start = supervisor_module.Child
+
+    def start_and_send(*args):
+        one = start(*args)
+        signal.raise_signal(signal.SIGTERM)
+        return one
+
+    monkeypatch.setattr(supervisor_module, 'Child', start_and_send)
+    assert supervisor.run(5) == 128 + signal.SIGTERM
 
 
 def test_a_run_without_a_sign_of_life_is_killed(tmp_path, monkeypatch):

@@ -93,6 +93,7 @@ def test_ranks_that_nobody_ends_agree_on_the_exit_code(
     assert ["error: '" in text for text in texts] == [True, False]
 
 
+@pytest.mark.soak
 def test_signals_to_dist_train(score_folder: Path, tmp_path: Path) -> None:
     long = ['--cfg-options', 'train_cfg.max_iters=100000']
     process = start(command(tmp_path, *long), score_folder)

@@ -129,5 +129,6 @@ def test_two_ranks(tmp_path):
     run_ranks(work, tmp_path)
 
 
+@pytest.mark.soak
 def test_shards_are_not_replayed(tmp_path):
     run_ranks(refuse_shards, tmp_path)

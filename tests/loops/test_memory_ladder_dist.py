@@ -103,8 +103,8 @@ def one_rank_skips_in_a_window(rank, folder):
     'work',
     [
         one_rank_chunks,
-        one_rank_chunks_in_a_window,
-        one_rank_skips,
+        pytest.param(one_rank_chunks_in_a_window, marks=pytest.mark.soak),
+        pytest.param(one_rank_skips, marks=pytest.mark.soak),
         one_rank_skips_in_a_window,
     ],
 )

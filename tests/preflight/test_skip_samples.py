@@ -72,7 +72,6 @@ def change(**values):
         ),
         (dict(samples=[dict(index=-1, name='')]), 'is damaged'),
         (dict(samples=[7]), 'is damaged'),
-        (dict(samples=None), 'is damaged'),
         (dict(skip_list=2), 'was made by a newer mmstable'),
     ],
 )

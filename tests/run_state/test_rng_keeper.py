@@ -18,8 +18,8 @@ from tests.toys import assert_same
 
 def keeper_of(rng):
     keeper = RngKeeper()
-    loop = SimpleNamespace(keep_rng=lambda: lambda: rng)
-    keeper.after_train_iter(SimpleNamespace(iter=6, train_loop=loop), 6)
+    loop = SimpleNamespace(iter=6, keep_rng=lambda: lambda: rng)
+    keeper.after_train_iter(SimpleNamespace(train_loop=loop), 6)
     return keeper
 
 
