@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
 import time
 from datetime import timedelta
 from pathlib import Path
@@ -20,8 +21,7 @@ Work = Callable[[int, Path], None]
 def run_ranks(work: Work, folder: Path, count: int = 2) -> None:
     """Run ``work(rank, folder)`` on each rank; it must come from a module.
 
-    Whether it came to its end is judged by a file, because gloo sometimes
-    aborts when the interpreter exits.
+    Whether it came to its end is judged by a file.
     """
     with socket.socket() as probe:
         probe.bind(('127.0.0.1', 0))
@@ -57,3 +57,7 @@ def _run(rank: int, work: Work, folder: str, count: int, port: int) -> None:
     work(rank, Path(folder))
     (Path(folder) / f'done_{rank}').touch()
     torch.distributed.destroy_process_group()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Threads of gloo abort some interpreters on their way out.
+    os._exit(0)

@@ -153,6 +153,7 @@ def test_commands_find_the_project_and_its_bare_names(
     assert iterations(folder / 'work') == [1, 2]
 
 
+@pytest.mark.soak
 def test_workers_of_a_command(folder: Path) -> None:
     """They import the project, and mmstable with it, on their own."""
     text = CONFIG.format(workers=1, loader="multiprocessing_context='spawn'")
@@ -162,6 +163,7 @@ def test_workers_of_a_command(folder: Path) -> None:
 
 
 @pytest.mark.dist
+@pytest.mark.soak
 def test_torchrun(folder: Path) -> None:
     launch = [sys.executable, '-m', 'torch.distributed.run', '--standalone']
     check(

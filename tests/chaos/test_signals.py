@@ -32,10 +32,11 @@ VARIANTS = [
     'variant',
     [
         Variant('iter', 2, 3, length=39),
-        pytest.param(Variant('epoch', 2, length=20), marks=pytest.mark.soak),
+        Variant('epoch', 2, length=20),
     ],
     ids=str,
 )
+@pytest.mark.soak
 def test_signals_to_the_group_lose_nothing(tmp_path, variant):
     storm(tmp_path, variant, signals=2, rng=random.Random(str(variant)))
 
@@ -94,6 +95,7 @@ def test_workers_end_with_the_main_process(tmp_path):
         run.process.communicate()
 
 
+@pytest.mark.soak
 def test_a_worker_that_dies_harms_no_step_and_no_save(tmp_path):
     prepare(tmp_path, Variant(workers=2))
     expected = reference(tmp_path)

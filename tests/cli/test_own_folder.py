@@ -165,6 +165,7 @@ def killed(folder: Path, where: str, name: str, **options: object) -> None:
     assert code == 9, errors
 
 
+@pytest.mark.soak
 def test_a_kill_before_pruning_leaves_nothing_for_ever(
     tmp_path: Path,
 ) -> None:
@@ -175,6 +176,7 @@ def test_a_kill_before_pruning_leaves_nothing_for_ever(
     assert orphans(tmp_path) == []
 
 
+@pytest.mark.soak
 def test_a_kill_before_the_old_best_goes_leaves_one(tmp_path: Path) -> None:
     options = {**BEST, **KEEP}
     killed(tmp_path, 'remove', 'best_score_iter_2.pth', **options)

@@ -80,6 +80,7 @@ def project(
     }
 
 
+@pytest.mark.soak
 def test_the_printed_command_goes_on_with_the_run(
     project: tuple[Path, dict[str, str]],
     monkeypatch: pytest.MonkeyPatch,

@@ -52,6 +52,7 @@ def test_a_resume_that_does_not_fit(
     assert not (work / NAME).exists()
 
 
+@pytest.mark.soak
 def test_a_folder_in_use(score_folder: Path, tmp_path: Path) -> None:
     with locked([tmp_path], False, print):
         code, err = dist_train(score_folder, tmp_path, *SHORT)

@@ -152,6 +152,7 @@ class DeadlyData(ToyData):
         return super().__getitem__(index)
 
 
+@pytest.mark.soak
 def test_a_dead_worker_needs_no_watchdog(tmp_path):
     batches = data_loader(DeadlyData(), num_workers=2)
     begin = time.monotonic()
@@ -222,6 +223,7 @@ hanging_run(sys.argv[1], model=HangingModel(
 """
 
 
+@pytest.mark.soak
 def test_a_lock_that_is_held_for_ever_leaves_the_stacks(tmp_path):
     run = subprocess.Popen([sys.executable, '-c', HELD, str(tmp_path)])
     try:

@@ -97,6 +97,7 @@ def train_until_the_end(rank, folder):
     train(rank, folder, action='exit', seconds=60)
 
 
+@pytest.mark.soak
 def test_all_ranks_end_with_one_checkpoint(tmp_path):
     with pytest.raises(ProcessExitedException) as raised:
         run_ranks(train_until_the_end, tmp_path)

@@ -436,5 +436,6 @@ def look_on_the_first_rank(rank, folder):
 
 
 @pytest.mark.dist
+@pytest.mark.soak
 def test_with_ddp_the_first_rank_looks(tmp_path):
     run_ranks(look_on_the_first_rank, tmp_path)

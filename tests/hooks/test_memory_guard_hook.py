@@ -365,6 +365,7 @@ class Seen(Pace):
     ],
     ids=['at once', 'at the next epoch'],
 )
+@pytest.mark.soak
 def test_fewer_workers(tmp_path, loop, told):
     pace = Seen()
     runner = run(

@@ -105,7 +105,7 @@ def one_rank_skips_in_a_window(rank, folder):
         one_rank_chunks,
         pytest.param(one_rank_chunks_in_a_window, marks=pytest.mark.soak),
         pytest.param(one_rank_skips, marks=pytest.mark.soak),
-        one_rank_skips_in_a_window,
+        pytest.param(one_rank_skips_in_a_window, marks=pytest.mark.soak),
     ],
 )
 def test_two_ranks(tmp_path, work):

@@ -85,6 +85,7 @@ def test_a_signal_to_the_group_stops_stock_loops_in_good_order(tmp_path, loop):
 
 
 @pytest.mark.parametrize('persistent', [False, True])
+@pytest.mark.soak
 def test_the_hook_changes_neither_data_nor_random_numbers(
     tmp_path, persistent
 ):

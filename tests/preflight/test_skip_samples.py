@@ -70,8 +70,12 @@ def change(**values):
             dict(samples=[dict(index=2, name='img_path=other.npy')]),
             "sample 2 was 'img_path=other.npy', is 'img_path=",
         ),
-        (dict(samples=[dict(index=-1, name='')]), 'is damaged'),
-        (dict(samples=[7]), 'is damaged'),
+        pytest.param(
+            dict(samples=[dict(index=-1, name='')]),
+            'is damaged',
+            marks=pytest.mark.soak,
+        ),
+        pytest.param(dict(samples=[7]), 'is damaged', marks=pytest.mark.soak),
         (dict(skip_list=2), 'was made by a newer mmstable'),
     ],
 )
