@@ -73,6 +73,7 @@ def is_alive(pid: int) -> bool:
     return text.rpartition(')')[2].split()[0] != 'Z'
 
 
+@pytest.mark.soak
 def test_workers_end_with_the_main_process(tmp_path):
     prepare(tmp_path, Variant(workers=2, length=10**4))
     run = Run(tmp_path, 'run')

@@ -72,7 +72,10 @@ def test_an_overlay_keeps_the_rest(tmp_path, name):
     assert cfg.optim_wrapper.type == 'mmstable.SafeAmpOptimWrapper'
 
 
-@pytest.mark.parametrize('name', NAMES)
+@pytest.mark.parametrize(
+    'name',
+    [NAMES[0], *(pytest.param(n, marks=pytest.mark.soak) for n in NAMES[1:])],
+)
 def test_the_quick_start_trains_with_it(tmp_path, name):
     quick = CONFIGS / 'quickstart/digit-scenes_fcn_fp16.py'
     # This model has no backbone; its parts are named instead.
