@@ -33,7 +33,7 @@ from survival import FAULTS, format_row, plan_cases, survives  # noqa: E402
 from survival_runs import Result, run_case  # noqa: E402
 from vit_parameters import GradedParameters, vit_shapes  # noqa: E402
 
-from mmstable.events.records import FaultExplained, Verdict  # noqa: E402
+from mmstable.events.number_records import FaultExplained, Verdict  # noqa: E402
 from mmstable.memory.presets import PRESETS  # noqa: E402
 from tests.forensics.planted_cases import CASES  # noqa: E402
 

@@ -88,6 +88,17 @@ def whole_number(least: int) -> Callable[[str], int]:
     return read
 
 
+def add_cfg_options(parser: argparse.ArgumentParser) -> None:
+    """Let a command change values of the config that it reads."""
+    parser.add_argument(
+        '--cfg-options',
+        nargs='+',
+        action='extend',
+        metavar='KEY=VALUE',
+        help=say('help.cfg_options'),
+    )
+
+
 def _translate(text: str) -> str:
     found = _ARGUMENT.fullmatch(text)
     if found is not None:

@@ -20,7 +20,7 @@ from mmstable.cli.replay_model import build_model, load_weights
 from mmstable.cli.stop_at_birth import StopAtBirth
 from mmstable.errors import BundleError, UsageError
 from mmstable.events import Fault
-from mmstable.events.records import Verdict
+from mmstable.events.number_records import Verdict
 from mmstable.events.run_header import versions
 from mmstable.forensics.birth_mode import BirthMode
 from mmstable.forensics.bundle import Bundle

@@ -16,7 +16,7 @@ from functools import cache
 from typing import Any, Callable
 
 from mmstable import checked_json
-from mmstable.events import records, step_report
+from mmstable.events import number_records, records, step_report
 from mmstable.events.event import Event
 from mmstable.events.records import EVENTS, SCHEMA, UnknownEvent
 from mmstable.messages.printable import short_repr
@@ -143,7 +143,11 @@ def _reader(kind: Any) -> _Reader:
         return _tuple_reader(_reader(kind[len('tuple[') : -len(', ...]')]))
     if kind in _SIMPLE:
         return _SIMPLE[kind]
-    cls: Any = getattr(records, kind, None) or getattr(step_report, kind)
+    cls: Any = next(
+        found
+        for module in (records, number_records, step_report)
+        if (found := getattr(module, kind, None)) is not None
+    )
     if issubclass(cls, Enum):
         return _enum_reader(cls)
     if issubclass(cls, tuple):

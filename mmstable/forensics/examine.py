@@ -13,7 +13,8 @@ from torch.nn import Module
 from mmstable import run_view
 from mmstable.distributed.parallelism import Sharing, find_sharing
 from mmstable.events import Fault, StepReport
-from mmstable.events.records import FaultExplained, Poisoned, Verdict
+from mmstable.events.number_records import FaultExplained, Verdict
+from mmstable.events.records import Poisoned
 from mmstable.events.run_header import device_of
 from mmstable.forensics.birth import (
     BUFFER,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from mmstable.events.records import Verdict
+from mmstable.events.number_records import Verdict
 from mmstable.forensics.birth import Origin
 from mmstable.forensics.samples import Samples
 from mmstable.forensics.singular import Point

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from mmstable.events import Fault
-from mmstable.events.records import Verdict
+from mmstable.events.number_records import Verdict
 from mmstable.forensics.birth import BACKWARD, Birth, External
 from mmstable.forensics.finding import Finding
 from mmstable.forensics.samples import Samples

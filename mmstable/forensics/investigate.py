@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import Module
 
 from mmstable.batches import batch_size
-from mmstable.events.records import Verdict
+from mmstable.events.number_records import Verdict
 from mmstable.forensics.birth import Birth, Origin
 from mmstable.forensics.birth_mode import BirthMode, Watch
 from mmstable.forensics.chain import find_culprit, follow

@@ -13,7 +13,7 @@ from torch.nn import Module
 from mmstable import run_view
 from mmstable.checkpoint.finder import find_checkpoint
 from mmstable.events.json_lines import plain
-from mmstable.events.records import FaultExplained
+from mmstable.events.number_records import FaultExplained
 from mmstable.events.run_header import versions
 from mmstable.forensics.bundle import (
     BundleIndex,

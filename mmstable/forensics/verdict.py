@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mmstable.events.records import Verdict
+from mmstable.events.number_records import Verdict
 from mmstable.forensics.birth import BUFFER, PARAMETER, External, Origin
 from mmstable.forensics.singular import Point
 

@@ -10,15 +10,9 @@ from mmstable import run_view
 from mmstable.errors import StoppedBySignal, TrainingDiverged
 from mmstable.events import Event, Injection, StepReport
 from mmstable.events.event_log import EventLog
-from mmstable.events.records import (
-    FaultExplained,
-    Hang,
-    Heartbeat,
-    MemoryAlarm,
-    OutOfMemory,
-    RunEnd,
-    WrapperTotals,
-)
+from mmstable.events.machine_records import Hang, MemoryAlarm, OutOfMemory
+from mmstable.events.number_records import FaultExplained
+from mmstable.events.records import Heartbeat, RunEnd, WrapperTotals
 from mmstable.events.run_header import describe_run, device_of
 from mmstable.events.samples import (
     IterationTimer,

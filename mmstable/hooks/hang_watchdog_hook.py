@@ -15,7 +15,7 @@ from mmengine.runner import Runner
 from mmstable import run_view
 from mmstable.checkpoint.resume_hint import resume_hint
 from mmstable.errors import TrainingHangs
-from mmstable.events.records import Hang
+from mmstable.events.machine_records import Hang
 from mmstable.hooks.emergency_checkpoint_hook import EmergencyCheckpointHook
 from mmstable.hooks.event_log_hook import EventLogHook
 from mmstable.hooks.rank_failure_hook import RankFailureHook

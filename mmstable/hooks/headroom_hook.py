@@ -11,7 +11,7 @@ from mmengine.dist import is_main_process
 from mmengine.runner import Runner
 
 from mmstable import run_view
-from mmstable.events.records import LowHeadroom
+from mmstable.events.number_records import LowHeadroom
 from mmstable.events.samples import read_scale
 from mmstable.forensics.headroom import (
     HeadroomTracks,

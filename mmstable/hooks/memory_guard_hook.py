@@ -9,7 +9,7 @@ from typing import Any
 from mmengine.dist import get_rank, get_world_size
 from mmengine.runner import Runner
 
-from mmstable.events.records import MemoryAlarm
+from mmstable.events.machine_records import MemoryAlarm
 from mmstable.events.run_header import device_of
 from mmstable.hooks.emergency_checkpoint_hook import EmergencyCheckpointHook
 from mmstable.hooks.step_hook import StepHook

@@ -11,7 +11,8 @@ from mmengine.runner import Runner
 
 from mmstable import run_view
 from mmstable.events import Event, Fault, StepReport
-from mmstable.events.records import FaultExplained, Poisoned
+from mmstable.events.number_records import FaultExplained
+from mmstable.events.records import Poisoned
 from mmstable.forensics.examine import (
     Examined,
     examine_poison,

@@ -11,7 +11,7 @@ from mmengine.runner import Runner
 
 from mmstable import run_view
 from mmstable.batches import batch_shapes, batch_size, name_sample
-from mmstable.events.records import OutOfMemory
+from mmstable.events.machine_records import OutOfMemory
 from mmstable.memory.activation_meter import ActivationMeter
 from mmstable.memory.failure import Failure
 from mmstable.memory.oom_report import BatchFacts, describe, save_snapshot

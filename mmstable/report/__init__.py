@@ -1,23 +1,19 @@
 """What happened?  The event file, and how it is read back."""
 
 from mmstable.events.event import Event
+from mmstable.events.machine_records import Hang, MemoryAlarm, OutOfMemory
+from mmstable.events.number_records import FaultExplained, LowHeadroom, Verdict
 from mmstable.events.reader import EventFileError, EventReader, read_events
 from mmstable.events.records import (
-    FaultExplained,
-    Hang,
     Heartbeat,
     Injection,
     Intervention,
-    LowHeadroom,
-    MemoryAlarm,
-    OutOfMemory,
     Poisoned,
     ReplicasDiverged,
     RunEnd,
     RunStart,
     ScaleChange,
     UnknownEvent,
-    Verdict,
     WrapperSample,
     WrapperSetup,
     WrapperTotals,

@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from mmstable import SafeOptimWrapper
-from mmstable.events.records import FaultExplained
+from mmstable.events.number_records import FaultExplained
 from tests.forensics import planted_causes as causes
 from tests.forensics import planted_losses as losses
 

@@ -11,7 +11,7 @@ from mmengine.structures import BaseDataElement
 from torch import nn
 
 from mmstable.batches import batch_size, name_sample, take_samples
-from mmstable.events.records import Verdict
+from mmstable.events.number_records import Verdict
 from mmstable.forensics.birth import Birth, External
 from mmstable.forensics.birth_mode import BirthMode
 from mmstable.forensics.chain import find_culprit, follow

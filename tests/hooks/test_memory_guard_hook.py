@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import DataLoader, get_worker_info
 
 from mmstable.errors import RestartNeeded
-from mmstable.events.records import MemoryAlarm
+from mmstable.events.machine_records import MemoryAlarm
 from mmstable.hooks import MemoryGuardHook
 from mmstable.hooks import memory_guard_hook as module
 from mmstable.memory import process_tree, sampler

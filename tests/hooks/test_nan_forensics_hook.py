@@ -11,7 +11,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from mmstable import Culprit, NanForensicsHook
 from mmstable.events import Fault
-from mmstable.events.records import FaultExplained, Poisoned
+from mmstable.events.number_records import FaultExplained
+from mmstable.events.records import Poisoned
 from mmstable.forensics import examine
 from mmstable.report import read_events
 from tests.forensics.planted_cases import CASES, Findings, build_runner

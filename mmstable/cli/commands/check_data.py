@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from mmstable.cli.command import Command
-from mmstable.cli.parser import whole_number
+from mmstable.cli.parser import add_cfg_options, whole_number
 from mmstable.messages import say
 
 # The data has errors.
@@ -58,13 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar='FILE',
         help=say('help.data.skip_list'),
     )
-    parser.add_argument(
-        '--cfg-options',
-        nargs='+',
-        action='extend',
-        metavar='KEY=VALUE',
-        help=say('help.cfg_options'),
-    )
+    add_cfg_options(parser)
 
 
 def run(args: argparse.Namespace) -> int:

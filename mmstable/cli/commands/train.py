@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from mmstable.cli.command import Command
-from mmstable.cli.parser import whole_number
+from mmstable.cli.parser import add_cfg_options, whole_number
 from mmstable.messages import say
 
 
@@ -50,13 +50,7 @@ def _add_run_options(parser: argparse.ArgumentParser) -> None:
         action='store_true',
         help=say('help.train.auto_scale_lr'),
     )
-    parser.add_argument(
-        '--cfg-options',
-        nargs='+',
-        action='extend',
-        metavar='KEY=VALUE',
-        help=say('help.cfg_options'),
-    )
+    add_cfg_options(parser)
     parser.add_argument(
         '--max-restarts',
         type=whole_number(0),
