@@ -30,7 +30,7 @@ from mmstable.forensics.frames import Place
 from mmstable.forensics.investigate import Investigation
 from mmstable.forensics.memory import room_for
 from mmstable.forensics.ranges import measure
-from mmstable.forensics.replay import StepScene
+from mmstable.forensics.replay import StepScene, can_run_uncompiled
 from mmstable.forensics.step_setup import setup_of
 from mmstable.forensics.storage_map import walk_tensors
 from mmstable.loops.safe_loop import SafeLoop
@@ -202,7 +202,10 @@ def _notes(runner: Runner, model: Module, has_moved: bool) -> list[str]:
     if has_moved:
         notes.append(say('forensics.moved_note'))
     if any(map(_is_compiled, [runner.model, *model.modules()])):
-        notes.append(say('forensics.compiled_note'))
+        if can_run_uncompiled():
+            notes.append(say('forensics.compiled_note'))
+        else:
+            notes.append(say('forensics.still_compiled_note'))
     if get_world_size() > 1:
         notes.append(say('forensics.local_note'))
     return notes

@@ -213,7 +213,12 @@ def _judge_terms(
         step.bad_terms[index] = tuple(bad)
 
 
+def can_run_uncompiled() -> bool:
+    """Whether this torch can run compiled parts as they were written."""
+    return hasattr(torch.compiler, 'set_stance')
+
+
 def _uncompiled() -> Any:
-    """Let compiled parts of a model run as they were written."""
-    set_stance = getattr(torch.compiler, 'set_stance', None)
-    return nullcontext() if set_stance is None else set_stance('force_eager')
+    if not can_run_uncompiled():
+        return nullcontext()
+    return torch.compiler.set_stance('force_eager')

@@ -82,6 +82,8 @@ def test_a_precision_that_is_not_there(monkeypatch):
 
 
 def test_a_precision_that_is_wrong(monkeypatch):
+    if try_precision('cpu', 'float16'):
+        pytest.skip(f'torch {torch.__version__} has no float16 on a CPU')
     monkeypatch.setattr(torch, 'ones', torch.zeros)
     assert try_precision('cpu', 'float16') == 'the product is wrong'
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from mmstable.forensics.replay import can_run_uncompiled
 from tests.forensics.planted_cases import (
     CASES,
     INNOCENT,
@@ -24,6 +25,8 @@ def named(*words):
 
 @by_name
 def test_the_cause_is_named(tmp_path, case):
+    if case.name == 'compiled part' and not can_run_uncompiled():
+        pytest.skip(f'torch {torch.__version__} has no torch.compiler stance')
     first, *later = run_case(case, tmp_path)
     assert first.iteration == 2
     assert (first.op, first.verdict) == (case.op, case.verdict)
@@ -42,8 +45,16 @@ def test_the_cause_is_named(tmp_path, case):
     assert bool(later) is is_lasting
 
 
+def _atan2_has_a_slope_at_0():
+    x = torch.zeros(1, requires_grad=True)
+    torch.atan2(x, x).backward()
+    return bool(x.grad.isfinite())
+
+
 @pytest.mark.parametrize('case', INNOCENT, ids=lambda case: case.name)
 def test_nothing_innocent_is_blamed(tmp_path, case):
+    if case.name == 'atan2 at 0' and not _atan2_has_a_slope_at_0():
+        pytest.skip(f'torch {torch.__version__} divides atan2 by 0')
     assert run_case(case, tmp_path) == []
 
 
@@ -124,7 +135,8 @@ def test_the_chain_leads_from_the_cause_to_the_loss(tmp_path):
 def test_what_was_compiled_is_said_to_be_replayed_without(tmp_path):
     (case,) = named('compiled part')
     (found,) = run_case(case, tmp_path)
-    assert 'replayed without torch.compile' in found.text
+    is_said = 'replayed without torch.compile' in found.text
+    assert is_said is can_run_uncompiled()
 
 
 def test_a_fault_of_one_precision_is_said_to_be_one(tmp_path):

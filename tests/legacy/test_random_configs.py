@@ -251,6 +251,7 @@ def test_the_text_says_the_same_and_stays(tmp_path: Path, seed: int) -> None:
 
 
 def test_the_texts_are_formatted(tmp_path: Path) -> None:
+    pytest.importorskip('ruff')
     for seed in SEEDS:
         text = render(translate(OldConfig(seed).keys), 'old.py')
         (tmp_path / f'new_{seed}.py').write_text(text)

@@ -238,6 +238,12 @@ MESSAGES = {
         en='replayed without torch.compile',
         zh_cn='重放时未使用 torch.compile',
     ),
+    'forensics.still_compiled_note': Message(
+        en='what torch.compile has made is named by the first line of its '
+        'function; torch 2.6 or newer replays it as it was written',
+        zh_cn='torch.compile 编译的部分只能给出函数的首行；'
+        'torch 2.6 及以上版本可按源码重放',
+    ),
     'forensics.local_note': Message(
         en='replayed on this rank alone, as if all others had its batch',
         zh_cn='仅在本 rank 上重放，视其他 rank 的批数据与本 rank 相同',
