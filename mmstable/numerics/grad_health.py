@@ -90,22 +90,20 @@ def _norms_of_one_kind(values: list[Tensor], norm_type: float) -> Tensor:
 def _euclidean_norms_on_cpu(values: list[Tensor]) -> Tensor:
     # A dot product runs at the speed of memory, CPU norm kernels do not; but
     # one call for many small gradients beats a call for each.
-    large: list[int] = []
+    norms: dict[int, Tensor] = {}
     small: list[int] = []
     for index, value in enumerate(values):
-        is_large = value.numel() >= _WORTH_A_CALL
-        (large if is_large else small).append(index)
-    if not large:
+        if value.numel() >= _WORTH_A_CALL:
+            norms[index] = _sum_of_squares(value).sqrt_()
+        else:
+            small.append(index)
+    if not norms:
         return torch.stack(torch._foreach_norm(values))
-    norms = values[0].new_empty(len(values))
-    if large:
-        squares = [_sum_of_squares(values[i]) for i in large]
-        norms[large] = torch.stack(squares).sqrt_()
     if small:
-        norms[small] = torch.stack(
-            torch._foreach_norm([values[i] for i in small])
-        )
-    return norms
+        together = torch._foreach_norm([values[index] for index in small])
+        norms.update(zip(small, together))
+    # Tensors are put in order by the host: a device would need an index.
+    return torch.stack([norms[index] for index in range(len(values))])
 
 
 def _sum_of_squares(value: Tensor) -> Tensor:
