@@ -34,6 +34,7 @@ from survival_runs import Result, run_case  # noqa: E402
 from vit_parameters import GradedParameters, vit_shapes  # noqa: E402
 
 from mmstable.events.number_records import FaultExplained, Verdict  # noqa: E402
+from mmstable.memory import tensor_bytes  # noqa: E402
 from mmstable.memory.presets import PRESETS  # noqa: E402
 from tests.forensics.planted_cases import CASES  # noqa: E402
 
@@ -175,6 +176,9 @@ def test_load_cost_prints_its_table_and_writes_json(tmp_path):
     assert [one.name for one in tmp_path.iterdir()] == ['figures.json']
 
 
+@pytest.mark.skipif(
+    not tensor_bytes.can_measure(), reason='this torch has no MemTracker'
+)
 @pytest.mark.parametrize(
     'name', ['CNN', pytest.param('transformer', marks=pytest.mark.soak)]
 )

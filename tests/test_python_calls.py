@@ -11,6 +11,8 @@ from collections import Counter
 from typing import Any
 
 import pytest
+import torch
+from torch.torch_version import TorchVersion
 
 from tests.loops.runs import iter_loop
 from tests.toys import toy_runner
@@ -121,6 +123,9 @@ def test_python_calls_of_a_healthy_iteration(tmp_path, ours, stock, limit):
     mine = calls(tmp_path / 'ours', ours)
     theirs = calls(tmp_path / 'stock', stock)
     ratio = sum(mine.values()) / sum(theirs.values())
+    if TorchVersion(torch.__version__) < '2.6':
+        # Its own clipping takes fewer calls.
+        limit *= 1.06
     assert ratio <= limit, '\n'.join(
         f'{count / (LAST - FIRST):6.1f} {name}'
         for name, count in (mine - theirs).most_common(40)

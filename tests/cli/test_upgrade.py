@@ -114,6 +114,7 @@ def test_new_configs_stay_as_they_are(
 
 
 def test_the_written_file_is_formatted(folder: Path) -> None:
+    pytest.importorskip('ruff')
     upgrade(['old.py', '-o', 'new.py'])
     done = subprocess.run(
         [sys.executable, '-m', 'ruff', 'format', '--diff']
