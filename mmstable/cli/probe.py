@@ -34,9 +34,10 @@ class Question:
         self.target: str = args.target
         self.recipe: str = args.recipe
         self.wrapper: str | None = args.wrapper
-        self.ranks = ranks
+        self.ranks = [one for one in ranks if args.rank in (None, one.rank)]
+        self.all_ranks = ranks
         # A change has to reach one of them only.
-        self.rank = ranks[0]
+        self.rank = self.ranks[0]
         self._values: list[str] = args.values
 
     def no_value(self) -> None:
@@ -62,7 +63,6 @@ def probe(args: argparse.Namespace) -> int:
         known = [one.rank for one in ranks]
         if args.rank not in known:
             raise UsageError(say('probe.no_rank', rank=args.rank, known=known))
-        ranks = [one for one in ranks if one.rank == args.rank]
     text.show(_RECIPES[args.recipe](Question(args, ranks)))
     return 0
 
@@ -76,8 +76,10 @@ def _ranks(question: Question) -> list[str]:
     question.no_value()
     lines = [text.describe_position(one.status) for one in question.ranks]
     world = question.rank.status['world_size']
-    count = say('probe.several_ranks', count=len(lines), world=world)
-    return [*lines, count]
+    others = world - len(question.all_ranks)
+    if others:
+        lines.append(say('probe.other_machines', count=others, world=world))
+    return lines
 
 
 def _hang(question: Question) -> list[str]:

@@ -33,6 +33,7 @@ from mmstable.messages import say
 _MOST_KEPT = 100
 # Characters of code in an event.
 _LONGEST_CODE = 500
+_FACTOR_KEY = 'train/stable/live_lr_factor'
 
 
 class LiveRun:
@@ -203,6 +204,7 @@ class LiveRun:
             before = self.rates.rates()[name][0]
             self.rates.multiply(name, values)
             after = self.rates.rates()[name][0]
+            self._show(name)
             self.note('lr', wrapper=name, before=before, after=after)
         else:
             old = self.read_clip(name)
@@ -213,6 +215,13 @@ class LiveRun:
                 before=old if isinstance(old, (int, float)) else None,
                 after=values[0],
             )
+
+    def _show(self, name: str) -> None:
+        """Let log lines have the factor; mmengine logs the schedule's rate."""
+        many = run_view.has_many_wrappers(self.runner)
+        key = f'{_FACTOR_KEY}/{name}' if many else _FACTOR_KEY
+        factor = self.rates.factors[name][0]
+        self.runner.message_hub.update_scalar(key, factor)
 
     def _set_clip(self, name: str, limit: float) -> None:
         self.clips[name] = limit

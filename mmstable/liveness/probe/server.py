@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import socket
@@ -28,6 +29,9 @@ _PATIENCE = 10.0
 # Connections at a time; others are closed at once.
 _MOST = 8
 
+# The one of this process.
+_open: ProbeServer | None = None
+
 Command = Callable[[Mapping[str, Any]], Any]
 
 
@@ -44,6 +48,10 @@ class ProbeServer:
     """
 
     def __init__(self, commands: Mapping[str, Command]) -> None:
+        global _open  # noqa: PLW0603
+        if _open is not None:
+            # Of a run that an error has ended, which nobody told the hooks.
+            _open.close()
         self._commands = commands
         self._pid = os.getpid()
         self._slots = threading.BoundedSemaphore(_MOST)
@@ -54,12 +62,15 @@ class ProbeServer:
             target=self._serve, name='mmstable-probe', daemon=True
         )
         self._thread.start()
+        _open = self
+        atexit.register(self.close)
 
     def close(self) -> None:
         """End it, and remove the socket."""
         # A forked process has a copy of all this.
         if os.getpid() != self._pid:
             return
+        atexit.unregister(self.close)
         Path(self.path).unlink(missing_ok=True)
         with suppress(OSError):
             # Wakes up the thread, which `close` does not.

@@ -61,7 +61,7 @@ def listen(folder: Path) -> tuple[socket.socket, Path]:
         with _short(begun) as address:
             one.bind(address)
         os.chmod(begun, 0o600)
-        one.listen(8)
+        one.listen(64)
         # Who finds it can connect: what refuses is of a dead process.
         os.rename(begun, path)
     except BaseException:

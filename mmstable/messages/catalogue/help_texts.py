@@ -59,14 +59,12 @@ MESSAGES = {
         'stop: the newest one, one now, one and the end. ranks, events, '
         'status, stacks; sql "SELECT ..." (needs `probing`).',
         zh_cn='查询本机上启用了 LiveProbeHook 的训练（`mmstable train CONFIG '
-        '--probe`）。可用的查询：hang：各 rank 的位置与全部调用栈。nan：最近的'
-        '坏步。'
-        'slow：速度与最慢的模块（需要 `probing`）。memory：各 rank 及其 '
-        'worker 的'
-        '内存。lr、clip：查看，或修改直到训练结束。checkpoint、save、stop：最'
-        '新的检查'
-        '点、立即保存、保存并结束。ranks、events、status、stacks；'
-        'sql "SELECT ..."（需要 `probing`）。',
+        '--probe`）。可用的查询：hang：各 rank 的位置与全部调用栈。'
+        'nan：最近的坏步。slow：速度与最慢的模块（需要 `probing`）。'
+        'memory：各 rank 及其 worker 的内存。lr、clip：查看，或修改直到训练'
+        '结束。checkpoint、save、stop：最新的 checkpoint、立即保存、保存并'
+        '结束。ranks、events、status、stacks；sql "SELECT ..."（需要 '
+        '`probing`）。',
     ),
     'help.probe.target': Message(
         en='a process of the run, one that has started it, or its work '
@@ -80,9 +78,8 @@ MESSAGES = {
     'help.probe.value': Message(
         en='for lr: 0.001, or x0.1 for a factor; for clip: the largest norm; '
         'for sql: the query',
-        zh_cn='用于 lr：0.001，或以 x0.1 表示系数；用于 clip：最大范数；用于 '
-        'sql：'
-        '查询语句',
+        zh_cn='用于 lr：0.001，或以 x0.1 表示系数；用于 clip：最大范数；'
+        '用于 sql：查询语句',
     ),
     'help.probe.rank': Message(
         en='ask this rank only', zh_cn='只查询这个 rank'
@@ -96,8 +93,7 @@ MESSAGES = {
         'installed; the latter lets every user of the machine run code as '
         'you',
         zh_cn='允许 `mmstable probe` 查看训练；如果安装了 `probing`，也允许它'
-        '查看，'
-        '但后者会让本机的每个用户都能以你的身份执行代码',
+        '查看，但后者会让本机的每个用户都能以你的身份执行代码',
     ),
     'command.replay': Message(
         en='do the bad step of a fault again, and show where it began',

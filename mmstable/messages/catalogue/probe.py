@@ -49,18 +49,16 @@ MESSAGES = {
         '线程之外的线程上立即执行。对学习率的修改不会作为系数保留。]',
     ),
     'probe.lr_now': Message(
-        en='[mmstable: {wrapper}: learning rate x{factor:g} of the '
-        "schedule's, from iteration {iteration} on]",
-        zh_cn='[mmstable: {wrapper}：从第 {iteration} 次迭代起，学习率为调度值'
-        '再乘以 {factor:g}]',
+        en='[mmstable: {wrapper}: learning rate times {factor:g} from '
+        'iteration {iteration} on, whatever the schedule does]',
+        zh_cn='[mmstable: {wrapper}：从第 {iteration} 次迭代起，无论调度如何'
+        '变化，学习率都再乘以 {factor:g}]',
     ),
     'probe.lr_on_all_ranks': Message(
-        en="[mmstable: {wrapper}: learning rate x{factor:g} of the schedule's "
-        'on ALL ranks, within {count} iterations; do not repeat it on the '
-        'others]',
+        en='[mmstable: {wrapper}: learning rate times {factor:g} on ALL ranks '
+        'within {count} iterations; do not repeat it on the others]',
         zh_cn='[mmstable: {wrapper}：{count} 次迭代之内，所有 rank 的学习率都'
-        '将'
-        '为调度值再乘以 {factor:g}；不要在其他 rank 上重复执行]',
+        '再乘以 {factor:g}；不要在其他 rank 上重复执行]',
     ),
     'probe.bad_lr': Message(
         en='the learning rate must be a number above 0, as 0.001, or a factor '
@@ -174,10 +172,10 @@ MESSAGES = {
         en=' (x{factor:g} of the schedule)', zh_cn='（调度值 x{factor:g}）'
     ),
     'probe.checkpoint': Message(
-        en='  newest checkpoint: {path}', zh_cn='  最新的检查点：{path}'
+        en='  newest checkpoint: {path}', zh_cn='  最新的checkpoint：{path}'
     ),
     'probe.no_checkpoint': Message(
-        en='  no checkpoint yet', zh_cn='  还没有检查点'
+        en='  no checkpoint yet', zh_cn='  还没有checkpoint'
     ),
     'probe.how_to_save': Message(
         en='`mmstable probe {target} save` saves one now; `mmstable inspect '
@@ -236,8 +234,10 @@ MESSAGES = {
         zh_cn='训练迟迟没有到达一步的结束处；一到就会执行。`mmstable probe '
         '{target} hang` 显示它在哪里',
     ),
-    'probe.several_ranks': Message(
-        en='{count} of {world:rank|ranks} are on this machine.',
-        zh_cn='{world} 个 rank 中有 {count} 个在本机。',
+    'probe.other_machines': Message(
+        en='The other {count:rank|ranks} of {world} are on other machines: '
+        'ask there.',
+        zh_cn='其余 {count} 个 rank（共 {world} 个）在其他机器上：请到那里查询'
+        '。',
     ),
 }
