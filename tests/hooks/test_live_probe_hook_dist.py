@@ -9,6 +9,7 @@ from pathlib import Path
 
 import torch
 from mmengine.hooks import Hook
+from mmengine.model import MMDistributedDataParallel
 
 from mmstable.hooks import LiveProbeHook
 from mmstable.liveness.probe import sockets
@@ -16,7 +17,7 @@ from mmstable.liveness.probe.client import ask
 from mmstable.liveness.probe.sockets import find_sockets
 from mmstable.report import LiveChange, read_events
 from tests.ranks import run_ranks
-from tests.toys import toy_runner, weights
+from tests.toys import ToyModel, toy_runner, weights
 
 LAST = 60
 
@@ -67,6 +68,7 @@ def change_through_one(rank: int, folder: Path) -> None:
             dict(type='PolyLR', by_epoch=False, begin=0, end=LAST)
         ],
         launcher='pytorch',
+        model=MMDistributedDataParallel(ToyModel()),
     )
     runner.train()
     if rank == 1:
