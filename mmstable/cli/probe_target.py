@@ -16,6 +16,9 @@ from mmstable.messages import say
 _HOOK = "dict(type='mmstable.LiveProbeHook')"
 
 
+_Silent = tuple[int, Exception]
+
+
 class Rank(NamedTuple):
     """A process of a run.
 
@@ -57,11 +60,14 @@ def find_ranks(target: str) -> list[Rank]:
     if not os.path.isdir(target):
         raise UsageError(say('probe.no_folder', target=target))
     folder = os.path.realpath(target)
+    living, silent = _ask_all(find_sockets())
     ranks = [
         rank
-        for rank in _living(find_sockets())
+        for rank in living
         if folder in (rank.status['work_dir'], rank.status['log_dir'])
     ]
+    if not ranks and silent:
+        raise _silent(*silent[0])
     if not ranks:
         owner = _owner(Path(target))
         raise UsageError(
@@ -87,25 +93,26 @@ def _by_pid(pid: int) -> list[Rank]:
     children = [
         path for path in find_sockets() if pid in _parents(socket_pid(path))
     ]
-    ranks = list(_living(children))
+    ranks, _ = _ask_all(children)
     if not ranks:
         raise UsageError(say('probe.no_process', pid=pid, hook=_HOOK))
     return sorted(ranks, key=lambda one: one.rank)
 
 
-def _living(paths: list[Path]) -> list[Rank]:
-    ranks = []
+def _ask_all(paths: list[Path]) -> tuple[list[Rank], list[_Silent]]:
+    """The processes that answer, and those that do not."""
+    ranks: list[Rank] = []
+    silent: list[_Silent] = []
     for path in paths:
         pid = socket_pid(path)
         try:
             ranks.append(Rank(pid, path, ask(path, 'status')))
-        except ConnectionRefusedError:
-            # Its process was killed.
+        except (ConnectionRefusedError, FileNotFoundError):
+            # It has ended.
             continue
-        except (OSError, ProbeError):
-            # Somebody may ask for its number.
-            continue
-    return ranks
+        except (OSError, ProbeError) as error:
+            silent.append((pid, error))
+    return ranks, silent
 
 
 def _parents(pid: int) -> list[int]:
@@ -126,5 +133,5 @@ def _owner(folder: Path) -> str:
     return say('probe.owner', pid=owner.pid, host=owner.host)
 
 
-def _silent(pid: int, error: OSError | None) -> ProbeError:
+def _silent(pid: int, error: Exception | None) -> ProbeError:
     return ProbeError(say('probe.silent', pid=pid, error=error))

@@ -97,8 +97,10 @@ class EmergencyCheckpointHook(Hook):
                 the exit code that asks for another start; others but
                 ``SAVE`` just end it. Defaults to ``SAVE``.
         """
-        self._asker = asker
-        self._signal.request(number)
+        # A second request to stop would end the process at once.
+        if self._signal.pending in (None, SAVE):
+            self._asker = asker
+            self._signal.request(number)
 
     def before_train(self, runner: Runner) -> None:
         """Listen to signals from now on."""

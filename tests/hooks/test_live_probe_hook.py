@@ -233,6 +233,26 @@ def test_the_rate_that_code_writes_becomes_a_factor(tmp_path, wrapper):
     assert changes(changed)[0].text == 'pg["lr"] *= 0.5'
 
 
+@pytest.mark.parametrize('rate', [0.0, -0.1, float('nan'), float('inf')])
+def test_a_rate_that_is_none_does_not_stay(tmp_path, rate):
+    notes = []
+
+    def push(runner):
+        one = live_run(runner)
+
+        def work():
+            with one.noticing_changes('') as lines:
+                runner.optim_wrapper.param_groups[0]['lr'] = rate
+            notes.extend(lines)
+
+        one.boundary.post(work)
+
+    changed = run(tmp_path / 'a', 'safe', [PROBE, At(3, push)])
+    plain = run(tmp_path / 'b', 'safe')
+    assert_same(weights(changed.model), weights(plain.model))
+    assert 'a learning rate must stay above 0' in notes[0]
+
+
 def test_a_guard_that_lowers_the_rate_and_a_factor_go_together(tmp_path):
     guard = dict(type='mmstable.DivergenceGuardHook', warmup=dict(iters=8))
     client = Client(3, 'set_lr', factor=0.5)
@@ -421,6 +441,28 @@ def test_the_end_after_this_iteration_and_a_resume_with_the_change(tmp_path):
     assert_same(weights(rest.model), weights(whole.model))
     assert 'this run keeps what was changed' in log_of(rest)
     assert find_sockets() == []
+
+
+def test_to_stop_twice_is_to_stop_once(tmp_path):
+    def stop_twice(runner):
+        (path,) = find_sockets()
+        boundary = live_run(runner).boundary
+        for _ in range(2):
+            thread = threading.Thread(target=ask, args=(path, 'stop'))
+            thread.start()
+            while not boundary.waiting:
+                time.sleep(0.001)
+            boundary.visit()
+            thread.join()
+
+    with pytest.raises(StoppedBySignal, match='SIGTERM'):
+        run(
+            tmp_path,
+            'safe',
+            [PROBE, EMERGENCY, At(3, stop_twice)],
+            default_hooks=SAVER,
+        )
+    assert (tmp_path / 'emergency_iter_4.pth').exists()
 
 
 def test_a_run_that_fails_leaves_no_socket_for_the_next_one(tmp_path):

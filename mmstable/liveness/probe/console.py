@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import ast
-import contextlib
-import io
 import json
 import threading
 import traceback
@@ -12,6 +10,7 @@ from contextlib import AbstractContextManager
 from typing import Any, Callable
 
 from mmstable.liveness.probe.boundary import Boundary
+from mmstable.liveness.probe.capture import captured_output
 from mmstable.messages import say
 
 # Characters of an answer.
@@ -46,8 +45,7 @@ class Console:
         self._names = {'__name__': '__probe__', **names}
         self._around = around
         self._patience = patience
-        # Standard output is one for all threads.
-        self._turn = threading.RLock()
+        self._turn = threading.Lock()
 
     def push(self, code: str) -> str:
         """Run code; the answer as ``probing`` wants it, in JSON."""
@@ -64,10 +62,19 @@ class Console:
         return json.dumps(answer)
 
     def _run(self, code: str) -> dict[str, Any]:
-        out = io.StringIO()
+        # Code on another thread may never end: training does not wait.
+        if not self._turn.acquire(blocking=False):
+            trace = [say('probe.still_running')]
+            return dict(status='error', output='', traceback=trace)
+        try:
+            return self._run_alone(code)
+        finally:
+            self._turn.release()
+
+    def _run_alone(self, code: str) -> dict[str, Any]:
         trace: list[str] = []
         notes: list[str] = []
-        with self._turn, contextlib.redirect_stdout(out):
+        with captured_output() as out:
             try:
                 with self._around(code) as notes:
                     self._execute(code)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import platform
 import sys
@@ -56,8 +57,10 @@ class LiveRun:
         self.events: deque[Event] = deque(maxlen=_MOST_KEPT)
         self._monitor = monitor
         self._thread = threading.get_ident()
+        # Whether other ranks have to make the same changes.
+        self.is_shared = get_world_size() > 1
         self._changes: AgreedChanges | None = None
-        if get_world_size() > 1:
+        if self.is_shared:
             self._changes = AgreedChanges(self._apply)
 
     def begin(self) -> None:
@@ -71,11 +74,6 @@ class LiveRun:
         """Training is over."""
         self.boundary.close()
         self.rates.unbind()
-
-    @property
-    def is_shared(self) -> bool:
-        """Whether other ranks have to make the same changes."""
-        return self._changes is not None
 
     def look(self, iteration: int) -> None:
         """Make changes that other ranks have asked for, now and then."""
@@ -177,8 +175,11 @@ class LiveRun:
         finally:
             self._note_code(code)
             for name, several in ratios.items():
-                self.change_lr(name, several)
-                notes.append(self._describe(name, several))
+                if all(0 < ratio < math.inf for ratio in several):
+                    self.change_lr(name, several)
+                    notes.append(self._describe(name, several))
+                else:
+                    notes.append(say('probe.lr_refused', wrapper=name))
 
     def note(self, what: str, **facts: Any) -> None:
         """Record what was asked for."""

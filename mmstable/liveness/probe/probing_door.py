@@ -6,6 +6,7 @@ who is there. So it is imported only when somebody wants it.
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import json
 import os
@@ -77,7 +78,8 @@ class ProbingDoor:
         # Other statements change settings, and can open a port.
         if not _READS.match(sql) or ';' in sql.rstrip(' \n\t;'):
             raise ValueError(say('probe.sql_reads_only'))
-        answer = json.loads(self._probing._core.query_json(sql))
+        core = importlib.import_module('probing._core')
+        answer = json.loads(core.query_json(sql))
         if answer is None:
             raise ValueError(say('probe.sql_failed'))
         return {

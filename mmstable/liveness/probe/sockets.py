@@ -36,6 +36,8 @@ def open_folder() -> Path:
     Raises:
         OSError: If somebody else has it, or could enter it.
     """
+    if not hasattr(socket, 'AF_UNIX') or not hasattr(os, 'getuid'):
+        raise OSError(errno.ENOSYS, 'no local sockets on this system')
     folder = socket_folder()
     with suppress(FileExistsError):
         folder.mkdir(mode=0o700)
@@ -105,9 +107,9 @@ def peer_uid(connection: socket.socket) -> int | None:
     if not hasattr(socket, 'SO_PEERCRED'):
         return None
     found = connection.getsockopt(
-        socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize('3i')
+        socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize('iII')
     )
-    return struct.unpack('3i', found)[1]
+    return struct.unpack('iII', found)[1]
 
 
 def find_sockets(pid: int | None = None) -> list[Path]:
@@ -117,10 +119,9 @@ def find_sockets(pid: int | None = None) -> list[Path]:
         pid (int, optional): Of one process only. Defaults to None.
     """
     try:
-        folder = open_folder() if socket_folder().is_dir() else None
+        found = sorted(open_folder().iterdir())
     except OSError:
         return []
-    found = [] if folder is None else sorted(folder.iterdir())
     matches = [(path, _NAME.fullmatch(path.name)) for path in found]
     return [
         path

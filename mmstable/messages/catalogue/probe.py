@@ -48,6 +48,15 @@ MESSAGES = {
         zh_cn='[mmstable: {seconds:g} 秒内没有任何一步结束，因此代码已在训练'
         '线程之外的线程上立即执行。对学习率的修改不会作为系数保留。]',
     ),
+    'probe.still_running': Message(
+        en='mmstable: code that was sent before is still running',
+        zh_cn='mmstable: 之前发送的代码仍在执行',
+    ),
+    'probe.lr_refused': Message(
+        en='[mmstable: {wrapper}: a learning rate must stay above 0; that of '
+        'the schedule is used]',
+        zh_cn='[mmstable: {wrapper}：学习率必须大于 0；继续使用调度值]',
+    ),
     'probe.lr_now': Message(
         en='[mmstable: {wrapper}: learning rate times {factor:g} from '
         'iteration {iteration} on, whatever the schedule does]',

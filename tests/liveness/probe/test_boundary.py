@@ -111,5 +111,20 @@ def test_code_for_a_run_that_hangs_runs_at_once_and_says_so(push):
     assert note.startswith('[mmstable: no step ended within 0.2 s')
 
 
+@pytest.mark.parametrize('push', [False], indirect=True)
+def test_code_that_never_ends_blocks_nobody(push, capsys):
+    threading.Thread(
+        target=push, args=('import time\ntime.sleep(3)',), daemon=True
+    ).start()
+    time.sleep(0.6)
+    print('of the training')
+    assert 'of the training' in capsys.readouterr().out
+    start = time.monotonic()
+    answer = push('1 + 1')
+    assert answer['status'] == 'error'
+    assert 'is still running' in answer['traceback'][0]
+    assert time.monotonic() - start < 2
+
+
 def test_a_long_answer_is_cut(push):
     assert len(push("'x' * 10**7")['output']) < 2**20 + 10
