@@ -10,7 +10,7 @@ import psutil
 from mmstable import run_view
 from mmstable.checked_json import integer, number, optional, text
 from mmstable.liveness.probe.agreed_changes import INTERVAL
-from mmstable.liveness.probe.live_run import LiveRun, wait_on_boundary
+from mmstable.liveness.probe.live_run import LiveRun
 from mmstable.liveness.probe.probing_door import ProbingDoor
 from mmstable.liveness.probe.tables import EVENT_COLUMNS, event_row
 from mmstable.liveness.processes import state_of, waits_in
@@ -159,11 +159,17 @@ class Commands:
         return self._change(work)
 
     def _change(self, work: Callable[[], Any]) -> dict[str, Any]:
-        done, value = wait_on_boundary(self._run, work, PATIENCE)
+        def work_and_look() -> tuple[Any, int]:
+            # Training goes on as soon as this is over.
+            return work(), self._run.iteration
+
+        job = self._run.boundary.post(work_and_look)
+        done = job.wait(PATIENCE)
+        value, iteration = job.result() if done else (None, None)
         return dict(
             done=done,
             value=value,
-            iteration=self._run.iteration,
+            iteration=iteration,
             # Iterations until all ranks have made a change.
             within=2 * INTERVAL if self._run.is_shared else 0,
         )

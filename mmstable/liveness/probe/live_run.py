@@ -11,7 +11,7 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Callable
+from typing import Any
 
 from mmengine.dist import get_rank, get_world_size
 from mmengine.runner import Runner
@@ -263,20 +263,3 @@ class LiveRun:
     def _checkpoint(self) -> str:
         info = self.runner.message_hub.runtime_info
         return str(info.get('last_ckpt') or '')
-
-
-def wait_on_boundary(
-    run: LiveRun, work: Callable[[], Any], seconds: float
-) -> tuple[bool, Any]:
-    """Have something done between two steps, and wait for that.
-
-    Args:
-        run (LiveRun): The run.
-        work (Callable): What is to be done.
-        seconds (float): How long to wait. It is done later all the same.
-
-    Returns:
-        tuple[bool, Any]: Whether it is done, and what came out of it.
-    """
-    job = run.boundary.post(work)
-    return (True, job.result()) if job.wait(seconds) else (False, None)
