@@ -65,7 +65,9 @@ def version() -> str:
     return scope['__version__']
 
 
-extras = {name: requirements(name) for name in ('mmcv', 'demo', 'tests')}
+extras = {
+    name: requirements(name) for name in ('mmcv', 'demo', 'probe', 'tests')
+}
 extras['all'] = sorted({line for lines in extras.values() for line in lines})
 
 setup(

@@ -20,6 +20,7 @@ _TOOLS = (
     'check_data.py',
     'doctor.py',
     'estimate.py',
+    'probe.py',
     'replay.py',
 )
 # In a checkout, and in a wheel.

@@ -23,7 +23,11 @@ from tests.toys import (
 )
 
 # What a hook cannot do without.
-NEEDED = {'GradClipHook': dict(method='percentile', warmup=2)}
+NEEDED = {
+    'GradClipHook': dict(method='percentile', warmup=2),
+    # Once imported, `probing` stays in the process.
+    'LiveProbeHook': dict(use_probing=False),
+}
 # Both need checking: one steps ahead of the host, the other does not.
 WRAPPERS = {
     'fused': dict(

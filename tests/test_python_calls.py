@@ -132,6 +132,22 @@ def test_python_calls_of_a_healthy_iteration(tmp_path, ours, stock, limit):
     )
 
 
+def test_a_run_that_can_be_looked_into_pays_three_calls(tmp_path):
+    hook = dict(type='mmstable.LiveProbeHook', use_probing=False)
+    probed = {**EVERYTHING, 'hooks': [*EVERYTHING['hooks'], hook]}
+    more = calls(tmp_path / 'more', probed) - calls(tmp_path, EVERYTHING)
+    found = {
+        key.rpartition('/')[2]: count / (LAST - FIRST)
+        for key, count in more.items()
+        if 'mmstable' in key and 'thread' not in key
+    }
+    assert found == {
+        'live_probe_hook.py:before_train_iter': 1,
+        'live_probe_hook.py:after_step': 1,
+        'live_probe_hook.py:after_train_iter': 1,
+    }
+
+
 def test_a_step_is_read_told_and_counted_once(tmp_path):
     counts = calls(tmp_path, EVERYTHING)
 

@@ -99,10 +99,15 @@ def guard_vis_backends(cfg: Config) -> None:
     visualizer['vis_backends'] = [_queued(one) for one in backends]
 
 
-def _queued(backend: Any) -> Any:
-    kind = backend.get('type') if isinstance(backend, dict) else None
+def _name_of(settings: Any) -> str:
+    """The class that settings name, without its scope; '' if they do not."""
+    kind = settings.get('type') if isinstance(settings, dict) else None
     name = kind if isinstance(kind, str) else getattr(kind, '__name__', '')
-    name = name.rpartition('.')[2]
+    return name.rpartition('.')[2]
+
+
+def _queued(backend: Any) -> Any:
+    name = _name_of(backend)
     if not name or name == _QUEUED.rpartition('.')[2]:
         return backend
     inner = dict(backend)
@@ -110,6 +115,13 @@ def _queued(backend: Any) -> Any:
     return dict(
         type=_QUEUED, name=inner.pop('name', None) or name, backend=inner
     )
+
+
+def add_probe(cfg: Config) -> None:
+    """Let the run be looked into, unless its config has said how."""
+    hooks = list(cfg.get('custom_hooks') or [])
+    if not any(_name_of(one) == 'LiveProbeHook' for one in hooks):
+        cfg.custom_hooks = [*hooks, dict(type='mmstable.LiveProbeHook')]
 
 
 # Hooks of mmengine, which it drops by itself.

@@ -166,6 +166,8 @@ def edit_config(
         edits.scale_learning_rate(cfg)
     if args.no_validate:
         edits.disable_validation(cfg)
+    if args.probe:
+        edits.add_probe(cfg)
     edits.drop_absent_hooks(cfg)
     edits.guard_vis_backends(cfg)
     cfg.launcher = args.launcher

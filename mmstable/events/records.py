@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from mmstable.events.event import Event
+from mmstable.events.live_records import LiveChange
 from mmstable.events.machine_records import Hang, MemoryAlarm, OutOfMemory
 from mmstable.events.number_records import FaultExplained, LowHeadroom
 from mmstable.events.step_report import Culprit, Fault, StepReport, Word
@@ -327,6 +328,7 @@ EVENTS: Mapping[str, type[Event]] = {
         OutOfMemory,
         Hang,
         Injection,
+        LiveChange,
         ScaleChange,
         Heartbeat,
         RunEnd,

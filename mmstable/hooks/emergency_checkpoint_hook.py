@@ -88,16 +88,19 @@ class EmergencyCheckpointHook(Hook):
         # Who has asked, if it was no signal.
         self._asker: str | None = None
 
-    def request(self, asker: str, restart: bool = False) -> None:
-        """Save on all ranks at the end of the window, as a signal would.
+    def request(self, asker: str, number: Signals = SAVE) -> None:
+        """Save on all ranks at the end of the window, as on a signal.
 
         Args:
             asker (str): Who wants it, for the log.
-            restart (bool): Whether the run ends then, with the exit code
-                that asks for another start. Defaults to False.
+            number (Signals): The signal: ``RESTART`` ends the run, too, with
+                the exit code that asks for another start; others but
+                ``SAVE`` just end it. Defaults to ``SAVE``.
         """
-        self._asker = asker
-        self._signal.request(RESTART if restart else SAVE)
+        # A second request to stop would end the process at once.
+        if self._signal.pending in (None, SAVE):
+            self._asker = asker
+            self._signal.request(number)
 
     def before_train(self, runner: Runner) -> None:
         """Listen to signals from now on."""

@@ -10,6 +10,7 @@ from mmstable import run_view
 from mmstable.errors import StoppedBySignal, TrainingDiverged
 from mmstable.events import Event, Injection, StepReport
 from mmstable.events.event_log import EventLog
+from mmstable.events.live_records import LiveChange
 from mmstable.events.machine_records import Hang, MemoryAlarm, OutOfMemory
 from mmstable.events.number_records import FaultExplained
 from mmstable.events.records import Heartbeat, RunEnd, WrapperTotals
@@ -33,6 +34,7 @@ _OF_EACH_RANK = (
     OutOfMemory,
     Hang,
     Injection,
+    LiveChange,
 )
 
 # Characters, each of which can take twelve bytes of a line.

@@ -9,6 +9,7 @@ from typing import Any
 from mmengine.dist import get_rank, get_world_size
 from mmengine.runner import Runner
 
+from mmstable.checkpoint.stop_signal import RESTART, SAVE
 from mmstable.events.machine_records import MemoryAlarm
 from mmstable.events.run_header import device_of
 from mmstable.hooks.emergency_checkpoint_hook import EmergencyCheckpointHook
@@ -179,7 +180,8 @@ class MemoryGuardHook(StepHook):
             return
         for hook in runner.hooks:
             if isinstance(hook, EmergencyCheckpointHook):
-                hook.request(say('memory.asker'), action == _RESTART)
+                number = RESTART if action == _RESTART else SAVE
+                hook.request(say('memory.asker'), number)
                 return
         runner.logger.warning(say('memory.no_saver'))
 

@@ -1,6 +1,7 @@
 """What happened?  The event file, and how it is read back."""
 
 from mmstable.events.event import Event
+from mmstable.events.live_records import LiveChange
 from mmstable.events.machine_records import Hang, MemoryAlarm, OutOfMemory
 from mmstable.events.number_records import FaultExplained, LowHeadroom, Verdict
 from mmstable.events.reader import EventFileError, EventReader, read_events
@@ -33,6 +34,7 @@ __all__ = [
     'GuardIntervention',
     'Hang',
     'Heartbeat',
+    'LiveChange',
     'LowHeadroom',
     'MemoryAlarm',
     'OutOfMemory',

@@ -17,6 +17,7 @@ from mmstable.report import (
     Hang,
     Heartbeat,
     InjectedFault,
+    LiveChange,
     LowHeadroom,
     MemoryAlarm,
     OutOfMemory,
@@ -123,6 +124,7 @@ RECORDS = [
         file='stability/stacks.rank1.txt',
     ),
     InjectedFault(4, 2.5, 1, 'nan_grad', 'a.weight', 'NaN'),
+    LiveChange(4, 2.5, 'lr', 1, 'optim_wrapper', 0.1, 0.01, '层'),
     Poisoned(4, 2.5, (Culprit('state_dict/a', 'NaN'),)),
     ReplicasDiverged(5, 2.5, 'a.weight', 2, (1, 3), 'warn'),
     GuardIntervention(

@@ -270,6 +270,7 @@ def test_a_file_of_the_first_release():
     assert {event.event for event in events} == EVENTS.keys() - {
         'fault_explained',
         'hang',
+        'live_change',
         'low_headroom',
         'memory_alarm',
         'out_of_memory',

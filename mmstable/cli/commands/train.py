@@ -70,6 +70,11 @@ def _add_run_options(parser: argparse.ArgumentParser) -> None:
         help=say('help.train.no_validate'),
     )
     parser.add_argument(
+        '--probe',
+        action='store_true',
+        help=say('help.train.probe'),
+    )
+    parser.add_argument(
         '--check',
         action='store_true',
         help=say('help.train.check'),

@@ -46,6 +46,55 @@ MESSAGES = {
         en='say what is in a checkpoint, or in what two differ',
         zh_cn='查看 checkpoint 的内容，或比较两个 checkpoint',
     ),
+    'command.probe': Message(
+        en='look into a run of yours while it runs, and change it',
+        zh_cn='查看并修改正在进行的训练',
+    ),
+    'help.probe.description': Message(
+        en='Ask a run on this machine that has LiveProbeHook (`mmstable train '
+        'CONFIG --probe`). Recipes: hang: where all ranks are, and all '
+        'stacks. nan: the newest bad steps. slow: the speed, and the slowest '
+        'modules (needs `probing`). memory: of each rank with its workers. '
+        'lr, clip: show, or change until the run ends. checkpoint, save, '
+        'stop: the newest one, one now, one and the end. ranks, events, '
+        'status, stacks; sql "SELECT ..." (needs `probing`).',
+        zh_cn='查询本机上启用了 LiveProbeHook 的训练（`mmstable train CONFIG '
+        '--probe`）。可用的查询：hang：各 rank 的位置与全部调用栈。'
+        'nan：最近的坏步。slow：速度与最慢的模块（需要 `probing`）。'
+        'memory：各 rank 及其 worker 的内存。lr、clip：查看，或修改直到训练'
+        '结束。checkpoint、save、stop：最新的 checkpoint、立即保存、保存并'
+        '结束。ranks、events、status、stacks；sql "SELECT ..."（需要 '
+        '`probing`）。',
+    ),
+    'help.probe.target': Message(
+        en='a process of the run, one that has started it, or its work '
+        'directory',
+        zh_cn='训练进程的进程号、启动它的进程的进程号，或其工作目录',
+    ),
+    'help.probe.recipe': Message(
+        en='what to ask: {names}; status by default',
+        zh_cn='要查询的内容：{names}；默认为 status',
+    ),
+    'help.probe.value': Message(
+        en='for lr: 0.001, or x0.1 for a factor; for clip: the largest norm; '
+        'for sql: the query',
+        zh_cn='用于 lr：0.001，或以 x0.1 表示系数；用于 clip：最大范数；'
+        '用于 sql：查询语句',
+    ),
+    'help.probe.rank': Message(
+        en='ask this rank only', zh_cn='只查询这个 rank'
+    ),
+    'help.probe.wrapper': Message(
+        en='change this optimizer wrapper only, if there are several',
+        zh_cn='有多个优化器封装时，只修改这一个',
+    ),
+    'help.train.probe': Message(
+        en='let `mmstable probe` look into the run, and `probing`, if it is '
+        'installed; the latter lets every user of the machine run code as '
+        'you',
+        zh_cn='允许 `mmstable probe` 查看训练；如果安装了 `probing`，也允许它'
+        '查看，但后者会让本机的每个用户都能以你的身份执行代码',
+    ),
     'command.replay': Message(
         en='do the bad step of a fault again, and show where it began',
         zh_cn='重放出错的训练步，找出异常的起点',

@@ -1,0 +1,207 @@
+"""The hook that lets its user look into a run, and change it."""
+
+from __future__ import annotations
+
+from functools import partial
+from signal import SIGTERM
+from typing import Any
+
+from mmengine.runner import Runner
+
+from mmstable.checkpoint.stop_signal import SAVE
+from mmstable.events import Event, StepReport
+from mmstable.hooks.emergency_checkpoint_hook import EmergencyCheckpointHook
+from mmstable.hooks.step_hook import StepHook
+from mmstable.liveness.probe.commands import Commands
+from mmstable.liveness.probe.console import Console
+from mmstable.liveness.probe.live_run import LiveRun
+from mmstable.liveness.probe.names import names_of
+from mmstable.liveness.probe.probing_door import ProbingDoor, is_installed
+from mmstable.liveness.probe.server import ProbeServer
+from mmstable.liveness.probe.tables import Tables
+from mmstable.messages import say
+from mmstable.registry import HOOKS, register_globally
+from mmstable.settings import flag, number
+
+_NAME = 'LiveProbeHook'
+
+
+@register_globally(HOOKS)
+class LiveProbeHook(StepHook):
+    """Let its user look into a run while it runs, and change it.
+
+    Every process of the run opens a socket that only the same user of the
+    same machine can connect to. ``mmstable probe WORK_DIR`` uses it: where
+    the run is, stacks, bad steps, a checkpoint now, another learning rate or
+    clip limit, the end. A changed learning rate is a factor on that of the
+    schedule. All ranks make such a change after the same iteration, a
+    resumed run keeps it, and it is an event, ``live_change``.
+
+    With the package ``probing`` (``pip install mmstable[probe]``) its
+    commands work, too: SQL, also over ``python.mmstable_steps`` and
+    ``python.mmstable_events``, and Python code, which is run between two
+    steps and knows ``runner``, ``trainer``, ``model``, ``optimizer`` and
+    ``train_loader``. Its socket lets EVERY user of this machine run code as
+    the user who trains.
+
+    Args:
+        use_probing (bool, optional): Whether to start ``probing``. Defaults
+            to None, which means if it is installed.
+        trace_modules (bool): Whether ``probing`` measures how long modules
+            take, which costs time in every iteration. Defaults to True.
+        patience (float): Seconds that code waits for the end of a step. Then
+            it is run at once, on another thread. Defaults to 5.0.
+    """
+
+    # After DivergenceGuardHook, so that code sees the learning rate that the
+    # next step is made with.
+    priority = 45
+
+    def __init__(
+        self,
+        use_probing: bool | None = None,
+        trace_modules: bool = True,
+        patience: float = 5.0,
+    ) -> None:
+        if use_probing is not None:
+            flag(_NAME, 'use_probing', use_probing)
+        self._use_probing = use_probing
+        self._trace_modules = flag(_NAME, 'trace_modules', trace_modules)
+        self._patience = number(_NAME, 'patience', patience, above=0)
+        self._saved: dict[str, Any] = {}
+        self._run: LiveRun | None = None
+        self._server: ProbeServer | None = None
+        self._door: ProbingDoor | None = None
+        self._tables: Tables | None = None
+
+    def before_train(self, runner: Runner) -> None:
+        """Open the doors."""
+        super().before_train(runner)
+        self._close()
+        self._run = run = LiveRun(runner, self.monitor)
+        run.rates.factors.update(self._saved.get('lr_factors', {}))
+        run.clips.update(self._saved.get('clips', {}))
+        run.begin()
+        if self._saved:
+            runner.logger.warning(say('probe.kept', **_in_words(run)))
+        commands = Commands(run, partial(_request_save, runner))
+        self._open_probing(run, commands)
+        try:
+            self._server = ProbeServer(commands.all())
+        except OSError as error:
+            runner.logger.warning(say('probe.no_socket', error=error))
+        else:
+            runner.logger.info(say('probe.listens', folder=runner.work_dir))
+
+    def before_train_iter(
+        self,
+        runner: Runner,
+        batch_idx: int,
+        data_batch: dict | tuple | list | None = None,
+    ) -> None:
+        """Between two steps: do what was asked for."""
+        run = self._run
+        if run is not None and (run.boundary.waiting or run.is_shared):
+            run.look(runner.iter)
+            run.boundary.visit()
+
+    def after_val_iter(
+        self,
+        runner: Runner,
+        batch_idx: int,
+        data_batch: dict | tuple | list | None = None,
+        outputs: Any = None,
+    ) -> None:
+        """Between two steps as well."""
+        if self._run is not None and self._run.boundary.waiting:
+            self._run.boundary.visit()
+
+    def after_train_iter(
+        self,
+        runner: Runner,
+        batch_idx: int,
+        data_batch: dict | tuple | list | None = None,
+        outputs: dict | None = None,
+    ) -> None:
+        """Let schedules find their own rates, if torch lost our hooks."""
+        if self._run is not None and self._run.rates.scheduled:
+            self._run.rates.take_off()
+
+    def after_step(
+        self, runner: Runner, name: str, report: StepReport
+    ) -> None:
+        """Remember a step."""
+        if self._tables is not None:
+            self._tables.add_step(report)
+        if report.fault is not None and self._run is not None:
+            self._run.bad_steps.append(report)
+
+    def after_event(self, runner: Runner, event: Event) -> None:
+        """Remember an event."""
+        if self._tables is not None:
+            self._tables.add_event(event)
+        if self._run is not None:
+            self._run.events.append(event)
+
+    def after_train(self, runner: Runner) -> None:
+        """Close the doors."""
+        self._close()
+
+    def on_exception(self, runner: Runner, exception: BaseException) -> None:
+        """Close the doors."""
+        self._close()
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a resumed run has to know."""
+        run = self._run
+        if run is None or not (run.rates.factors or run.clips):
+            return {}
+        factors = {name: list(v) for name, v in run.rates.factors.items()}
+        return dict(lr_factors=factors, clips=dict(run.clips))
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over what :meth:`state_dict` gave."""
+        self._saved = state
+
+    def _open_probing(self, run: LiveRun, commands: Commands) -> None:
+        log = run.runner.logger
+        if self._use_probing is False:
+            return
+        if not is_installed():
+            if self._use_probing:
+                log.warning(say('probe.not_installed'))
+            return
+        console = Console(
+            run.boundary, names_of(run), run.noticing_changes, self._patience
+        )
+        self._door = commands.door = door = ProbingDoor(console)
+        self._tables = Tables(door.make_table)
+        if self._trace_modules:
+            door.trace_modules()
+        log.warning(say('probe.opened'))
+
+    def _close(self) -> None:
+        server, self._server = self._server, None
+        if server is not None:
+            server.close()
+        door, self._door = self._door, None
+        self._tables = None
+        if door is not None:
+            door.close()
+        if self._run is not None:
+            self._run.end()
+
+
+def _request_save(runner: Runner, ends: bool) -> None:
+    for hook in runner.hooks:
+        if isinstance(hook, EmergencyCheckpointHook):
+            hook.request('mmstable probe', SIGTERM if ends else SAVE)
+            return
+    raise ValueError(say('probe.no_saver'))
+
+
+def _in_words(run: LiveRun) -> dict[str, list[str]]:
+    return dict(
+        factors=[f'{n}: x{v[0]:g}' for n, v in run.rates.factors.items()],
+        clips=[f'{n}: {v:g}' for n, v in run.clips.items()],
+    )

@@ -1,0 +1,1 @@
+"""How can a run be asked, and changed, while it runs?"""

@@ -1,0 +1,142 @@
+"""Answers the few questions that a run can be asked, on a local socket."""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import socket
+import threading
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Callable
+
+from mmstable.checked_json import parse_json
+from mmstable.liveness.probe.sockets import (
+    is_own,
+    listen,
+    open_folder,
+    remove_dead,
+)
+from mmstable.messages.printable import short_repr
+
+LONGEST_REQUEST = 1 << 16
+LONGEST_ANSWER = 1 << 22
+# Seconds for a request to arrive, and for its answer to leave.
+_PATIENCE = 10.0
+# Connections at a time; others are closed at once.
+_MOST = 8
+
+# The one of this process.
+_open: ProbeServer | None = None
+
+Command = Callable[[Mapping[str, Any]], Any]
+
+
+class ProbeServer:
+    """One request, one answer, both a line of JSON.
+
+    There are fixed commands, and none that runs code. All of it happens on
+    threads of its own: a client that is slow, or never ends, is no concern
+    of the training.
+
+    Args:
+        commands (Mapping): What can be asked, by name. A command takes the
+            request, and raises ValueError if it cannot be answered.
+    """
+
+    def __init__(self, commands: Mapping[str, Command]) -> None:
+        global _open  # noqa: PLW0603
+        if _open is not None:
+            # Of a run that an error has ended, which nobody told the hooks.
+            _open.close()
+        self._commands = commands
+        self._pid = os.getpid()
+        self._slots = threading.BoundedSemaphore(_MOST)
+        folder = open_folder()
+        remove_dead()
+        self._socket, self.path = listen(folder)
+        self._thread = threading.Thread(
+            target=self._serve, name='mmstable-probe', daemon=True
+        )
+        self._thread.start()
+        _open = self
+        atexit.register(self.close)
+
+    def close(self) -> None:
+        """End it, and remove the socket."""
+        # A forked process has a copy of all this.
+        if os.getpid() != self._pid:
+            return
+        atexit.unregister(self.close)
+        Path(self.path).unlink(missing_ok=True)
+        with suppress(OSError):
+            # Wakes up the thread, which `close` does not.
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+        self._thread.join(1.0)
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                connection, _ = self._socket.accept()
+            except OSError:
+                return
+            if not is_own(connection) or not self._slots.acquire(False):
+                connection.close()
+                continue
+            threading.Thread(
+                target=self._answer,
+                args=(connection,),
+                name='mmstable-probe-client',
+                daemon=True,
+            ).start()
+
+    def _answer(self, connection: socket.socket) -> None:
+        try:
+            with connection, suppress(OSError):
+                line = _read_line(connection)
+                connection.settimeout(_PATIENCE)
+                connection.sendall(_encode(self._reply(line)))
+        finally:
+            self._slots.release()
+
+    def _reply(self, line: bytes) -> dict[str, Any]:
+        try:
+            request = parse_json(line, LONGEST_REQUEST)
+            if not isinstance(request, dict):
+                raise ValueError('must be an object')
+            name = request.get('command')
+            if not isinstance(name, str) or name not in self._commands:
+                known = ', '.join(self._commands)
+                raise ValueError(
+                    f'`command` must be one of {known}, got {short_repr(name)}'
+                )
+            return {'answer': self._commands[name](request)}
+        except ValueError as error:
+            return {'error': str(error)}
+        except Exception as error:
+            # Of a run that ends, or is in a state that nobody thought of.
+            return {'error': f'{type(error).__name__}: {error}'}
+
+
+def _read_line(connection: socket.socket) -> bytes:
+    """All up to the end of the line; no more than is allowed."""
+    content, deadline = b'', time.monotonic() + _PATIENCE
+    while not content.endswith(b'\n') and len(content) <= LONGEST_REQUEST:
+        connection.settimeout(max(0.01, deadline - time.monotonic()))
+        part = connection.recv(LONGEST_REQUEST + 1 - len(content))
+        if not part:
+            break
+        content += part
+    return content
+
+
+def _encode(reply: dict[str, Any]) -> bytes:
+    content = json.dumps(reply).encode() + b'\n'
+    if len(content) > LONGEST_ANSWER:
+        reply = {'error': f'the answer has {len(content)} bytes'}
+        return json.dumps(reply).encode() + b'\n'
+    return content

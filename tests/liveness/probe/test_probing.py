@@ -1,0 +1,252 @@
+"""The real ``probing`` against a real training, from outside.
+
+The commands in ``guide_commands.txt`` are those of a user's guide to the
+debugging of trainings, to the letter.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import sysconfig
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+
+from mmstable.liveness.probe import sockets
+from mmstable.liveness.probe.probing_door import is_installed
+from mmstable.report import LiveChange, read_events
+from tests.cli.runs import ROOT
+from tests.patience import PATIENCE
+
+pytestmark = pytest.mark.skipif(
+    not is_installed(),
+    reason='probing has no wheel for this machine: see requirements/probe.txt',
+)
+COMMANDS = (
+    (Path(__file__).parents[1] / 'data' / 'guide_commands.txt')
+    .read_text(encoding='utf-8')
+    .rstrip('\n')
+    .split('\n----\n')
+)
+# What each has to answer, in the same order. Gradients are cleared between
+# two steps, and there is one process: three have nothing to say.
+ANSWERS = [
+    'live_training.py',
+    'depth',
+    'MainThread: alive=True',
+    'DataLoader workers: 0\nPrefetch factor: None',
+    '',
+    '',
+    'Grad clip value: 5.0',
+    'tensor(0.)',
+    'net.backbone',
+    'GPU 利用率: 42 %',
+    'peak_memory',
+    '清理完成',
+    '紧急检查点已保存',
+    "Keys: dict_keys(['step', 'model'])\nStep: 7",
+    'Group 0: lr=0.00',
+    '新学习率: 0.000',
+    'Rank 0 step: ',
+    'Rank 1 step: ',
+    '',
+]
+
+
+class Training:
+    """A training that runs, and what can be done to it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        programs = folder / 'bin'
+        programs.mkdir()
+        smi = programs / 'nvidia-smi'
+        smi.write_text('#!/bin/sh\necho "42 %"\n')
+        smi.chmod(0o755)
+        scripts = sysconfig.get_path('scripts')
+        self.env = {
+            **os.environ,
+            'PYTHONPATH': str(ROOT),
+            'PATH': f'{programs}:{scripts}:{os.environ["PATH"]}',
+            sockets.VARIABLE: str(folder / 'sockets'),
+            # Nothing of this may have an effect.
+            'PROBING_PORT': '0',
+            'PROBING_TORCH_PROFILING': 'on',
+        }
+        self.log = folder / 'log.txt'
+        with open(self.log, 'w') as log:
+            self.process = subprocess.Popen(
+                [sys.executable, '-m', 'tests.liveness.probe.live_training']
+                + [str(folder)],
+                cwd=folder,
+                env=self.env,
+                stdout=log,
+                stderr=log,
+            )
+        self.env.update(ENDPOINT=f'-t {self.process.pid}')
+
+    def wait_for(self, text: str) -> None:
+        deadline = time.monotonic() + 90 * PATIENCE
+        while text not in self.log.read_text():
+            assert self.process.poll() is None, self.log.read_text()
+            assert time.monotonic() < deadline, self.log.read_text()
+            time.sleep(0.1)
+
+    def shell(self, command: str) -> tuple[str, str]:
+        done = subprocess.run(
+            ['bash', '-c', command],
+            cwd=self.folder,
+            env=self.env,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout.strip(), done.stderr
+
+    def push(self, code: str) -> str:
+        out, err = self.shell(f'probing $ENDPOINT eval "{code}"')
+        assert 'Traceback' not in err, err
+        return out
+
+    def probe(self, *words: str) -> str:
+        command = [sys.executable, '-m', 'mmstable', 'probe']
+        done = subprocess.run(
+            [*command, str(self.folder / 'run'), *words],
+            env=self.env,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+
+@pytest.fixture(scope='module')
+def training(tmp_path_factory):
+    folder = tmp_path_factory.mktemp('live')
+    torch.save(dict(step=7, model={}), folder / 'checkpoint.pt')
+    one = Training(folder)
+    try:
+        one.wait_for('[100/')
+        yield one
+    finally:
+        one.process.kill()
+        one.process.wait()
+
+
+def test_every_command_has_an_answer_here():
+    assert len(COMMANDS) == len(ANSWERS)
+
+
+@pytest.mark.parametrize(
+    ('command', 'answer'),
+    zip(COMMANDS, ANSWERS),
+    ids=[f'{i}' for i in range(len(COMMANDS))],
+)
+def test_commands_of_a_guide(training, command, answer):
+    # Two of them name machines of their author.
+    for node in ('node1', 'node2'):
+        command = command.replace(f'-t {node}:8080', '$ENDPOINT')
+    out, err = training.shell(command)
+    assert 'Traceback' not in err, err
+    if answer:
+        assert answer in out
+    else:
+        assert out == ''
+
+
+def test_the_changed_rate_stays_changed(training):
+    before = training.probe('lr')
+    assert '(x0.1 of the schedule)' in before
+    step = int(training.push('trainer.current_step'))
+    training.push("pg = optimizer.param_groups[0]; pg['lr'] *= 0.5")
+    time.sleep(0.5)
+    assert int(training.push('trainer.current_step')) > step
+    assert '(x0.05 of the schedule)' in training.probe('lr')
+    rate = float(training.push("optimizer.param_groups[0]['lr']"))
+    assert rate == pytest.approx(0.01 * 0.05, rel=0.05)
+
+
+def test_the_limit_is_changed_by_code(training):
+    training.push('trainer.grad_clip = 0.25')
+    assert float(training.push('trainer.grad_clip')) == 0.25
+    assert 'clip 0.25' in training.probe()
+
+
+def test_the_emergency_checkpoint_of_the_guide(training):
+    saved = torch.load(training.folder / 'emergency_checkpoint.pt')
+    assert saved['step'] > 0
+    assert 'net.head.weight' in saved['model']
+
+
+def test_code_runs_between_two_steps_on_the_main_thread(training):
+    code = 'import threading; threading.current_thread() is '
+    assert training.push(code + 'threading.main_thread()') == 'True'
+
+
+def test_steps_and_events_are_tables(training):
+    query = (
+        'SELECT iteration, fault, loss_scale FROM python.mmstable_steps '
+        'ORDER BY iteration LIMIT 10'
+    )
+    out, _ = training.shell(f'probing $ENDPOINT query "{query}"')
+    assert 'nan_grad' in out
+    assert training.probe('sql', query).splitlines()[3].split() == [
+        '3',
+        'nan_grad',
+        '1',
+    ]
+    query = 'SELECT event, iteration FROM python.mmstable_events'
+    assert 'step_fault' in training.probe('sql', query)
+
+
+def test_the_slowest_modules_by_name(training):
+    out = training.probe('slow')
+    assert 's for an iteration' in out
+    assert 'net.backbone' in out
+
+
+def test_no_port_is_opened_and_a_warning_says_what_is(training):
+    connections = psutil.Process(training.process.pid).net_connections()
+    assert [one for one in connections if one.status == 'LISTEN'] == []
+    log = training.log.read_text()
+    assert log.count('EVERY user of this machine can now run code') == 1
+
+
+def test_a_run_that_hangs_still_answers_and_says_so(training):
+    (training.folder / 'hang').touch()
+    try:
+        time.sleep(0.5)
+        out = training.push('trainer.current_step')
+        step, note = out.split('\n')
+        assert 'no step ended within 2 s' in note
+        assert f'iteration {step} of' in training.probe('hang')
+        assert 'time.sleep(0.1)' in training.probe('ranks')
+        assert 'as soon as' in training.probe('lr', 'x0.5')
+    finally:
+        (training.folder / 'hang').unlink()
+    # What was asked for while it hung is done.
+    time.sleep(1.0)
+    assert '(x0.025 of the schedule)' in training.probe('lr')
+
+
+def test_signals_still_end_it(training):
+    training.process.send_signal(signal.SIGTERM)
+    training.process.wait(60)
+    assert list((training.folder / 'run').glob('emergency_iter_*.pth'))
+    assert 'saved' in training.log.read_text()
+    assert list((training.folder / 'sockets').iterdir()) == []
+    (path,) = (training.folder / 'run').rglob('events.jsonl')
+    found = [e for e in read_events(path) if isinstance(e, LiveChange)]
+    rates = [round(e.after / e.before, 6) for e in found if e.what == 'lr']
+    assert rates == [0.1, 0.5, 0.5]
+    assert any("pg['lr'] *= 0.1" in e.text for e in found)
