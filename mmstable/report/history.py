@@ -172,7 +172,8 @@ def _steps_of(start: Start) -> int:
 def iteration_seconds(history: History) -> float | None:
     """What an iteration takes, by the median of what is known."""
     for chart, label in (('time', 'iteration'), ('mean_time', 'time')):
-        held = [y for y in history.line(chart, label).y if finite(y)]
+        parts = [one.series.get((chart, label)) for one in history.starts]
+        held = [y for one in parts if one for y in one.y if finite(y)]
         if held:
             return sorted(held)[len(held) // 2]
     return None

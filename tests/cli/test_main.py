@@ -20,6 +20,7 @@ TOOLS = {
     'doctor': 'tools/doctor.py',
     'estimate': 'tools/estimate.py',
     'replay': 'tools/replay.py',
+    'report': 'tools/report.py',
     'train': 'tools/train.py',
     'upgrade': 'tools/upgrade_config.py',
 }
@@ -57,7 +58,7 @@ def test_help_of_a_command(
             ['trian', 'config.py'],
             "mmstable: error: no command 'trian', there is check, "
             'check-data, dist-train, doctor, estimate, inspect, replay, '
-            'train, upgrade. Did you mean train',
+            'report, train, upgrade. Did you mean train',
         ),
         (['--trian'], 'mmstable: error: unrecognized arguments: --trian'),
         (
