@@ -6,14 +6,19 @@ import math
 from typing import Any
 
 _NONFINITE = {'NaN': math.nan, 'Infinity': math.inf, '-Infinity': -math.inf}
+_LARGEST = 2**64
 _LONGEST, _MOST, _DEEPEST = 600, 24, 5
+# Of an object; no record has as many fields.
+_MOST_KEYS = 64
 
 
 def number(value: Any) -> float | None:
     """A number, also one that is not finite; None for anything else."""
+    if type(value) is float:
+        return value
     if isinstance(value, str):
         return _NONFINITE.get(value)
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
+    if type(value) is not int or abs(value) > _LARGEST:
         return None
     return float(value)
 
@@ -58,6 +63,6 @@ def shorten(value: Any, deepest: int = _DEEPEST) -> Any:
     if isinstance(value, dict):
         return {
             shorten(key): shorten(one, deepest - 1)
-            for key, one in list(value.items())[:_MOST]
+            for key, one in list(value.items())[:_MOST_KEYS]
         }
     return value

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any, Callable
 
@@ -15,6 +16,8 @@ from mmstable.report.start import Start
 
 # Of a line, from which on the record is cut before it is kept.
 _LONG = 1 << 14
+_SHORT = 1 << 12
+_LARGEST = 2**53
 _MOST_MODULES = 500
 _MOST_WRAPPERS = 16
 _MIB = 1 << 20
@@ -54,11 +57,15 @@ def read_start(path: Path) -> Start:
 
 
 def _parse(line: bytes, schema: int) -> dict[str, Any]:
-    content = parse_record(line)
-    if not isinstance(content['event'], str):
+    is_short = len(line) < _SHORT
+    # No number of a short line can be too long; that need not be looked at.
+    content = json.loads(line) if is_short else parse_record(line)
+    if not isinstance(content, dict):
+        raise ValueError('must be an object')
+    if not isinstance(content.get('event'), str):
         raise ValueError('`event` must be a string')
     iteration = content.get('iteration')
-    if isinstance(iteration, bool) or not isinstance(iteration, int):
+    if type(iteration) is not int or not 0 <= iteration <= _LARGEST:
         raise ValueError('`iteration` must be an integer')
     content['time'] = finite(content.get('time')) or 0.0
     return content if len(line) < _LONG else shorten(content)

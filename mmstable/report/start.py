@@ -63,7 +63,9 @@ class Start:
             if len(self.series) >= MOST_SERIES:
                 return
             series = self.series[chart, label[:120]] = Series()
-        series.add(x, y)
+        # Called for every number of a file.
+        series.x.append(x)
+        series.y.append(y)
 
     @property
     def done(self) -> int:

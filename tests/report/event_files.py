@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
+
+from mmstable.events.number_records import FaultExplained
 
 HEADER = dict(
     event='run_start',
@@ -58,7 +61,9 @@ def fault(iteration: int, kind: str = 'overflow', **more: Any) -> dict:
 
 
 def explained(iteration: int, verdict: str, **more: Any) -> dict[str, Any]:
-    return dict(
+    # As many fields as the real record has, and the bundle late among them.
+    empty = {one.name: None for one in fields(FaultExplained)}
+    return empty | dict(
         event='fault_explained',
         iteration=iteration,
         time=1000.1 + iteration,

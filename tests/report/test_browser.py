@@ -148,7 +148,7 @@ def test_rows_and_filters_work(show, story):
 
 def test_diagnosis_has_evidence_and_config(show, story):
     page = show(story)
-    text = page.inner_text('[data-finding=slow_data]')
+    text = page.inner_text('[data-finding=slow_phase]')
     assert '60% of the time is waiting for data' in text
     assert 'num_workers=4' in text
 
@@ -160,7 +160,7 @@ def test_chinese_and_back(show, story):
         'h2'
     )
     assert page.get_attribute('html', 'lang') == 'zh-CN'
-    assert '的时间在等待数据' in page.inner_text('[data-finding=slow_data]')
+    assert '的时间在等待数据' in page.inner_text('[data-finding=slow_phase]')
     page.click('[data-switch=lang]')
     assert 'Diagnosis' in page.inner_text('h2')
 

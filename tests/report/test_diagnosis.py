@@ -204,10 +204,21 @@ def test_waiting_for_data(tmp_path):
         for i in range(10, 200, 10)
     ]
     write_scalars(tmp_path, *lines, name=RUN)
-    one = found(tmp_path, end(200))['slow_data']
+    one = found(tmp_path, end(200))['slow_phase']
     assert '62% of the time' in one.what
     cfg = Config.fromstring(config_lines(one.change), '.py')
     assert cfg.train_dataloader == dict(num_workers=4, persistent_workers=True)
+
+
+def test_a_profile_says_more_than_the_log(tmp_path):
+    profile = dict(event='iteration_profile', iteration=9, time=1.0)
+    profile |= dict(phases={'data': 0.1, 'forward': 0.7, 'step': 0.2})
+    profile |= dict(causes=['module'], text='forward of backbone takes 70 %')
+    one = found(tmp_path, profile, end(200))['slow_phase']
+    assert one.what == 'forward takes 70% of the time of an iteration.'
+    assert one.why == 'forward of backbone takes 70 %'
+    quiet = {**profile, 'causes': []}
+    assert 'slow_phase' not in found(tmp_path / 'quiet', quiet, end(200))
 
 
 def test_a_loss_that_rises(tmp_path):

@@ -275,6 +275,14 @@ MESSAGES = {
         en='Use more workers, as far as there are cores.',
         zh_cn='在 CPU 核数允许的范围内增加工作进程。',
     ),
+    'diagnosis.slow_phase': Message(
+        en='{phase} takes {share:.0%} of the time of an iteration.',
+        zh_cn='{phase} 占迭代时间的 {share:.0%}。',
+    ),
+    'diagnosis.slow_phase_fix': Message(
+        en='What takes how long: mmstable profile CONFIG.',
+        zh_cn='查看各部分耗时：mmstable profile CONFIG。',
+    ),
     'diagnosis.hang': Message(
         en='{count:phase|phases} took too long, the last one {phase} '
         'with {seconds:.0f} s.',

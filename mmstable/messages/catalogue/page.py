@@ -138,7 +138,7 @@ MESSAGES = {
         zh_cn='最低 loss',
     ),
     'page.seconds': Message(
-        en='Seconds / iteration',
+        en='s / iteration',
         zh_cn='秒 / 迭代',
     ),
     'page.duration': Message(
@@ -261,9 +261,33 @@ MESSAGES = {
         en='waiting for data',
         zh_cn='等待数据',
     ),
-    'page.series_compute': Message(
-        en='computing',
-        zh_cn='计算',
+    'page.series_data': Message(
+        en='data',
+        zh_cn='数据',
+    ),
+    'page.series_forward': Message(
+        en='forward',
+        zh_cn='前向',
+    ),
+    'page.series_backward': Message(
+        en='backward',
+        zh_cn='反向',
+    ),
+    'page.series_step': Message(
+        en='optimizer step',
+        zh_cn='优化器更新',
+    ),
+    'page.series_hooks': Message(
+        en='hooks',
+        zh_cn='钩子',
+    ),
+    'page.series_other': Message(
+        en='other',
+        zh_cn='其他',
+    ),
+    'page.series_train_step': Message(
+        en='train step',
+        zh_cn='训练步',
     ),
     'page.series_lr_factor': Message(
         en='factor',
@@ -352,6 +376,10 @@ MESSAGES = {
     'page.kind_injected_fault': Message(
         en='injected fault',
         zh_cn='注入的故障',
+    ),
+    'page.kind_iteration_profile': Message(
+        en='profile',
+        zh_cn='性能剖析',
     ),
     'page.kind_checkpoint': Message(
         en='checkpoint',

@@ -12,7 +12,7 @@ from mmstable.report.diagnosis.machine import (
     hangs,
     memory_growth,
     out_of_memory,
-    slow_data,
+    slow_phase,
 )
 from mmstable.report.diagnosis.places import (
     data_suspects,
@@ -37,7 +37,7 @@ CHECKS = (
     low_headroom,
     out_of_memory,
     memory_growth,
-    slow_data,
+    slow_phase,
     hangs,
     diverged_replicas,
     injected_faults,

@@ -8,7 +8,7 @@ from statistics import median
 from mmstable.finding import Finding, Severity
 from mmstable.messages import say
 from mmstable.report.history import History
-from mmstable.report.plain import finite, text
+from mmstable.report.plain import finite, mapping, text, texts
 from mmstable.report.series import Series, ordered
 
 _LEAST_POINTS = 8
@@ -80,8 +80,36 @@ def out_of_memory(history: History) -> Finding | None:
     )
 
 
-def slow_data(history: History) -> Finding | None:
-    """A run that waits for its data."""
+def slow_phase(history: History) -> Finding | None:
+    """What takes the time of an iteration, if anything takes too much."""
+    profiles = history.incidents('iteration_profile')
+    if not profiles:
+        return _waiting(history)
+    last = profiles[-1]
+    seconds = {
+        name: value
+        for name, one in mapping(last.get('phases')).items()
+        if (value := finite(one)) is not None and value > 0
+    }
+    if not texts(last.get('causes')) or not seconds:
+        return None
+    phase, most = max(seconds.items(), key=lambda one: one[1])
+    return Finding(
+        id='slow_phase',
+        severity=Severity.WARNING,
+        path=phase,
+        what=say(
+            'diagnosis.slow_phase',
+            phase=phase,
+            share=most / sum(seconds.values()),
+        ),
+        why=say('diagnosis.place_why', text=text(last.get('text'))),
+        fix=say('diagnosis.slow_phase_fix'),
+    )
+
+
+def _waiting(history: History) -> Finding | None:
+    """Without a profile, mmengine tells how long it waits for data."""
     whole = history.line('mean_time', 'time')
     data = history.line('mean_time', 'data_time')
     times = {x: y for x, y in zip(whole.x, whole.y) if finite(y)}
@@ -96,7 +124,7 @@ def slow_data(history: History) -> Finding | None:
         return None
     share = median(shares)
     return Finding(
-        id='slow_data',
+        id='slow_phase',
         severity=Severity.WARNING if share >= _MOSTLY else Severity.HINT,
         path='',
         what=say('diagnosis.slow_data', share=share),

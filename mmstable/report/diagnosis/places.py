@@ -67,7 +67,7 @@ def _place(explained: dict[str, Any]) -> tuple[str, str, str]:
     module = text(explained.get('module'))
     if text(explained.get('source')) in ('parameter', 'buffer'):
         module = text(explained.get('name')) or module
-    return text(explained.get('verdict')), module, lines[0] if lines else ''
+    return text(explained.get('verdict')), module, ' <- '.join(lines[:2])
 
 
 def _by_culprits(history: History) -> Finding | None:

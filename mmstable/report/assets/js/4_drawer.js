@@ -53,7 +53,7 @@ function details(entry) {
   add('shapes', pre(d.shapes));
   add('file', text(d.file || d.report));
   add('reason', pre(d.traceback));
-  add('other', pre(JSON.stringify(d, null, 1)));
+  parts.push(h('details', null, h('summary', {class: 'label'}, t('other')), pre(JSON.stringify(d, null, 1))));
   return parts;
 }
 

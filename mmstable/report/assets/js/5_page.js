@@ -26,7 +26,7 @@ function hero(work) {
     h('h1', null, words.headline),
     h('p', {class: 'sub'}, h('span', {class: 'pill ' + (STATES[f.state] || '')}, named('state_', f.state)), '  ', work.name, work.setup.device ? ' · ' + work.setup.device : ''),
     h('div', {class: 'tiles'},
-      tile('iterations', short(f.iterations), '/ ' + short(f.most), f.most ? f.iterations / f.most : undefined),
+      tile('iterations', short(f.iterations), f.most && f.iterations < f.most ? '/ ' + short(f.most) : '', f.most ? f.iterations / f.most : undefined),
       tile('skipped', short(f.skipped), percent(f.skipped, f.steps)),
       tile('rollbacks', short(f.rollbacks)),
       tile('wasted', short(f.wasted), percent(f.wasted, f.iterations)),
@@ -85,12 +85,13 @@ function render() {
   document.title = data.works.map((work) => work.name).join(' · ') + ' · mmstable';
   const drawn = [];
   const later = (card) => { if (card.draw) drawn.push(card); return card; };
+  const wide = (card) => { card.classList.add('wide'); return card; };
   const charts = h('div', {class: 'charts'},
     later(chartCard('loss', {fill: true, auto: true})), later(chartCard('scale', {log: 2, fill: true})),
     later(chartCard('norm', {auto: true})), later(chartCard('lr', {fill: true})),
     later(chartCard('time')), later(chartCard('memory')),
     data.works.map((work) => later(heatCard(work))),
-    data.works.some((work) => work.charts.validation.length) ? later(chartCard('validation')) : null);
+    data.works.some((work) => work.charts.validation.length) ? later(wide(chartCard('validation'))) : null);
   const page = document.getElementById('page');
   const scroll = window.scrollY;
   page.textContent = '';
