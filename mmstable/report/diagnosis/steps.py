@@ -74,7 +74,7 @@ def wasted_work(history: History) -> Finding | None:
     skipped, undone, again = wasted_iterations(history)
     total = sum(one.done for one in history.starts)
     wasted = skipped + undone + again
-    if total < _LEAST_STEPS or wasted <= skipped and wasted < _SOME * total:
+    if total < _LEAST_STEPS or wasted <= skipped and wasted < _MANY * total:
         return None
     seconds = iteration_seconds(history) or 0.0
     pause = sum(
