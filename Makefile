@@ -35,6 +35,7 @@ test-versions:
 bench: $(READY)
 	for file in benchmarks/*.py; do $(RUN) "$$file" || exit 1; done
 
-$(READY): setup.py requirements/install.sh $(wildcard requirements/*.txt)
+$(READY): setup.py $(wildcard requirements/*.sh) $(wildcard requirements/*.txt)
 	requirements/install.sh $(PYTHON) $(VENV)
+	requirements/browser.sh $(VENV)
 	@touch $@

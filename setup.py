@@ -78,7 +78,10 @@ setup(
     long_description_content_type='text/markdown',
     license='Apache-2.0',
     packages=find_packages(include=['mmstable', 'mmstable.*']),
-    package_data={'mmstable': ['py.typed']},
+    package_data={
+        'mmstable': ['py.typed'],
+        'mmstable.report': ['assets/*', 'assets/js/*'],
+    },
     include_package_data=False,
     python_requires='>=3.9',
     install_requires=requirements('runtime'),

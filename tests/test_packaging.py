@@ -90,6 +90,10 @@ def run(site: Path, folder: Path, code: str) -> str:
         'mmstable/__main__.py',
         'mmstable/cli/_pkg_resources.py',
         'mmstable/cli/commands/train.py',
+        'mmstable/report/assets/report.html',
+        'mmstable/report/assets/uPlot.iife.min.js',
+        'mmstable/report/assets/LICENSE.uPlot.txt',
+        'mmstable/report/assets/js/1_dom.js',
     ],
 )
 def test_wheel_holds(site: Path, name: str) -> None:

@@ -6,7 +6,7 @@ import argparse
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from typing import Any, Callable
 
@@ -44,6 +44,7 @@ from mmstable.errors import StoppedBySignal, TrainingDiverged, UsageError
 from mmstable.messages import say as message
 from mmstable.messages.language import choose_language
 from mmstable.messages.shell_command import shell_command
+from mmstable.report.write import write_if_quick
 
 
 def train(args: argparse.Namespace) -> int:
@@ -103,7 +104,14 @@ def _supervise(args: argparse.Namespace, say: Callable[[str], None]) -> int:
         folders_of(cfg),
         say,
     )
-    return supervisor.run(args.max_restarts)
+    code = supervisor.run(args.max_restarts)
+    if code and not any(
+        hook.get('report') is False for hook in _hooks_of(cfg)
+    ):
+        # A process that was killed could not do it.
+        with suppress(Exception):
+            write_if_quick(cfg.work_dir)
+    return code
 
 
 def _how_launchers_restart(

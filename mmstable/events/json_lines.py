@@ -48,9 +48,7 @@ def decode(line: bytes, schema: int = SCHEMA) -> Event:
     Raises:
         ValueError: If the line is not a record.
     """
-    content = checked_json.parse_json(line, LONGEST_LINE)
-    if not isinstance(content, dict) or 'event' not in content:
-        raise ValueError('must be an object with an `event`')
+    content = parse_record(line)
     cls = EVENTS.get(_read_str(content['event']))
     if cls is None:
         return _unknown(content)
@@ -60,6 +58,14 @@ def decode(line: bytes, schema: int = SCHEMA) -> Event:
         if schema > SCHEMA:
             return _unknown(content)
         raise
+
+
+def parse_record(line: bytes) -> dict[str, Any]:
+    """A line as JSON; of what is in it, nothing but `event` is checked."""
+    content = checked_json.parse_json(line, LONGEST_LINE)
+    if not isinstance(content, dict) or 'event' not in content:
+        raise ValueError('must be an object with an `event`')
+    return content
 
 
 def _unknown(content: dict[str, Any]) -> UnknownEvent:

@@ -6,7 +6,7 @@ import errno
 import itertools
 import os
 from collections.abc import Generator, Iterator
-from typing import BinaryIO
+from typing import Any, BinaryIO, Callable
 
 from mmstable.errors import MMStableError
 from mmstable.events.event import Event
@@ -35,6 +35,8 @@ class EventReader(Iterator[Event]):
 
     Args:
         path (str or PathLike): The event file.
+        decode (Callable): Makes a record of a line, given the schema of the
+            file. Defaults to :func:`mmstable.events.json_lines.decode`.
 
     Attributes:
         skipped (int): Lines so far that are no records.
@@ -43,7 +45,12 @@ class EventReader(Iterator[Event]):
             record, as a killed process may leave it. It is not counted.
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        decode: Callable[[bytes, int], Any] = decode,
+    ) -> None:
+        self._decode = decode
         self.skipped = 0
         self.reasons: list[str] = []
         self.is_cut_off = False
@@ -67,7 +74,7 @@ class EventReader(Iterator[Event]):
                     return
                 is_whole = line.endswith(b'\n') or _skip_rest(file)
                 try:
-                    event = decode(line, header.schema)
+                    event = self._decode(line, header.schema)
                 except (ValueError, RecursionError) as error:
                     self._skip(number, error, is_whole)
                 else:

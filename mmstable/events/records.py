@@ -230,11 +230,17 @@ class WrapperSample:
             None if it was not finite or the wrapper does not report it.
         loss_scale (float, optional): The current scale; None without loss
             scaling.
+        clipped_norm (float, optional): Norm after clipping in the newest
+            step; None without clipping. Defaults to None.
+        module_norms (Mapping): Norms before clipping by module, of the newest
+            step that was applied; at most 24 modules. Defaults to {}.
     """
 
     lr: float | None
     grad_norm: float | None
     loss_scale: float | None
+    clipped_norm: float | None = None
+    module_norms: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

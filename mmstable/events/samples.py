@@ -51,18 +51,23 @@ def read_scale(wrapper: BaseOptimWrapper) -> float | None:
 
 
 def sample_wrapper(
-    wrapper: BaseOptimWrapper, newest: StepReport | None
+    wrapper: BaseOptimWrapper,
+    newest: StepReport | None,
+    norms: Mapping[str, float],
 ) -> WrapperSample:
     """An optimizer wrapper as it is now.
 
     Args:
         wrapper (BaseOptimWrapper): The wrapper.
         newest (StepReport, optional): Its newest step, if it has one.
+        norms (Mapping): Norms of its gradients by module.
     """
     return WrapperSample(
         lr=read_lr(wrapper),
         grad_norm=None if newest is None else newest.grad_norm,
         loss_scale=read_scale(wrapper),
+        clipped_norm=None if newest is None else newest.clipped_norm,
+        module_norms=norms,
     )
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any, Callable
 
 from mmengine.dist import get_rank
+from torch import Tensor
 
 from mmstable.events.samples import read_losses
 from mmstable.events.step_report import Fault, StepReport
@@ -39,6 +40,11 @@ class StepQueue:
         self.tally = StepTally()
         self._is_observed = is_observed
         self.newest: StepReport | None = None
+        # Of the newest applied step, for whoever asks: names, parameters, the
+        # norms of their gradients, what these are larger by, and the order.
+        self.norms: tuple[Any, list[Tensor], Tensor, float, float] | None = (
+            None
+        )
         # Set by the subscriber: what to put into reports.
         self.wrapper = ''
         self.iteration: int | None = None

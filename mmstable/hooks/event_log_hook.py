@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import traceback
+from typing import Any
 
 from mmengine.runner import Runner
 
@@ -12,8 +13,14 @@ from mmstable.events import Event, Injection, StepReport
 from mmstable.events.event_log import EventLog
 from mmstable.events.live_records import LiveChange
 from mmstable.events.machine_records import Hang, MemoryAlarm, OutOfMemory
+from mmstable.events.module_norms import newest_module_norms
 from mmstable.events.number_records import FaultExplained
-from mmstable.events.records import Heartbeat, RunEnd, WrapperTotals
+from mmstable.events.records import (
+    Heartbeat,
+    RunEnd,
+    WrapperSample,
+    WrapperTotals,
+)
 from mmstable.events.run_header import describe_run, device_of
 from mmstable.events.samples import (
     IterationTimer,
@@ -23,8 +30,10 @@ from mmstable.events.samples import (
     sample_wrapper,
 )
 from mmstable.hooks.step_hook import StepHook
+from mmstable.messages import say
 from mmstable.registry import HOOKS, register_globally
-from mmstable.settings import integer
+from mmstable.report.write import write_if_quick
+from mmstable.settings import flag, integer
 
 # What every rank writes down; the rest is the same on all of them.
 _OF_EACH_RANK = (
@@ -53,10 +62,14 @@ class EventLogHook(StepHook):
 
     Args:
         interval (int): Iterations between two samples. Defaults to 50.
+        report (bool): Whether to write ``stability_report.html`` into the
+            work directory when the run ends or fails, as ``mmstable report``
+            does, if that takes less than two seconds. Defaults to True.
     """
 
-    def __init__(self, interval: int = 50) -> None:
+    def __init__(self, interval: int = 50, report: bool = True) -> None:
         self._interval = integer('EventLogHook', 'interval', interval)
+        self._writes_report = flag('EventLogHook', 'report', report)
         self._log: EventLog | None = None
         self._timer = IterationTimer()
         self._rank = 0
@@ -116,6 +129,29 @@ class EventLogHook(StepHook):
         traceback_text = ''.join(lines)[-_LONGEST_TRACEBACK:]
         self._end(runner, reason, traceback_text)
 
+    def after_run(self, runner: Runner) -> None:
+        """Draw what happened."""
+        self._draw(runner)
+
+    def after_exception(
+        self, runner: Runner, exception: BaseException
+    ) -> None:
+        """Draw what happened, after the last checkpoint is saved."""
+        self._draw(runner)
+
+    def _draw(self, runner: Runner) -> None:
+        if not self._writes_report or self._rank != 0:
+            return
+        try:
+            written = write_if_quick(runner.work_dir)
+        except Exception:
+            # A picture is worth no exit code.
+            runner.logger.exception(say('report.failed'))
+            return
+        if written is not None:
+            path, text = written
+            runner.logger.info(say('report.end_note', path=path, text=text))
+
     def _write(self, event: Event) -> None:
         if self._log is None:
             return
@@ -128,7 +164,7 @@ class EventLogHook(StepHook):
             self.monitor.iteration,
             losses=read_losses(outputs),
             wrappers={
-                name: sample_wrapper(wrapper, self.monitor.newest_step(name))
+                name: self._sample_wrapper(name, wrapper)
                 for name, wrapper in run_view.wrappers(runner).items()
             },
             iteration_time=self._timer.lap(),
@@ -136,6 +172,11 @@ class EventLogHook(StepHook):
             device_memory=allocated,
             device_memory_peak=peak,
         )
+
+    def _sample_wrapper(self, name: str, wrapper: Any) -> WrapperSample:
+        source = self.monitor.sources.get(name)
+        norms = {} if source is None else newest_module_norms(source.steps)
+        return sample_wrapper(wrapper, self.monitor.newest_step(name), norms)
 
     def _end(
         self, runner: Runner, reason: str, text: str | None = None

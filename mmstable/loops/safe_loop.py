@@ -236,12 +236,21 @@ class SafeLoop(BaseLoop):
     def _tell(self, error: BaseException) -> MMStableError | None:
         """Tell all hooks; one may know a better name for what happened."""
         better = None
+        # The second is for what must not delay a checkpoint of the first.
+        for stage in ('on_exception', 'after_exception'):
+            better = self._call_stage(stage, better or error) or better
+        return better
+
+    def _call_stage(
+        self, stage: str, error: BaseException
+    ) -> MMStableError | None:
+        better = None
         # Not by `call_hook`: the failure of one hook would silence others.
         for hook in self.runner.hooks:
-            if not hasattr(hook, 'on_exception'):
+            if not hasattr(hook, stage):
                 continue
             try:
-                hook.on_exception(self.runner, exception=better or error)
+                getattr(hook, stage)(self.runner, exception=better or error)
             except MMStableError as named:
                 better = named
             except Exception:

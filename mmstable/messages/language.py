@@ -8,7 +8,9 @@ is chosen once, at the start of a run, for all that the run prints.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 
 from mmstable.errors import ConfigError
 from mmstable.messages.message import Message
@@ -19,6 +21,8 @@ VARIABLE = 'MMSTABLE_LANG'
 # By the command line, which wins over the hooks of a run.
 _preferred: str | None = None
 _chosen: str | None = None
+# For a part of one thread only.
+_borrowed: ContextVar[str | None] = ContextVar('language', default=None)
 
 
 def choose_language(hooks: Iterable[object]) -> None:
@@ -61,8 +65,25 @@ def use_language(lang: str | None) -> None:
     _chosen = _preferred or lang or _of_environment()
 
 
+@contextmanager
+def speaking(lang: str) -> Iterator[None]:
+    """Speak another language for a while; other threads do not notice.
+
+    Args:
+        lang (str): One of :data:`LANGUAGES`.
+    """
+    token = _borrowed.set(lang)
+    try:
+        yield
+    finally:
+        _borrowed.reset(token)
+
+
 def language() -> str:
     """The language to speak now."""
+    borrowed = _borrowed.get()
+    if borrowed is not None:
+        return borrowed
     return _of_environment() if _chosen is None else _chosen
 
 

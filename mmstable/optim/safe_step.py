@@ -268,6 +268,14 @@ class SafeStep:
         self._buffers.keep_step()
         if attempt.window.all_dropped:
             facts.update(self._describe_dropped(attempt))
+        if attempt.is_whole:
+            self._steps.norms = (
+                self._names,
+                attempt.params,
+                attempt.norms,
+                attempt.magnification,
+                attempt.plan.norm_type,
+            )
         self._report(attempt, Outcome.APPLIED, facts)
 
     def _describe_dropped(self, attempt: StepAttempt) -> dict[str, Any]:

@@ -116,6 +116,13 @@ class StockObserver:
             facts = self._describe_bad(culprits)
         elif self._is_updated:
             facts = self._update.note_applied(attempt, norms)
+            self.steps.norms = (
+                self._names,
+                params,
+                attempt.norms,
+                scale,
+                attempt.plan.norm_type,
+            )
         else:
             # Nobody knows why.
             return

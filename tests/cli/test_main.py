@@ -21,6 +21,7 @@ TOOLS = {
     'estimate': 'tools/estimate.py',
     'probe': 'tools/probe.py',
     'replay': 'tools/replay.py',
+    'report': 'tools/report.py',
     'train': 'tools/train.py',
     'upgrade': 'tools/upgrade_config.py',
 }
@@ -58,7 +59,7 @@ def test_help_of_a_command(
             ['trian', 'config.py'],
             "mmstable: error: no command 'trian', there is check, "
             'check-data, dist-train, doctor, estimate, inspect, probe, '
-            'replay, train, upgrade. Did you mean train',
+            'replay, report, train, upgrade. Did you mean train',
         ),
         (['--trian'], 'mmstable: error: unrecognized arguments: --trian'),
         (

@@ -55,7 +55,7 @@ RECORDS = [
         time=3.0,
         losses={'loss': 0.25},
         wrappers={
-            'gen': WrapperSample(0.1, None, 512.0),
+            'gen': WrapperSample(0.1, None, 512.0, 0.5, {'neck': 2.0}),
             'disc': WrapperSample(None, INF, None),
         },
         iteration_time=0.01,

@@ -1,0 +1,163 @@
+"""Memory that runs out, data that comes late, and hangs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from statistics import median
+
+from mmstable.finding import Finding, Severity
+from mmstable.messages import say
+from mmstable.report.history import History
+from mmstable.report.plain import finite, mapping, text, texts
+from mmstable.report.series import Series, ordered
+
+_LEAST_POINTS = 8
+# Of what a process held at first, and in MiB.
+_GROWTH, _LEAST_GROWTH = 0.1, 200.0
+# Of the time of an iteration.
+_WAITING, _MOSTLY = 0.3, 0.5
+
+
+def growth(series: Series) -> tuple[float, float, float]:
+    """What memory was held at first and at last, and what 1000 iterations add.
+
+    The first tenth is left out: there a run still allocates its buffers.
+    """
+    x, y = ordered(series)
+    x, y = x[len(x) // 10 :], y[len(y) // 10 :]
+    quarter = max(1, len(x) // 4)
+    first, last = median(y[:quarter]), median(y[-quarter:])
+    span = median(x[-quarter:]) - median(x[:quarter])
+    return first, last, 1000 * (last - first) / max(1.0, span)
+
+
+def memory_growth(history: History) -> Finding | None:
+    """Host memory that grows, or an alarm about it."""
+    alarms = [
+        one
+        for one in history.incidents('memory_alarm')
+        if text(one.get('resource')) in ('host', 'shared_memory')
+    ]
+    series = history.starts[-1].series
+    held = series.get(('memory', 'host_tree'))
+    if held is None or len(held) < _LEAST_POINTS:
+        held = series.get(('memory', 'host_memory'), Series())
+    if len(held) < _LEAST_POINTS and not alarms:
+        return None
+    first, last, rate = growth(held) if len(held) else (0.0, 0.0, 0.0)
+    grows = last - first > max(_LEAST_GROWTH, _GROWTH * first)
+    if not grows and not alarms:
+        return None
+    return Finding(
+        id='memory_growth',
+        severity=Severity.ERROR if alarms else Severity.WARNING,
+        path='',
+        what=say('diagnosis.memory', first=first, last=last),
+        why=say('diagnosis.memory_why', rate=rate, alarms=len(alarms)),
+        fix=say('diagnosis.memory_fix'),
+    )
+
+
+def out_of_memory(history: History) -> Finding | None:
+    """Batches that did not fit."""
+    found = history.incidents('out_of_memory')
+    if not found:
+        return None
+    rungs = Counter(text(one.get('rung')) for one in found)
+    is_lost = bool({'skip', 'stop'} & set(rungs))
+    phases = Counter(text(one.get('phase')) for one in found)
+    return Finding(
+        id='out_of_memory',
+        severity=Severity.WARNING if is_lost else Severity.HINT,
+        path='',
+        what=say('diagnosis.oom', count=len(found)),
+        why=say(
+            'diagnosis.oom_why',
+            phases=[f'{n} {name}' for name, n in phases.most_common(3)],
+            rungs=[f'{n} {name}' for name, n in rungs.most_common(3)],
+        ),
+        fix=say('diagnosis.oom_fix', file=text(found[-1].get('report'))),
+    )
+
+
+def slow_phase(history: History) -> Finding | None:
+    """What takes the time of an iteration, if anything takes too much."""
+    profiles = history.incidents('iteration_profile')
+    if not profiles:
+        return _waiting(history)
+    last = profiles[-1]
+    seconds = {
+        name: value
+        for name, one in mapping(last.get('phases')).items()
+        if (value := finite(one)) is not None and value > 0
+    }
+    if not texts(last.get('causes')) or not seconds:
+        return None
+    phase, most = max(seconds.items(), key=lambda one: one[1])
+    return Finding(
+        id='slow_phase',
+        severity=Severity.WARNING,
+        path=phase,
+        what=say(
+            'diagnosis.slow_phase',
+            phase=phase,
+            share=most / sum(seconds.values()),
+        ),
+        why=say('diagnosis.place_why', text=text(last.get('text'))),
+        fix=say('diagnosis.slow_phase_fix'),
+    )
+
+
+def _waiting(history: History) -> Finding | None:
+    """Without a profile, mmengine tells how long it waits for data."""
+    whole = history.line('mean_time', 'time')
+    data = history.line('mean_time', 'data_time')
+    times = {x: y for x, y in zip(whole.x, whole.y) if finite(y)}
+    shares = [
+        y / times[x]
+        for x, y in zip(data.x, data.y)
+        if finite(y) is not None and x in times
+    ]
+    # The first ones have started the workers.
+    shares = shares[len(shares) // 5 :]
+    if len(shares) < 3 or median(shares) < _WAITING:
+        return None
+    share = median(shares)
+    return Finding(
+        id='slow_phase',
+        severity=Severity.WARNING if share >= _MOSTLY else Severity.HINT,
+        path='',
+        what=say('diagnosis.slow_data', share=share),
+        why=say(
+            'diagnosis.slow_data_why',
+            data=median(data.y),
+            whole=median(whole.y),
+        ),
+        fix=say('diagnosis.slow_data_fix'),
+        change={
+            'train_dataloader.num_workers': 4,
+            'train_dataloader.persistent_workers': True,
+        },
+    )
+
+
+def hangs(history: History) -> Finding | None:
+    """Phases that took too long."""
+    found = history.incidents('hang')
+    if not found:
+        return None
+    last = found[-1]
+    return Finding(
+        id='hang',
+        severity=Severity.ERROR,
+        path=text(last.get('phase')),
+        what=say(
+            'diagnosis.hang',
+            count=len(found),
+            phase=text(last.get('phase')),
+            seconds=finite(last.get('seconds')) or 0.0,
+        ),
+        why=say('diagnosis.place_why', text=text(last.get('text'))),
+        fix=say('diagnosis.hang_fix'),
+        source=text(last.get('line')),
+    )

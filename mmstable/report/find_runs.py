@@ -1,0 +1,48 @@
+"""Which event files does a folder have?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from mmstable.errors import UsageError
+from mmstable.messages import say
+
+# A file, the folder that it is in, the run's, or the work directory.
+_PLACES = (
+    'events*.jsonl',
+    'stability/events*.jsonl',
+    '*/stability/events*.jsonl',
+)
+MOST_FILES = 1000
+
+
+def find_event_files(path: Path) -> list[Path]:
+    """The event files of a work directory, of a run, or a file itself.
+
+    Args:
+        path (Path): Any of these.
+
+    Raises:
+        UsageError: If there is none.
+    """
+    if path.is_file():
+        return [path]
+    if not path.exists():
+        raise UsageError(say('report.no_folder', path=path))
+    for place in _PLACES:
+        found = sorted(path.glob(place))
+        if found:
+            # The folders are called by the time, so the newest are last.
+            return found[-MOST_FILES:]
+    raise UsageError(say('report.no_events', path=path))
+
+
+def log_folder(events: Path) -> Path:
+    """The folder of the run that an event file belongs to."""
+    folder = events.resolve().parent
+    return folder.parent if folder.name == 'stability' else folder
+
+
+def is_of_other_rank(events: Path) -> bool:
+    """Whether an event file has only what happened to one more rank."""
+    return events.name.startswith('events.rank')

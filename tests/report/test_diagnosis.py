@@ -1,0 +1,292 @@
+"""What a history is diagnosed with, and when nothing is said."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+from mmengine.config import Config
+
+from mmstable.finding import Finding, Severity
+from mmstable.messages.language import speaking
+from mmstable.numerics.scale_policy import ScalePolicy
+from mmstable.report.diagnosis import CHECKS, diagnose
+from mmstable.report.diagnosis.config_lines import config_lines
+from mmstable.report.diagnosis.endings import state_of
+from mmstable.report.diagnosis.scale import teeth
+from mmstable.report.diagnosis.steps import duration
+from mmstable.report.figures import headline
+from mmstable.report.history import History, read_history
+from tests.report.event_files import (
+    end,
+    explained,
+    fault,
+    header,
+    heartbeat,
+    scale,
+    write_run,
+    write_scalars,
+)
+
+RUN = '20260101_120000'
+
+
+def history(tmp_path: Path, *records: dict) -> History:
+    write_run(tmp_path, *records)
+    return read_history(tmp_path)
+
+
+def found(tmp_path: Path, *records: dict) -> dict[str, Finding]:
+    return {one.id: one for one in diagnose(history(tmp_path, *records))}
+
+
+def test_nothing_is_wrong_with_a_healthy_run(tmp_path):
+    beats = [heartbeat(i, 1.0 / i) for i in range(10, 1000, 10)]
+    read = history(tmp_path, *beats, end(1000))
+
+    assert diagnose(read) == []
+    assert headline(read, []) == (
+        'Nothing is wrong: 1000 steps, none skipped, no alarm.'
+    )
+
+
+def test_too_little_is_said_to_be_too_little(tmp_path):
+    read = history(tmp_path, end(3))
+    assert 'Too little has happened' in headline(read, diagnose(read))
+
+
+@pytest.mark.parametrize(
+    ('bad', 'severity'),
+    [(60, Severity.ERROR), (20, Severity.WARNING), (3, Severity.HINT)],
+)
+def test_skip_rate(tmp_path, bad, severity):
+    step = 1000 // bad
+    faults = [fault(1 + i * step) for i in range(bad)]
+    one = found(tmp_path, *faults, heartbeat(1000))['skip_rate']
+    assert one.severity is severity
+    assert f'{bad} of 1000 steps were skipped' in one.what
+    assert 'Spread evenly' in one.why
+
+
+def test_a_growing_skip_rate_is_a_warning(tmp_path):
+    faults = [fault(i) for i in range(990, 998)]
+    one = found(tmp_path, *faults, heartbeat(1000))['skip_rate']
+    assert one.severity is Severity.WARNING
+    assert 'It gets worse: 0 bad steps' in one.why
+
+
+def test_teeth_are_counted_at_the_level_that_holds():
+    assert teeth([512, 1024, 512, 1024, 512]) == (2, 512)
+    assert teeth([1024, 512, 256]) == (0, None)
+    assert teeth([]) == (0, None)
+
+
+def sawtooth() -> list[dict]:
+    records = []
+    for i in range(4):
+        records += [
+            scale(100 * i + 10, 512.0, 1024.0),
+            scale(100 * i + 11, 1024.0, 512.0),
+        ]
+    return [scale(1, 1024.0, 512.0), *records, end(1000)]
+
+
+def test_sawtooth_gets_settings_that_exist(tmp_path):
+    one = found(tmp_path, *sawtooth())['scale_sawtooth']
+
+    assert 'grew 4 times' in one.what
+    lines = config_lines(one.change)
+    assert lines == (
+        'optim_wrapper = dict(loss_scale=dict(init_scale=512.0, '
+        'growth_interval=8000, _delete_=True))'
+    )
+    base = tmp_path / 'base.py'
+    base.write_text('optim_wrapper = dict(type="X", loss_scale=1024.)\n')
+    leaf = tmp_path / 'leaf.py'
+    leaf.write_text(f"_base_ = './base.py'\n{lines}\n")
+    policy = ScalePolicy.from_config(
+        dict(Config.fromfile(leaf).optim_wrapper.loss_scale)
+    )
+    assert (policy.init_scale, policy.growth_interval) == (512.0, 8000)
+
+
+def test_a_scale_that_starts_too_high(tmp_path):
+    falls = [scale(i, 2048.0 / 2**i, 1024.0 / 2**i) for i in range(1, 6)]
+    one = found(tmp_path, *falls, end(1000))['high_start_scale']
+    assert 'starts at 1024, and training begins at 32' in one.what
+    assert 'init_scale=32.0' in config_lines(one.change)
+
+
+def test_the_same_fall_in_the_middle_is_no_start(tmp_path):
+    falls = [scale(500 + i, 2048.0 / 2**i, 1024.0 / 2**i) for i in range(1, 6)]
+    assert 'high_start_scale' not in found(tmp_path, *falls, end(1000))
+
+
+@pytest.mark.parametrize(
+    ('verdict', 'severity'),
+    [
+        ('singular_point', Severity.ERROR),
+        ('fp16_overflow', Severity.WARNING),
+        ('bad_weights', Severity.ERROR),
+    ],
+)
+def test_module_and_line(tmp_path, verdict, severity):
+    records = [fault(5, 'nan_loss'), explained(5, verdict), heartbeat(50)]
+    one = found(tmp_path, *records)['fault_place']
+    assert one.severity is severity
+    assert 'head.loss_dice' in one.what
+    assert one.source == 'losses/dice.py:61: overlap / total'
+    lines = config_lines(one.change)
+    wanted = "optim_wrapper = dict(fp32_modules=['head.loss_dice'])"
+    assert lines == (wanted if verdict == 'fp16_overflow' else '')
+
+
+def test_bad_weights_that_a_rollback_has_mended_are_a_warning(tmp_path):
+    back = dict(
+        event='intervention',
+        iteration=5,
+        time=1006.0,
+        action='rollback',
+        restored=3,
+    )
+    records = [fault(5), explained(5, 'bad_weights'), back, heartbeat(50)]
+    one = found(tmp_path, *records)['fault_place']
+    assert one.severity is Severity.WARNING
+
+
+def test_without_forensics_the_first_culprits_are_named(tmp_path):
+    faults = [fault(i, 'nan_grad') for i in range(4)]
+    one = found(tmp_path, *faults, heartbeat(1000))['fault_place']
+    assert 'begin in backbone.conv1: 4 of kind nan_grad' in one.what
+    assert 'NanForensicsHook' in one.fix
+
+
+def test_samples_under_suspicion(tmp_path):
+    one = found(tmp_path, explained(5, 'bad_input'))['data_suspects']
+    assert '1 sample is under suspicion' in one.what
+    assert 'data/0113.png' in one.why
+
+
+def test_one_innocent_sample_is_not_accused(tmp_path):
+    assert 'data_suspects' not in found(tmp_path, explained(5, 'exploding'))
+
+
+def test_work_that_was_done_again(tmp_path):
+    write_run(tmp_path, heartbeat(500))
+    again = header(iteration=100, time=3000.0)
+    write_run(tmp_path, end(1000), name='20260101_130000', start=again)
+    (one,) = [
+        one
+        for one in diagnose(read_history(tmp_path))
+        if one.id == 'wasted_work'
+    ]
+    assert one.severity is Severity.WARNING
+    assert '400 done again' in one.why
+    assert config_lines(one.change) == (
+        'default_hooks = dict(checkpoint=dict(interval=200, by_epoch=False))'
+    )
+
+
+def test_memory_that_grows(tmp_path):
+    beats = [
+        heartbeat(i, host_memory=(1 << 30) + i * (1 << 20))
+        for i in range(0, 1000, 10)
+    ]
+    one = found(tmp_path, *beats, end(1000))['memory_growth']
+    assert one.severity is Severity.WARNING
+    assert 'About 1000 MiB in 1000 iterations' in one.why
+
+
+def test_waiting_for_data(tmp_path):
+    lines = [
+        dict(lr=0.1, loss=0.5, time=0.5, data_time=0.31, iter=i, step=i)
+        for i in range(10, 200, 10)
+    ]
+    write_scalars(tmp_path, *lines, name=RUN)
+    one = found(tmp_path, end(200))['slow_phase']
+    assert '62% of the time' in one.what
+    cfg = Config.fromstring(config_lines(one.change), '.py')
+    assert cfg.train_dataloader == dict(num_workers=4, persistent_workers=True)
+
+
+def test_a_profile_says_more_than_the_log(tmp_path):
+    profile = dict(event='iteration_profile', iteration=9, time=1.0)
+    profile |= dict(phases={'data': 0.1, 'forward': 0.7, 'step': 0.2})
+    profile |= dict(causes=['module'], text='forward of backbone takes 70 %')
+    one = found(tmp_path, profile, end(200))['slow_phase']
+    assert one.what == 'forward takes 70% of the time of an iteration.'
+    assert one.why == 'forward of backbone takes 70 %'
+    quiet = {**profile, 'causes': []}
+    assert 'slow_phase' not in found(tmp_path / 'quiet', quiet, end(200))
+
+
+def test_a_loss_that_rises(tmp_path):
+    beats = [heartbeat(i, abs(i - 500) / 500 + 0.2) for i in range(0, 1000, 5)]
+    one = found(tmp_path, *beats, end(1000))['rising_loss']
+    assert 'The loss rises' in one.what
+
+
+def test_what_machines_do(tmp_path):
+    records = [
+        dict(event='hang', iteration=1, time=1.0, phase='data', seconds=70.0),
+        dict(event='out_of_memory', iteration=2, time=1.0, phase='forward')
+        | dict(rung='skip'),
+        dict(event='low_headroom', iteration=3, time=1.0, problem='overflow')
+        | dict(module='head', share=0.8),
+        dict(event='replicas_diverged', iteration=4, time=1.0, ranks=[3])
+        | dict(name='w'),
+        dict(event='injected_fault', iteration=5, time=1.0, kind='nan_loss'),
+    ]
+    got = found(tmp_path, *records, end(1000))
+    assert 'data with 70 s' in got['hang'].what
+    assert got['out_of_memory'].severity is Severity.WARNING
+    assert 'head uses 80%' in got['low_headroom'].what
+    assert 'Ranks 3' in got['replicas_diverged'].what
+    assert 'injected on purpose' in got['injected_faults'].what
+
+
+@pytest.mark.parametrize(
+    ('records', 'state'),
+    [
+        ([end(10)], 'finished'),
+        ([end(10, 'stopped')], 'stopped'),
+        ([end(10, 'exception')], 'exception'),
+        ([], 'silent'),
+        ([{**heartbeat(9), 'time': time.time()}], 'running'),
+        ([end(10, 'a word of tomorrow')], 'stopped'),
+    ],
+)
+def test_how_a_run_ended(tmp_path, records, state):
+    assert state_of(history(tmp_path, *records).starts[-1]) == state
+
+
+def test_an_exception_is_told_by_its_last_line(tmp_path):
+    trace = 'Traceback (most recent call last):\n  x\nKeyError: 3\n'
+    last = end(10, 'exception', traceback=trace)
+    assert found(tmp_path, last)['bad_end'].why == 'KeyError: 3'
+
+
+def test_all_is_said_in_both_languages(tmp_path):
+    read = history(tmp_path, fault(5), explained(5, 'bad_input'), *sawtooth())
+    with speaking('zh_cn'):
+        chinese = diagnose(read)
+    english = diagnose(read)
+    assert [one.id for one in chinese] == [one.id for one in english]
+    for one, other in zip(chinese, english):
+        assert one.what != other.what
+
+
+@pytest.mark.parametrize('check', CHECKS, ids=lambda one: one.__name__)
+def test_no_check_finds_anything_in_a_run_that_has_just_begun(check, tmp_path):
+    fresh = header(time=time.time())
+    write_run(tmp_path, start=fresh)
+    assert check(read_history(tmp_path)) is None
+
+
+@pytest.mark.parametrize(
+    ('seconds', 'text'),
+    [(4.2, '4 s'), (125, '2 min 05 s'), (7500, '2 h 05 min')],
+)
+def test_duration(seconds, text):
+    assert duration(seconds) == text

@@ -1,0 +1,77 @@
+"""The page on this machine, and only there."""
+
+from __future__ import annotations
+
+import json
+import threading
+from http.client import HTTPConnection
+
+import pytest
+
+from mmstable.errors import UsageError
+from mmstable.report.serve import make_server
+from tests.report.event_files import end, heartbeat, write_run
+
+
+@pytest.fixture
+def server(tmp_path):
+    write_run(tmp_path, heartbeat(50))
+    with make_server([str(tmp_path)], 0) as made:
+        thread = threading.Thread(target=made.serve_forever, daemon=True)
+        thread.start()
+        yield made
+        made.shutdown()
+        thread.join(10)
+
+
+def ask(server, path='/', host=None):
+    port = server.server_address[1]
+    connection = HTTPConnection('127.0.0.1', port, timeout=30)
+    headers = {'Host': host or f'127.0.0.1:{port}'}
+    connection.request('GET', path, headers=headers)
+    answer = connection.getresponse()
+    return answer.status, answer.read(), answer.headers
+
+
+def test_it_listens_on_this_machine_only(server):
+    assert server.server_address[0] == '127.0.0.1'
+
+
+def test_page_and_data(server):
+    status, page, headers = ask(server)
+    assert status == 200
+    assert b'<!doctype html>' in page
+    assert headers['X-Content-Type-Options'] == 'nosniff'
+    assert json.loads(ask(server, '/data.json')[1])['works']
+
+
+def test_news_change_the_stamp(server, tmp_path):
+    before = json.loads(ask(server, '/data.json')[1])
+    same = json.loads(ask(server, '/data.json')[1])
+    write_run(tmp_path, heartbeat(50), end(60))
+    after = json.loads(ask(server, '/data.json')[1])
+    assert before['stamp'] == same['stamp'] != after['stamp']
+    assert after['works'][0]['figures']['iterations'] == 60
+
+
+@pytest.mark.parametrize('host', ['evil.example', 'evil.example:80', 'x:1:2'])
+def test_other_names_are_refused(server, host):
+    assert ask(server, host=host)[:2] == (403, b'forbidden')
+
+
+@pytest.mark.parametrize('path', ['/../../etc/passwd', '/x', '/?a=1'])
+def test_there_is_nothing_else(server, path):
+    assert ask(server, path)[0] == 404
+
+
+def test_a_folder_that_goes_away_is_told(server, tmp_path):
+    (tmp_path / '20260101_120000/stability/events.jsonl').unlink()
+    status, text, _ = ask(server)
+    assert status == 503
+    assert b'has no event file' in text
+
+
+def test_a_port_that_is_taken(server, tmp_path):
+    port = server.server_address[1]
+    with pytest.raises(UsageError, match=f'cannot listen on port {port}'):
+        make_server([str(tmp_path)], port)

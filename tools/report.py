@@ -1,0 +1,16 @@
+"""Show what happened to a run: the same as ``mmstable report``."""
+
+import sys
+from pathlib import Path
+
+try:
+    from mmstable.cli.main import main
+except ModuleNotFoundError as error:
+    if error.name != 'mmstable':
+        raise
+    # A checkout that was not installed.
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+    from mmstable.cli.main import main
+
+if __name__ == '__main__':
+    sys.exit(main(['report', *sys.argv[1:]]))
