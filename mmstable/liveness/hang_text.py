@@ -24,13 +24,11 @@ def describe_ranks(ranks: Mapping[int, RankStatus | None]) -> list[str]:
     waits_for = last is not None or bool(silent)
     clauses = [say('hang.rank_silent', rank=rank) for rank in silent[:_MOST]]
     for status in known[:_MOST]:
-        if status.waits_in and status.rank != last and waits_for:
+        # Without a count of calls the phase is all that is known.
+        place = status.waits_in or (status.phase if status.begun < 0 else '')
+        if place and status.rank != last and waits_for:
             clauses.append(
-                say(
-                    'hang.rank_waits',
-                    rank=status.rank,
-                    collective=status.waits_in,
-                )
+                say('hang.rank_waits', rank=status.rank, collective=place)
             )
         else:
             clauses.append(_describe(status))

@@ -16,6 +16,9 @@ _SERIAL = itertools.count()
 _LONGEST = 1000
 # Seconds between two words of ranks that compare how they are.
 _PAUSE = 0.1
+# The phases of an iteration in which ranks wait for each other.
+_ITERATION = ('data', 'forward', 'backward', 'step')
+_UNKNOWN = -1
 
 
 @dataclass(frozen=True)
@@ -89,12 +92,27 @@ class StatusBoard:
 
 
 def behind(statuses: list[RankStatus]) -> int | None:
-    """The rank that the others wait for, if that can be told."""
-    known = sorted(statuses, key=lambda one: (one.iteration, one.begun))
-    places = [(one.iteration, one.begun) for one in known]
-    if len(known) < 2 or places[0] == places[1]:
+    """The rank that the others wait for, if that can be told.
+
+    By the number of its newest collective call, or by its phase where torch
+    does not count those.
+    """
+    places = sorted((*_place(one), one.rank) for one in statuses)
+    if len(places) < 2:
         return None
-    return known[0].rank
+    (first, order, rank), (second, other, _) = places[:2]
+    # One that is in no such phase may be before or after the others.
+    if first == second and order in (other, _UNKNOWN):
+        return None
+    return rank
+
+
+def _place(status: RankStatus) -> tuple[int, int]:
+    order = status.begun
+    if order < 0:
+        is_known = status.phase in _ITERATION
+        order = _ITERATION.index(status.phase) if is_known else _UNKNOWN
+    return status.iteration, order
 
 
 def _read_status(value: Any) -> RankStatus:

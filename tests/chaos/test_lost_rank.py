@@ -253,7 +253,7 @@ def test_a_kill_without_anybody_to_notice(folder, launcher):
     finally:
         for rank in ranks:
             rank.kill()
-    assert ranks[victim].returncode == -signal.SIGKILL
+    assert ranks[victim].returncode == -signal.SIGKILL, outputs[victim]
     for rank in set(range(count)) - {victim}:
         assert ranks[rank].returncode == 21, outputs[rank][-3000:]
         assert f'rank {victim} failed: ' in outputs[rank]

@@ -105,8 +105,8 @@ def test_a_torch_without_a_flight_recorder(monkeypatch):
     assert read_collectives() == Collectives()
 
 
-def status(rank, iteration, begun=-1, waits_in=''):
-    return RankStatus(rank, iteration, 'step', 9.0, '', begun, waits_in)
+def status(rank, iteration, begun=-1, waits_in='', phase='step'):
+    return RankStatus(rank, iteration, phase, 9.0, '', begun, waits_in)
 
 
 @pytest.mark.parametrize(
@@ -116,6 +116,10 @@ def status(rank, iteration, begun=-1, waits_in=''):
         ([status(0, 5), status(1, 4)], 1),
         ([status(0, 5, 7), status(1, 5, 8)], 0),
         ([status(0, 5, 7), status(1, 5, 7)], None),
+        # A torch that does not count the calls.
+        ([status(0, 5, phase='backward'), status(1, 5, phase='data')], 1),
+        ([status(0, 5, phase='backward'), status(1, 5, phase='hook')], None),
+        ([status(0, 5), status(1, 5)], None),
     ],
 )
 def test_who_is_behind(statuses, expected):
