@@ -105,7 +105,7 @@ function marks(u, id) {
 
 function heatCard(work) {
   const heat = work.heat;
-  const title = h('h3', null, t('chart_modules'), h('small', null, t('chart_modules_note')));
+  const title = h('h3', null, t('chart_modules') + (data.works.length > 1 ? ' · ' + work.name : ''), h('small', null, t('chart_modules_note')));
   if (!heat) return h('div', {class: 'card chart wide', 'data-chart': 'modules'}, title, h('div', {class: 'empty'}, t('no_data')));
   const canvas = h('canvas', {height: String(heat.labels.length * 22)});
   const tip = h('div', {class: 'tip'});

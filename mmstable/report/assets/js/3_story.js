@@ -119,7 +119,7 @@ function incidentList() {
   const rows = shown.slice(0, view.rows).map((entry, index) => h('tr', {class: 'row', 'data-kind': entry.kind, tabindex: '0', click: () => openDrawer(shown, index)},
     h('td', {class: 'num'}, short(entry.it)),
     h('td', {class: 'num hide-small'}, clock(entry.t)),
-    h('td', {class: 'num'}, dot(entry), kindOf(entry)),
+    h('td', {class: 'num'}, dot(entry), kindOf(entry), data.works.length > 1 ? ' · ' + data.works[entry.work].name : ''),
     h('td', null, whatOf(entry).slice(0, 200), entry.cause ? h('div', null, h('span', {class: 'pill error'}, named('verdict_', entry.cause.verdict)), ' ', entry.cause.module || entry.cause.name || '') : null)));
   const left = shown.length - rows.length;
   return [chips, h('div', {class: 'card scroll'}, h('table', null,
