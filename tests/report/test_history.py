@@ -171,6 +171,23 @@ def test_scalars_of_mmengine_are_drawn(tmp_path):
     assert {one['label'] for one in charts['time']} == {'time', 'data_time'}
 
 
+def test_several_wrappers_keep_their_names(tmp_path):
+    one = header()['wrappers']['optim_wrapper']
+    start = header(wrappers={'generator': one, 'critic': one})
+    beat = heartbeat(10)
+    sample = beat['wrappers'].pop('optim_wrapper')
+    beat['wrappers'] = {'generator': sample, 'critic': sample}
+    write_run(tmp_path, beat, end(50), start=start)
+    work = page_data([read_history(tmp_path)])['works'][0]
+    labels = {
+        chart: [line['label'] for line in lines]
+        for chart, lines in work['charts'].items()
+    }
+    assert labels['scale'] == ['generator', 'critic']
+    assert labels['lr'] == ['generator/lr', 'critic/lr']
+    assert 'critic/backbone' in work['heat']['labels']
+
+
 def test_phases_of_whatever_event_are_drawn(tmp_path):
     sample = dict(event='anything', iteration=5, time=1.0)
     write_run(tmp_path, {**sample, 'phases': {'data': 0.2, 'forward': 0.5}})

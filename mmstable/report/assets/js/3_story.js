@@ -2,7 +2,7 @@
 
 const TONES = {
   step_fault: 'error', poisoned: 'error', fault_explained: 'error', replicas_diverged: 'error',
-  intervention: 'warning', out_of_memory: 'warning', memory_alarm: 'warning', hang: 'error', low_headroom: 'warning',
+  intervention: 'warning', live_change: 'warning', out_of_memory: 'warning', memory_alarm: 'warning', hang: 'error', low_headroom: 'warning',
   checkpoint: 'good', start: 'accent', resume: 'accent', restart: 'accent', end: 'accent', injected_fault: 'dim',
 };
 const toneOf = (entry) => (Object.hasOwn(TONES, entry.kind) ? TONES[entry.kind] : 'hint');
@@ -18,6 +18,7 @@ function whatOf(entry) {
         .filter(Boolean).join(' · ');
     case 'fault_explained': return named('fault_', d.fault || '') + ' · ' + named('verdict_', d.verdict || '');
     case 'intervention': return named('action_', d.action || '') + ' · ' + (d.reason || '');
+    case 'live_change': return [d.what, d.after === undefined ? '' : short(d.before) + ' → ' + short(d.after), d.text].filter(Boolean).join(' · ');
     case 'out_of_memory': return [d.phase, d.rung].filter(Boolean).join(' → ');
     case 'injected_fault': return [d.kind, d.value, d.target].filter(Boolean).join(' · ');
     case 'hang': return [d.phase, d.part, d.seconds ? short(d.seconds) + ' s' : ''].filter(Boolean).join(' · ');
