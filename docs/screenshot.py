@@ -63,7 +63,7 @@ def draw(work_dir: Path, output: Path, dark: bool) -> None:
             executable_path=shutil.which('chromium'), args=['--no-sandbox']
         )
         context = browser.new_context(
-            viewport=dict(width=1280, height=1480),
+            viewport=dict(width=1280, height=1760),
             color_scheme='dark' if dark else 'light',
         )
         page = context.new_page()

@@ -22,6 +22,7 @@ _TOOLS = (
     'estimate.py',
     'probe.py',
     'replay.py',
+    'report.py',
 )
 # In a checkout, and in a wheel.
 _TOOL_FOLDERS = (_PACKAGE.parent / 'tools', _PACKAGE / '.mim' / 'tools')

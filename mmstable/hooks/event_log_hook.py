@@ -74,12 +74,14 @@ class EventLogHook(StepHook):
         self._timer = IterationTimer()
         self._rank = 0
         self._totals: dict[str, WrapperTotals] = {}
+        self._has_trained = False
 
     def before_train(self, runner: Runner) -> None:
         """Start the event file of this run."""
         super().before_train(runner)
         header = describe_run(runner)
         self._rank = header.rank
+        self._has_trained = True
         self._timer = IterationTimer()
         self._log = EventLog(run_view.stability_folder(runner), header)
         self._totals = {
@@ -140,7 +142,8 @@ class EventLogHook(StepHook):
         self._draw(runner)
 
     def _draw(self, runner: Runner) -> None:
-        if not self._writes_report or self._rank != 0:
+        is_due, self._has_trained = self._has_trained, False
+        if not (is_due and self._writes_report and self._rank == 0):
             return
         try:
             written = write_if_quick(runner.work_dir)

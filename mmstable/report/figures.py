@@ -97,7 +97,7 @@ def headline(history: History, findings: list[Finding]) -> str:
 def notes_of(history: History) -> list[str]:
     """What could not be read."""
     notes = [say('report.problem', text=one) for one in history.problems]
-    for start in history.starts:
+    for start in [*history.earlier, *history.starts]:
         if start.bad_lines:
             notes.append(
                 say('report.bad_lines', path=start.path, count=start.bad_lines)

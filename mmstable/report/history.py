@@ -33,7 +33,9 @@ class History:
 
     Args:
         path (Path): What the user named.
-        starts (list[Start]): In the order of time.
+        starts (list[Start]): Of the newest training, in the order of time.
+        earlier (list[Start]): Of trainings in the same folder before that,
+            which it did not go on from.
         other_ranks (list[Start]): What other ranks told.
         checkpoints (list[tuple[Path, Manifest]]): Those that exist.
         problems (list[str]): Files that could not be read, and why.
@@ -41,6 +43,7 @@ class History:
 
     path: Path
     starts: list[Start]
+    earlier: list[Start] = field(default_factory=list)
     other_ranks: list[Start] = field(default_factory=list)
     checkpoints: list[tuple[Path, Manifest]] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
@@ -115,8 +118,26 @@ def read_history(
     if not history.starts:
         raise EventFileError('\n'.join(history.problems[:3]))
     history.starts.sort(key=lambda one: one.header.time)
+    _part_trainings(history)
     history.checkpoints = _checkpoints(history)
     return history
+
+
+def _part_trainings(history: History) -> None:
+    """Set what another training has left in the folder apart."""
+    fresh = [
+        index
+        for index, one in enumerate(history.starts)
+        if one.header.iteration == 0 and one.header.restarts == 0
+    ]
+    first = fresh[-1] if fresh else 0
+    history.earlier = history.starts[:first]
+    history.starts = history.starts[first:]
+    begin = history.starts[0].header.time
+    # Clocks of machines differ by a bit.
+    history.other_ranks = [
+        one for one in history.other_ranks if one.header.time > begin - 60
+    ]
 
 
 def _read_file(history: History, file: Path) -> None:

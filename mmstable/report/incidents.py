@@ -19,6 +19,7 @@ LANES = {
     'fault_explained': 'faults',
     'replicas_diverged': 'faults',
     'intervention': 'actions',
+    'live_change': 'actions',
     'out_of_memory': 'machine',
     'memory_alarm': 'machine',
     'hang': 'machine',

@@ -121,7 +121,7 @@ def _work(history: History) -> dict[str, Any]:
         'story': tell_story(history),
         'starts': [
             [one.header.time, one.last_time, one.header.iteration]
-            for one in history.starts
+            for one in [*history.earlier, *history.starts]
         ],
         'setup': _setup(history),
     }

@@ -17,12 +17,13 @@ _MOST = 2500
 
 def tell_story(history: History) -> dict[str, Any]:
     """Everything that is drawn in the timeline, by time."""
-    found = [one for start in history.starts for one in _of_start(start)]
+    starts = [*history.earlier, *history.starts]
+    found = [one for start in starts for one in _of_start(start)]
     for start in history.other_ranks:
         found += [_entry(one) for one in start.incidents.all()]
     found += [_of_checkpoint(path, one) for path, one in history.checkpoints]
     found = _joined(sorted(found, key=lambda one: one['t']))
-    counts = sum(sum(one.counts.values()) for one in history.starts)
+    counts = sum(sum(one.counts.values()) for one in starts)
     shown = _thinned(found)
     return {
         'entries': shown,
@@ -98,19 +99,19 @@ def _of_checkpoint(path: Any, manifest: Any) -> dict[str, Any]:
 
 def _joined(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """A bad step and what was found out about it are one entry."""
-    steps = {
-        (one['it'], one['data'].get('fault')): one
-        for one in entries
-        if one['kind'] == 'step_fault'
-    }
+    steps: dict[Any, dict[str, Any]] = {}
     rest = []
+    # By time, because an iteration can be done again.
     for one in entries:
-        step = steps.get((one['it'], one['data'].get('fault')))
+        key = one['it'], str(one['data'].get('fault'))
+        step = steps.get(key)
         if one['kind'] == 'fault_explained' and step is not None:
             step['cause'] = one['data']
             step['replay'] = one.get('replay')
-        else:
-            rest.append(one)
+            continue
+        if one['kind'] == 'step_fault':
+            steps[key] = one
+        rest.append(one)
     return rest
 
 

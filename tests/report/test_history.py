@@ -59,6 +59,28 @@ def test_starts_are_in_the_order_of_time(tmp_path):
     ]
 
 
+def test_an_earlier_training_in_the_folder_is_not_blamed(tmp_path):
+    write_run(tmp_path, fault(5), fault(9), end(500), name='a')
+    again = header(time=5000.0)
+    write_run(tmp_path, end(100), name='b', start=again)
+    read = read_history(tmp_path)
+    assert figures_of(read)[:5] == ('finished', 100, 1000, 100, 0)
+    assert figures_of(read).wasted == 0
+    work = page_data([read])['works'][0]
+    assert len(work['starts']) == 2
+    assert 'step_fault' in [one['kind'] for one in work['story']['entries']]
+
+
+def test_the_cause_belongs_to_the_step_before_it(tmp_path):
+    write_run(tmp_path, fault(5, 'nan_loss'), explained(5, 'exploding'))
+    later = header(iteration=2, time=3000.0)
+    again = {**fault(5, 'nan_loss'), 'time': 3005.0}
+    write_run(tmp_path, again, end(9), name='b', start=later)
+    entries = page_data([read_history(tmp_path)])['works'][0]['story']
+    steps = [e for e in entries['entries'] if e['kind'] == 'step_fault']
+    assert ['cause' in one for one in steps] == [True, False]
+
+
 def test_a_torn_file_says_what_it_has(tmp_path):
     write_run(tmp_path, heartbeat(50), tail='{"event":"heartb')
     read = read_history(tmp_path)
@@ -147,6 +169,23 @@ def test_scalars_of_mmengine_are_drawn(tmp_path):
         {'label': 'seg/mIoU', 'x': [10], 'y': [71.5]}
     ]
     assert {one['label'] for one in charts['time']} == {'time', 'data_time'}
+
+
+def test_several_wrappers_keep_their_names(tmp_path):
+    one = header()['wrappers']['optim_wrapper']
+    start = header(wrappers={'generator': one, 'critic': one})
+    beat = heartbeat(10)
+    sample = beat['wrappers'].pop('optim_wrapper')
+    beat['wrappers'] = {'generator': sample, 'critic': sample}
+    write_run(tmp_path, beat, end(50), start=start)
+    work = page_data([read_history(tmp_path)])['works'][0]
+    labels = {
+        chart: [line['label'] for line in lines]
+        for chart, lines in work['charts'].items()
+    }
+    assert labels['scale'] == ['generator', 'critic']
+    assert labels['lr'] == ['generator/lr', 'critic/lr']
+    assert 'critic/backbone' in work['heat']['labels']
 
 
 def test_phases_of_whatever_event_are_drawn(tmp_path):

@@ -79,6 +79,15 @@ def test_no_page_is_written_if_nobody_wants_it(tmp_path):
     assert not Path(runner.work_dir, REPORT_NAME).exists()
 
 
+def test_a_test_run_draws_nothing(tmp_path):
+    runner = toy_runner(tmp_path, max_iters=3, hooks=[HOOK])
+    runner.train()
+    page = Path(runner.work_dir, REPORT_NAME)
+    page.unlink()
+    runner.call_hook('after_run')
+    assert not page.exists()
+
+
 def test_a_page_that_fails_is_no_failure_of_the_run(tmp_path, monkeypatch):
     def fail(*args):
         raise RuntimeError('no picture today')

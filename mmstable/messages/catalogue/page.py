@@ -377,6 +377,10 @@ MESSAGES = {
         en='injected fault',
         zh_cn='注入的故障',
     ),
+    'page.kind_live_change': Message(
+        en='live change',
+        zh_cn='在线修改',
+    ),
     'page.kind_iteration_profile': Message(
         en='profile',
         zh_cn='性能剖析',

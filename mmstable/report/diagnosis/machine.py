@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from statistics import median
+from typing import Any
 
 from mmstable.finding import Finding, Severity
 from mmstable.messages import say
@@ -76,8 +77,14 @@ def out_of_memory(history: History) -> Finding | None:
             phases=[f'{n} {name}' for name, n in phases.most_common(3)],
             rungs=[f'{n} {name}' for name, n in rungs.most_common(3)],
         ),
-        fix=say('diagnosis.oom_fix', file=text(found[-1].get('report'))),
+        fix=say('diagnosis.oom_fix', file=_below(history, found[-1])),
     )
+
+
+def _below(history: History, record: dict[str, Any]) -> str:
+    """The file that tells more, as seen from the work directory."""
+    path = text(record.get('report'))
+    return path.replace(f'{history.path.resolve()}/', '', 1)
 
 
 def slow_phase(history: History) -> Finding | None:

@@ -34,6 +34,9 @@ function needsLog(lines) {
   return values[values.length - 1] > 12 * values[values.length >> 1];
 }
 
+// Of ten; the lines between them are too many.
+const wholePower = (value) => (Math.abs(Math.log10(value) % 1) < 1e-9 ? value : null);
+
 function draw(box, id, lines, options) {
   const log = options.log || (options.auto && needsLog(lines) ? 10 : 0);
   const tables = lines.map((line) => [line.x, line.y]);
@@ -45,8 +48,8 @@ function draw(box, id, lines, options) {
     cursor: {sync: {key: 'iterations', setSeries: false}, points: {size: 7}, drag: {x: true, y: false}},
     scales: {x: {time: false}, y: log ? {distr: 3, log} : {}, ...(hasOwn ? {factor: {range: [0, 1.05]}} : {})},
     axes: [
-      {...axis, values: (u, ticks) => ticks.map(short)},
-      {...axis, size: 58, values: (u, ticks) => ticks.map((tick) => (tick === null ? '' : short(tick)))},
+      {...axis, size: 30, values: (u, ticks) => ticks.map(short)},
+      {...axis, grid: {...axis.grid, filter: (u, splits) => (log === 10 ? splits.map(wholePower) : splits)}, size: 58, values: (u, ticks) => ticks.map((tick) => (tick === null ? '' : short(tick)))},
       ...(hasOwn ? [{...axis, scale: 'factor', side: 1, grid: {show: false}}] : []),
     ],
     series: [{label: t('iteration'), value: (u, x) => short(x)}, ...lines.map((line, index) => style(line, index, options))],
@@ -105,7 +108,7 @@ function marks(u, id) {
 
 function heatCard(work) {
   const heat = work.heat;
-  const title = h('h3', null, t('chart_modules'), h('small', null, t('chart_modules_note')));
+  const title = h('h3', null, t('chart_modules') + (data.works.length > 1 ? ' · ' + work.name : ''), h('small', null, t('chart_modules_note')));
   if (!heat) return h('div', {class: 'card chart wide', 'data-chart': 'modules'}, title, h('div', {class: 'empty'}, t('no_data')));
   const canvas = h('canvas', {height: String(heat.labels.length * 22)});
   const tip = h('div', {class: 'tip'});

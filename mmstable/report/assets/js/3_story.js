@@ -2,7 +2,7 @@
 
 const TONES = {
   step_fault: 'error', poisoned: 'error', fault_explained: 'error', replicas_diverged: 'error',
-  intervention: 'warning', out_of_memory: 'warning', memory_alarm: 'warning', hang: 'error', low_headroom: 'warning',
+  intervention: 'warning', live_change: 'warning', out_of_memory: 'warning', memory_alarm: 'warning', hang: 'error', low_headroom: 'warning',
   checkpoint: 'good', start: 'accent', resume: 'accent', restart: 'accent', end: 'accent', injected_fault: 'dim',
 };
 const toneOf = (entry) => (Object.hasOwn(TONES, entry.kind) ? TONES[entry.kind] : 'hint');
@@ -18,6 +18,7 @@ function whatOf(entry) {
         .filter(Boolean).join(' · ');
     case 'fault_explained': return named('fault_', d.fault || '') + ' · ' + named('verdict_', d.verdict || '');
     case 'intervention': return named('action_', d.action || '') + ' · ' + (d.reason || '');
+    case 'live_change': return [d.what, d.after === undefined ? '' : short(d.before) + ' → ' + short(d.after), d.text].filter(Boolean).join(' · ');
     case 'out_of_memory': return [d.phase, d.rung].filter(Boolean).join(' → ');
     case 'injected_fault': return [d.kind, d.value, d.target].filter(Boolean).join(' · ');
     case 'hang': return [d.phase, d.part, d.seconds ? short(d.seconds) + ' s' : ''].filter(Boolean).join(' · ');
@@ -119,7 +120,7 @@ function incidentList() {
   const rows = shown.slice(0, view.rows).map((entry, index) => h('tr', {class: 'row', 'data-kind': entry.kind, tabindex: '0', click: () => openDrawer(shown, index)},
     h('td', {class: 'num'}, short(entry.it)),
     h('td', {class: 'num hide-small'}, clock(entry.t)),
-    h('td', {class: 'num'}, dot(entry), kindOf(entry)),
+    h('td', {class: 'num'}, dot(entry), kindOf(entry), data.works.length > 1 ? ' · ' + data.works[entry.work].name : ''),
     h('td', null, whatOf(entry).slice(0, 200), entry.cause ? h('div', null, h('span', {class: 'pill error'}, named('verdict_', entry.cause.verdict)), ' ', entry.cause.module || entry.cause.name || '') : null)));
   const left = shown.length - rows.length;
   return [chips, h('div', {class: 'card scroll'}, h('table', null,
