@@ -23,6 +23,16 @@ def asked_loader(frame: FrameType | None) -> Any:
     return None
 
 
+def starts_loader(frame: FrameType | None) -> bool:
+    """Whether a pass over the data is being opened, and workers started."""
+    while frame is not None:
+        code = frame.f_code
+        if code.co_name == '__iter__' and code.co_filename.endswith(_LOADER):
+            return True
+        frame = frame.f_back
+    return False
+
+
 def asked_samples(frame: FrameType | None) -> list[int]:
     """The samples that this process is reading, if it reads them itself."""
     while frame is not None:
