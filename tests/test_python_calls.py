@@ -49,6 +49,7 @@ EVERYTHING = dict(
         dict(type='mmstable.EmergencyCheckpointHook'),
         dict(type='mmstable.RankFailureHook'),
         dict(type='mmstable.HangWatchdogHook'),
+        dict(type='mmstable.IterProfileHook'),
         dict(type='mmstable.ReplicaCheckHook'),
     ],
     # As `mmstable train` has it.

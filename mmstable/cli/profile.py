@@ -31,6 +31,8 @@ from mmstable.hooks import EmergencyCheckpointHook, IterProfileHook
 from mmstable.messages import say
 
 _TRACE = 'trace.json'
+# Iterations to a second sample.
+_ONCE = 10**9
 # They write checkpoints, or measure as well.
 _LEFT_OUT = (CheckpointHook, EmergencyCheckpointHook, IterProfileHook)
 
@@ -45,7 +47,7 @@ def profile(args: argparse.Namespace) -> int:
     for one in (folder, Path(args.json or '.').parent):
         _make_folder(one)
     hook = IterProfileHook(
-        interval=args.iters + 1,
+        interval=_ONCE,
         iterations=args.iters,
         begin=args.warmup,
         depth=args.depth,

@@ -12,8 +12,8 @@ from mmstable.liveness.profile_text import describe_causes, percent
 from mmstable.liveness.slow_causes import Cause, Sample
 from mmstable.messages import say
 
-# Rows of hooks, and of modules; and shares that are no row.
-_MOST, _LEAST = 8, 0.005
+# Rows of hooks, and of modules.
+_MOST = 8
 
 
 def print_profile(
@@ -66,10 +66,8 @@ def _table(sample: Sample) -> object:
     table.add_column(say('profile_column.share'), justify='right')
     for rows in (_phases(sample), _hooks(sample), _modules(sample)):
         for name, seconds in islice(rows, _MOST):
-            share = profile.share(seconds)
-            if share >= _LEAST:
-                cells = f'{1e3 * seconds:.1f}', percent(share)
-                table.add_row(escape(name), *cells)
+            cells = f'{1e3 * seconds:.1f}', percent(profile.share(seconds))
+            table.add_row(escape(name), *cells)
         table.add_section()
     return table
 

@@ -155,7 +155,8 @@ class IterationProfile(Event):
             Defaults to {}.
         workers (int): Workers of the training data. Defaults to 0.
         loading (str): What they did while training waited: 'busy', 'disk',
-            'idle', 'starting', 'main' without workers, or ''. Defaults to ''.
+            'idle', 'starting', 'pause', 'main' without workers, or ''.
+            Defaults to ''.
         straggler (int, optional): The rank that others wait for. Defaults to
             None.
         behind (float): Seconds that it is late by. Defaults to 0.0.

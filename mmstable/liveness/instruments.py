@@ -64,7 +64,8 @@ class Instruments:
                 continue
             if isinstance(module, torch.jit.ScriptModule):
                 continue
-            begin, end = partial(self._enter, name), partial(self._leave, name)
+            begin = _ModuleTimer(partial(self._recorder.begin, MODULE), name)
+            end = _ModuleTimer(self._recorder.end_module, name)
             self._remove += [
                 module.register_forward_pre_hook(begin).remove,
                 module.register_forward_hook(end).remove,
@@ -105,10 +106,24 @@ class Instruments:
         own[name] = timed
         self._remove.append(restore)
 
-    def _enter(self, name: str, module: Module, args: Any) -> None:
-        self._recorder.begin(MODULE, name)
 
-    def _leave(
-        self, name: str, module: Module, args: Any, output: Any
-    ) -> None:
-        self._recorder.end_module(name)
+class _ModuleTimer:
+    """A hook of a module; that of a copy of the module does nothing."""
+
+    def __init__(self, note: Callable[[str], Any], name: str) -> None:
+        self._note, self._name = note, name
+
+    def __call__(self, *args: Any) -> None:
+        self._note(self._name)
+
+    def __reduce__(self) -> tuple[Callable[[], Any], tuple[()]]:
+        # Somebody may copy or save a whole model in a measured iteration.
+        return _no_timer, ()
+
+
+def _no_timer() -> Callable[..., None]:
+    return _ignore
+
+
+def _ignore(*args: Any) -> None:
+    """Do nothing."""

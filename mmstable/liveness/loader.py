@@ -6,6 +6,7 @@ from types import FrameType
 from typing import Any
 
 _LOADER = 'torch/utils/data/dataloader.py'
+_LOOPS = 'mmengine/runner/loops.py'
 _FETCH = 'torch/utils/data/_utils/fetch.py'
 
 
@@ -31,6 +32,14 @@ def starts_loader(frame: FrameType | None) -> bool:
             return True
         frame = frame.f_back
     return False
+
+
+def pauses_between_passes(frame: FrameType | None) -> bool:
+    """Whether mmengine's loop sleeps before it reads the data once more."""
+    if frame is None:
+        return False
+    code = frame.f_code
+    return code.co_name == '__next__' and code.co_filename.endswith(_LOOPS)
 
 
 def asked_samples(frame: FrameType | None) -> list[int]:

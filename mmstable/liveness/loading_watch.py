@@ -7,21 +7,30 @@ import threading
 import time
 from collections import Counter
 from dataclasses import dataclass
+from itertools import count
 
 import psutil
 
+from mmstable.liveness.calls import calls_of
 from mmstable.liveness.loader import (
     asked_loader,
     awaited_worker,
+    pauses_between_passes,
     starts_loader,
     worker_pids,
 )
+from mmstable.liveness.phases import ENDED, find_phase
 from mmstable.liveness.processes import state_of, waits_in
 
 # Seconds between two looks.
 _INTERVAL = 0.01
+# Looks between two questions whether training is over.
+_LOOKS_TO_END = 100
 # Shares of looks, and of a core.
-_BUSY, _DISK, _STARTING = 0.5, 0.3, 0.5
+_BUSY, _DISK, _MOSTLY = 0.5, 0.3, 0.5
+# What training does itself while there is no batch.
+_OF_ITSELF = {'starting': starts_loader, 'pause': pauses_between_passes}
+_IN_MAIN = (*_OF_ITSELF, 'main')
 
 
 @dataclass(frozen=True)
@@ -30,8 +39,9 @@ class Loading:
 
     Args:
         state (str): 'busy', 'disk' or 'idle' workers; 'starting' if they were
-            just started; 'main' if training reads by itself; '' if nobody
-            knows.
+            just started; 'pause' if the loop of mmengine sleeps between two
+            passes over the data; 'main' if training reads by itself; '' if
+            nobody knows.
         kernel (str): The function of the kernel that workers were seen in
             most. Defaults to ''.
         cpu (float): Cores that a worker keeps busy. Defaults to 0.0.
@@ -68,10 +78,9 @@ class LoadingWatch:
         ((kernel, _),) = self._kernel.most_common(1) or [('', 0)]
         cpu = max(self._cpu.values(), default=0.0)
         state = 'idle'
-        if looks['starting'] >= _STARTING * total:
-            state = 'starting'
-        elif looks['main'] > total / 2:
-            state = 'main'
+        main = [one for one in _IN_MAIN if looks[one] >= _MOSTLY * total]
+        if main:
+            state = main[0]
         elif looks['running'] >= _BUSY * total or cpu >= _BUSY:
             state = 'busy'
         elif looks['disk'] >= _DISK * total:
@@ -79,14 +88,24 @@ class LoadingWatch:
         return Loading(state, kernel, cpu)
 
     def _run(self) -> None:
-        while not self._stopped.wait(_INTERVAL):
+        for number in count(1):
+            if self._stopped.wait(_INTERVAL):
+                return
+            # mmengine's loops tell nobody of an exception.
+            if number % _LOOKS_TO_END == 0 and self._has_ended():
+                return
             self._look()
+
+    def _has_ended(self) -> bool:
+        calls = calls_of(sys._current_frames().get(self._trains))
+        return find_phase(calls).name == ENDED
 
     def _look(self) -> None:
         frame = sys._current_frames().get(self._trains)
-        if starts_loader(frame):
-            self._looks['starting'] += 1
-            return
+        for state, applies in _OF_ITSELF.items():
+            if applies(frame):
+                self._looks[state] += 1
+                return
         loader = asked_loader(frame)
         del frame
         if loader is None:

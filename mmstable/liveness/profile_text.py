@@ -107,6 +107,8 @@ def _about_data(sample: Sample, cause: Cause) -> str:
         if cause.name == 'disk':
             return say('profile_data.disk', where=where, **fields)
         return say('profile_data.idle', where=where, **fields)
+    if cause.name == 'pause':
+        return say('profile_data.pause')
     if cause.name == 'starting':
         return say('profile_data.starting', workers=sample.workers)
     return say('profile_data.unknown', workers=sample.workers)

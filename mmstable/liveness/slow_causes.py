@@ -125,8 +125,8 @@ def _data(sample: Sample) -> Cause | None:
     work = max(profile.seconds - wait, 1e-9)
     if sample.workers == 0:
         # Each batch takes as long as training waits for it.
-        state, wanted = 'main', max(1, math.ceil(wait / work))
-        wanted = min(wanted, max(1, sample.cores))
+        wanted = min(max(1, math.ceil(wait / work)), sample.cores)
+        state = state if state == 'pause' else 'main'
     else:
         wanted = math.ceil(sample.workers * profile.seconds / work)
         most = min(_MOST_TIMES * sample.workers, _MOST_WORKERS)

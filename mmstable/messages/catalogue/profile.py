@@ -19,7 +19,7 @@ MESSAGES = {
     'profile_phase.train_step': Message(
         en='compiled training step', zh_cn='编译后的训练步'
     ),
-    'profile_phase.hooks': Message(en='hooks', zh_cn='hook'),
+    'profile_phase.hooks': Message(en='hooks', zh_cn='各个 hook'),
     'profile_phase.other': Message(en='other', zh_cn='其他'),
     'profile.nothing': Message(
         en='Nothing stands out.', zh_cn='没有突出的瓶颈。'
@@ -60,6 +60,12 @@ MESSAGES = {
         'the data; set persistent_workers=True',
         zh_cn='每遍历一次数据都会重新启动 {workers} 个 worker；请设置 '
         'persistent_workers=True',
+    ),
+    'profile_data.pause': Message(
+        en="mmengine's IterBasedTrainLoop sleeps for 2 s after every pass "
+        "over the data; type='mmstable.SafeIterBasedTrainLoop' does not",
+        zh_cn='mmengine 的 IterBasedTrainLoop 每遍历一次数据都会休眠 2 秒；'
+        "type='mmstable.SafeIterBasedTrainLoop' 不会",
     ),
     'profile_data.main': Message(
         en='num_workers=0 reads it in the training process, which computes '
@@ -166,7 +172,7 @@ MESSAGES = {
     'profile_column.what': Message(en='what', zh_cn='项目'),
     'profile_column.milliseconds': Message(en='ms', zh_cn='毫秒'),
     'profile_column.share': Message(en='share', zh_cn='占比'),
-    'profile_table.hook': Message(en='hook {name}', zh_cn='hook {name}'),
+    'profile_table.hook': Message(en='hook {name}', zh_cn='{name}（hook）'),
     'profile_table.module': Message(
         en='forward of {name}', zh_cn='{name} 的前向'
     ),
