@@ -82,6 +82,7 @@ def _load(args: argparse.Namespace) -> Config:
     cfg.launcher = args.launcher
     edits.drop_absent_hooks(cfg)
     edits.disable_validation(cfg)
+    cfg.test_cfg = cfg.test_dataloader = cfg.test_evaluator = None
     _shorten(cfg, args.warmup + args.iters + TRACED + 1)
     _leave_nothing_behind(cfg)
     return cfg

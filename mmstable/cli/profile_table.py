@@ -12,8 +12,8 @@ from mmstable.liveness.profile_text import describe_causes, percent
 from mmstable.liveness.slow_causes import Cause, Sample
 from mmstable.messages import say
 
-# Rows of hooks, and of modules.
-_MOST = 8
+# Rows of hooks, and of modules; and what they have to take.
+_MOST, _LEAST = 8, 0.005
 
 
 def print_profile(
@@ -64,10 +64,13 @@ def _table(sample: Sample) -> object:
     table.add_column(say('profile_column.what'))
     table.add_column(say('profile_column.milliseconds'), justify='right')
     table.add_column(say('profile_column.share'), justify='right')
-    for rows in (_phases(sample), _hooks(sample), _modules(sample)):
+    parts = (_phases(sample), 0.0), (_hooks(sample), _LEAST)
+    for rows, least in (*parts, (_modules(sample), _LEAST)):
         for name, seconds in islice(rows, _MOST):
-            cells = f'{1e3 * seconds:.1f}', percent(profile.share(seconds))
-            table.add_row(escape(name), *cells)
+            share = profile.share(seconds)
+            if share >= least:
+                cells = f'{1e3 * seconds:.1f}', percent(share)
+                table.add_row(escape(name), *cells)
         table.add_section()
     return table
 

@@ -144,7 +144,8 @@ class IterationProfile(Event):
         iterations (int): How many were measured, this one being the last.
         seconds (float): What one took, validation left out.
         causes (tuple[str]): What makes it slow, the largest first: 'data',
-            'module', 'hook', 'step', 'straggler', 'validation', 'rare'.
+            'module', 'hook', 'backward', 'step', 'straggler', 'validation',
+            'rare'.
         text (str): The same in words, in the language of the run.
         phases (Mapping): Seconds of an iteration: 'data', 'forward',
             'backward', 'step', 'hooks', 'other'; 'train_step' in place of

@@ -69,6 +69,8 @@ def _describe(sample: Sample, cause: Cause) -> str:
         return say('profile.hook', share=share, name=cause.name)
     if cause.kind == 'module':
         return say('profile.module', share=share, name=cause.name)
+    if cause.kind == 'backward':
+        return say('profile.backward', share=share)
     if cause.kind == 'step':
         return say('profile.step', share=share)
     if cause.kind == 'straggler':

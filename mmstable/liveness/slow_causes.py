@@ -14,6 +14,8 @@ from mmstable.liveness.profile import Profile
 # Shares of the time from which on something is a cause.
 _DATA, _HOOK, _STEP, _MODULE = 0.2, 0.2, 0.3, 0.4
 _STRAGGLER, _VALIDATION, _RARE = 0.15, 0.3, 0.25
+# Two thirds are usual.
+_BACKWARD = 0.8
 # Causes that are told of.
 _MOST = 3
 # Workers that wait for a disk help each other, up to a point.
@@ -82,8 +84,8 @@ class Cause(NamedTuple):
     """One thing that takes much of the time.
 
     Args:
-        kind (str): 'data', 'module', 'hook', 'step', 'straggler',
-            'validation' or 'rare'.
+        kind (str): 'data', 'module', 'hook', 'backward', 'step',
+            'straggler', 'validation' or 'rare'.
         share (float): The part of the time that it takes.
         name (str): Of data, the state of its workers; else the hook, the
             module, or what a rank is slow in. Defaults to ''.
@@ -109,7 +111,8 @@ def find_causes(sample: Sample) -> list[Cause]:
         _data(sample),
         _hook(sample.profile),
         _module(sample.profile),
-        _step(sample.profile),
+        _phase(sample.profile, 'step', _STEP),
+        _phase(sample.profile, 'backward', _BACKWARD),
         _straggler(sample),
         *_between(sample),
     ]
@@ -159,11 +162,11 @@ def _module(profile: Profile) -> Cause | None:
     return Cause('module', profile.share(seconds), name, 0, seconds)
 
 
-def _step(profile: Profile) -> Cause | None:
-    seconds = profile.phases.get('step', 0.0)
-    if profile.share(seconds) < _STEP:
+def _phase(profile: Profile, name: str, least: float) -> Cause | None:
+    seconds = profile.phases.get(name, 0.0)
+    if profile.share(seconds) < least:
         return None
-    return Cause('step', profile.share(seconds), seconds=seconds)
+    return Cause(name, profile.share(seconds), seconds=seconds)
 
 
 def _straggler(sample: Sample) -> Cause | None:

@@ -113,6 +113,12 @@ def test_a_hook_and_a_step():
     )
 
 
+def test_a_long_backward_pass():
+    phases = dict(data=0.01, forward=0.14, backward=0.85, step=0.0, hooks=0.0)
+    one = sample(phases=phases)
+    assert told(one).startswith('The backward pass takes 85 % of the time')
+
+
 def test_a_straggler():
     even = RankTimes(0.1, 0.2, 0.01)
     one = sample(ranks=[even, even._replace(data=0.5), even])

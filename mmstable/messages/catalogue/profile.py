@@ -86,6 +86,13 @@ MESSAGES = {
         en='The forward pass of {name} takes {share} of the time.',
         zh_cn='{name} 的前向占用 {share} 的时间。',
     ),
+    'profile.backward': Message(
+        en='The backward pass takes {share} of the time, where two thirds are '
+        'usual: activation checkpointing computes again there, ranks wait for '
+        'each other, and fp16 is slow on a CPU.',
+        zh_cn='反向占用 {share} 的时间，通常约为三分之二：激活重计算、rank 之间'
+        '的等待都发生在反向中，另外 fp16 在 CPU 上很慢。',
+    ),
     'profile.step': Message(
         en='The optimizer takes {share} of the time: try fused=True, or '
         'accumulative_counts.',
