@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from mmengine.runner import Runner
 from mmstable.checkpoint.atomic_file import replace_text
 from mmstable.cli import config_edits as edits
 from mmstable.cli.command import say as say_for
+from mmstable.cli.config_checks import check_work_dir
 from mmstable.cli.config_file import load_config
 from mmstable.cli.config_mistakes import explain_mistake
 from mmstable.cli.config_options import read_options
@@ -44,8 +46,9 @@ def profile(args: argparse.Namespace) -> int:
     is_first = rank_of(args.launcher) == 0
     cfg = _load(args)
     folder = Path(cfg.pop('work_dir'))
-    for one in (folder, Path(args.json or '.').parent):
-        _make_folder(one)
+    is_new = not folder.exists()
+    check_work_dir(str(folder))
+    _check_folder_of(args.json)
     hook = IterProfileHook(
         interval=_ONCE,
         iterations=args.iters,
@@ -56,7 +59,14 @@ def profile(args: argparse.Namespace) -> int:
     if is_first:
         counts = dict(warmup=args.warmup, iters=args.iters, traced=TRACED)
         say_for('profile', say('profile.begins', **counts))
-    runner = _train(cfg, hook, trace if is_first else None)
+    try:
+        runner = _train(cfg, hook, trace if is_first else None)
+    except BaseException:
+        if is_new:
+            # Empty, or not ours to remove.
+            with suppress(OSError):
+                folder.rmdir()
+        raise
     sample = hook.sample
     if sample is None:
         raise UsageError(say('profile.too_few'))
@@ -101,7 +111,7 @@ def _shorten(cfg: Config, iterations: int) -> None:
 def _leave_nothing_behind(cfg: Config) -> None:
     """Take out all that loads, saves, or tells the world of a run."""
     cfg.load_from, cfg.resume = None, False
-    cfg.log_level = 'WARNING'
+    cfg.log_level = 'ERROR'
     cfg.visualizer = dict(type='Visualizer', vis_backends=[])
     # As the runner does: names in the config are looked up there.
     init_default_scope(cfg.get('default_scope') or 'mmengine')
@@ -123,12 +133,10 @@ def _is_left_out(hook: Any) -> bool:
     return isinstance(kind, type) and issubclass(kind, _LEFT_OUT)
 
 
-def _make_folder(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        text = say('profile.no_folder', folder=folder, error=error)
-        raise UsageError(text) from error
+def _check_folder_of(file: str | None) -> None:
+    folder = os.path.dirname(file or '')
+    if not os.path.isdir(folder or '.'):
+        raise UsageError(say('estimate.no_folder', folder=folder))
 
 
 def _train(cfg: Config, hook: IterProfileHook, trace: Path | None) -> Runner:

@@ -117,6 +117,9 @@ def find_causes(sample: Sample) -> list[Cause]:
         *_between(sample),
     ]
     causes = [cause for cause in found if cause is not None]
+    if any(cause.kind == 'straggler' for cause in causes):
+        # That is where the others wait for it.
+        causes = [cause for cause in causes if cause.kind != 'backward']
     return sorted(causes, key=lambda one: -one.share)[:_MOST]
 
 

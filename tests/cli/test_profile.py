@@ -14,6 +14,8 @@ from mmstable.cli.main import main
 from tests.cli.runs import run
 
 pytestmark = pytest.mark.usefixtures('in_project')
+# The loop of mmengine sleeps for longer than all else takes.
+SAFE_LOOP = 'train_cfg.type=mmstable.SafeIterBasedTrainLoop'
 SHORT = ['--iters', '4', '--warmup', '2']
 
 
@@ -29,7 +31,8 @@ def test_a_table_a_trace_and_nothing_else(project, tmp_path, capsys):
     before = everything_in(project)
     figures = tmp_path / 'figures.json'
     words = ['--work-dir', str(tmp_path / 'out'), '--json', str(figures)]
-    assert main(['profile', 'config.py', *SHORT, *words]) == 0
+    options = ['--cfg-options', SAFE_LOOP]
+    assert main(['profile', 'config.py', *SHORT, *words, *options]) == 0
     shown = capsys.readouterr()
     assert 'mean of 4' in shown.out
     for row in ('data', 'forward', 'backward', 'step', 'forward of head'):
@@ -114,9 +117,7 @@ class SlowToolHook(Hook):
 def test_the_verdict_is_the_last_line(project, tmp_path, capsys):
     words = ['--work-dir', str(tmp_path), '--lang', 'zh_cn']
     config = with_hook(project, tmp_path, 'SlowToolHook')
-    # The loop of mmengine would be slower than the hook.
-    loop = 'train_cfg.type=mmstable.SafeIterBasedTrainLoop'
-    options = ['--cfg-options', loop]
+    options = ['--cfg-options', SAFE_LOOP]
     assert main(['profile', config, *SHORT, *words, *options]) == 0
     last = capsys.readouterr().out.splitlines()[-1]
     assert last.startswith('hook SlowToolHook 占用')
@@ -134,7 +135,11 @@ def test_the_verdict_is_the_last_line(project, tmp_path, capsys):
         ),
         (
             ['config.py', '--work-dir', 'config.py/a'],
-            "'config.py/a' is no folder that can be written to",
+            "work dir 'config.py/a' cannot be used: Not a directory",
+        ),
+        (
+            ['config.py', '--json', 'nowhere/a.json'],
+            "no folder 'nowhere' to write to",
         ),
         (
             ['config.py', '--cfg-options', 'model.type=ToyToolModle'],

@@ -129,6 +129,9 @@ def test_a_straggler():
         'its data; they wait for it (40 % of the time).'
     )
     assert find_causes(sample(ranks=[even, even, even])) == []
+    phases = dict(data=0.01, forward=0.14, backward=0.85, step=0.0, hooks=0.0)
+    waits = replace(one, profile=replace(one.profile, phases=phases))
+    assert [cause.kind for cause in find_causes(waits)] == ['straggler']
     assert find_causes(sample(ranks=[even])) == []
 
 

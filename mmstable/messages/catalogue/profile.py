@@ -90,8 +90,8 @@ MESSAGES = {
         en='The backward pass takes {share} of the time, where two thirds are '
         'usual: activation checkpointing computes again there, ranks wait for '
         'each other, and fp16 is slow on a CPU.',
-        zh_cn='反向占用 {share} 的时间，通常约为三分之二：激活重计算、rank 之间'
-        '的等待都发生在反向中，另外 fp16 在 CPU 上很慢。',
+        zh_cn='反向占用 {share} 的时间，通常约为三分之二：激活重计算、rank '
+        '之间的等待都发生在反向中，另外 fp16 在 CPU 上很慢。',
     ),
     'profile.step': Message(
         en='The optimizer takes {share} of the time: try fused=True, or '
@@ -208,9 +208,5 @@ MESSAGES = {
     'profile.no_training': Message(
         en='the config has no `train_cfg`, so there is no training to measure',
         zh_cn='配置中没有 `train_cfg`，没有可以测量的训练',
-    ),
-    'profile.no_folder': Message(
-        en="'{folder}' is no folder that can be written to: {error}",
-        zh_cn='无法写入目录 {folder}：{error}',
     ),
 }
