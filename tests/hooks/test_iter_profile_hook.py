@@ -216,16 +216,16 @@ def test_a_slow_optimizer(tmp_path):
 
 class SlowScore(Score):
     def compute_metrics(self, results):
-        time.sleep(0.15)
+        time.sleep(0.5)
         return super().compute_metrics(results)
 
 
 def test_validation_is_left_out_and_told(tmp_path):
     runner = slow_run(
         tmp_path,
-        max_iters=24,
+        max_iters=18,
         profile=dict(interval=10, begin=3, iterations=4),
-        train_cfg=iter_loop(24, val_interval=5),
+        train_cfg=iter_loop(18, val_interval=5),
         val_dataloader=loader(Numbered(4)),
         val_evaluator=Evaluator(SlowScore()),
         val_cfg=dict(),
