@@ -8,8 +8,8 @@ from mmstable.hooks.grad_clip_hook import GradClipHook
 from mmstable.hooks.grad_nan_logger_hook import GradNanLoggerHook
 from mmstable.hooks.hang_watchdog_hook import HangWatchdogHook
 from mmstable.hooks.headroom_hook import HeadroomHook
-from mmstable.hooks.live_probe_hook import LiveProbeHook
 from mmstable.hooks.iter_profile_hook import IterProfileHook
+from mmstable.hooks.live_probe_hook import LiveProbeHook
 from mmstable.hooks.memory_guard_hook import MemoryGuardHook
 from mmstable.hooks.nan_forensics_hook import NanForensicsHook
 from mmstable.hooks.rank_failure_hook import RankFailureHook
