@@ -23,6 +23,7 @@ _TOOLS = (
     'probe.py',
     'profile_training.py',
     'replay.py',
+    'report.py',
 )
 # In a checkout, and in a wheel.
 _TOOL_FOLDERS = (_PACKAGE.parent / 'tools', _PACKAGE / '.mim' / 'tools')
