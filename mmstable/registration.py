@@ -21,6 +21,7 @@ _TOOLS = (
     'doctor.py',
     'estimate.py',
     'probe.py',
+    'profile_training.py',
     'replay.py',
     'report.py',
 )

@@ -22,6 +22,7 @@ from forensics import score  # noqa: E402
 from headroom_cost import rows_of as headroom_rows  # noqa: E402
 from interleaved import Contender, Race, race  # noqa: E402
 from memory_presets import MODELS, PLAIN, Trainer  # noqa: E402
+from profile_cost import rows_of as profile_rows  # noqa: E402
 from results import Row, format_table  # noqa: E402
 from spike_rates import (  # noqa: E402
     false_alarms,
@@ -205,6 +206,19 @@ def test_the_cost_of_headroom_follows_from_the_sampled_iterations():
     assert (every.limit, every.what) == (1.01, EVERY_200)
     assert sampled.value == pytest.approx(3)
     assert idle.value == pytest.approx(1)
+
+
+def test_the_cost_of_a_profile_follows_from_the_measured_iterations():
+    seconds = {
+        'measured': [0.15] * 3,
+        'not measured': [0.1] * 3,
+        'no hook': [0.1] * 3,
+        'measured (again)': [0.15] * 3,
+    }
+    every, measured, _ = profile_rows(Race(seconds, 'measured (again)'))
+    assert every.value == pytest.approx(1 + 0.5 * 10 / 500)
+    assert every.limit == 1.01
+    assert measured.value == pytest.approx(1.5)
 
 
 def test_spike_rates_count_alarms_and_misses():

@@ -49,6 +49,7 @@ EVERYTHING = dict(
         dict(type='mmstable.EmergencyCheckpointHook'),
         dict(type='mmstable.RankFailureHook'),
         dict(type='mmstable.HangWatchdogHook'),
+        dict(type='mmstable.IterProfileHook'),
         dict(type='mmstable.ReplicaCheckHook'),
     ],
     # As `mmstable train` has it.
@@ -160,3 +161,13 @@ def test_a_step_is_read_told_and_counted_once(tmp_path):
     assert often('mmstable/numerics/grad_health.py:gradient_norms') == 1
     assert often('safe_optim_wrapper.py:last_step') == 0
     assert often('dataclasses.py:replace') == 0
+
+
+def test_iterations_that_are_not_measured_do_next_to_nothing(tmp_path):
+    counts = calls(tmp_path, EVERYTHING)
+    own = {
+        name.rpartition('/')[2]: count / (LAST - FIRST)
+        for name, count in counts.items()
+        if 'iter_profile_hook.py' in name or 'mmstable/liveness' in name
+    }
+    assert own == {'iter_profile_hook.py:after_train_iter': 1}

@@ -35,6 +35,8 @@ custom_hooks = [
     dict(type='mmstable.RankFailureHook'),
     # Says where a run hangs: rank, phase, line, worker of the data loader.
     dict(type='mmstable.HangWatchdogHook'),
+    # Says why training is slow, from a few iterations in 500.
+    dict(type='mmstable.IterProfileHook'),
     # With several ranks: sees that all hold the same weights.
     dict(type='mmstable.ReplicaCheckHook'),
 ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +10,7 @@ import psutil
 
 from mmstable.doctor.items import Fact, Item, Plan, fact, found, not_seen
 from mmstable.finding import Severity
+from mmstable.liveness.processes import usable_cores
 from mmstable.memory.host_limit import Room, host_room
 from mmstable.memory.sizes import readable
 from mmstable.messages import say
@@ -26,17 +26,11 @@ _LEAST = {'NOFILE': 4096, 'NPROC': 1024, 'FSIZE': 1 << 40, 'AS': 1 << 40}
 
 def host(plan: Plan) -> Iterator[Item]:
     """Look at memory, shared memory, swap and limits."""
-    yield fact('cores', _cores())
+    yield fact('cores', usable_cores())
     yield from memory(host_room())
     yield from shared_memory()
     yield from swap(psutil.swap_memory().total, psutil.swap_memory().used)
     yield from limits()
-
-
-def _cores() -> int:
-    if hasattr(os, 'sched_getaffinity'):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def memory(room: Room) -> Iterator[Item]:

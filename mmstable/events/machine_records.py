@@ -1,8 +1,9 @@
-"""What a machine does to a run: memory that runs out, and hangs."""
+"""What a machine does to a run: memory that runs out, hangs, slowness."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from mmstable.events.event import Event
@@ -133,3 +134,48 @@ class Hang(Event):
     action: str
     text: str
     file: str
+
+
+@dataclass(frozen=True)
+class IterationProfile(Event):
+    """Where the time of a few iterations went, on rank 0.
+
+    Args:
+        iterations (int): How many were measured, this one being the last.
+        seconds (float): What one took, validation left out.
+        causes (tuple[str]): What makes it slow, the largest first: 'data',
+            'module', 'hook', 'backward', 'step', 'straggler', 'validation',
+            'rare'.
+        text (str): The same in words, in the language of the run.
+        phases (Mapping): Seconds of an iteration: 'data', 'forward',
+            'backward', 'step', 'hooks', 'other'; 'train_step' in place of
+            three of them if the model is compiled.
+        hooks (Mapping): The slowest hooks, in seconds of an iteration.
+            Defaults to {}.
+        modules (Mapping): The slowest modules, in seconds of forward pass.
+            Defaults to {}.
+        workers (int): Workers of the training data. Defaults to 0.
+        loading (str): What they did while training waited: 'busy', 'disk',
+            'idle', 'starting', 'pause', 'main' without workers, or ''.
+            Defaults to ''.
+        straggler (int, optional): The rank that others wait for. Defaults to
+            None.
+        behind (float): Seconds that it is late by. Defaults to 0.0.
+        gpu_busy (int, optional): Percent of the time that the GPU computed.
+            Defaults to None.
+    """
+
+    event: ClassVar[str] = 'iteration_profile'
+
+    iterations: int
+    seconds: float
+    causes: tuple[str, ...]
+    text: str
+    phases: Mapping[str, float]
+    hooks: Mapping[str, float] = field(default_factory=dict)
+    modules: Mapping[str, float] = field(default_factory=dict)
+    workers: int = 0
+    loading: str = ''
+    straggler: int | None = None
+    behind: float = 0.0
+    gpu_busy: int | None = None

@@ -15,7 +15,12 @@ from typing import Any, ClassVar
 
 from mmstable.events.event import Event
 from mmstable.events.live_records import LiveChange
-from mmstable.events.machine_records import Hang, MemoryAlarm, OutOfMemory
+from mmstable.events.machine_records import (
+    Hang,
+    IterationProfile,
+    MemoryAlarm,
+    OutOfMemory,
+)
 from mmstable.events.number_records import FaultExplained, LowHeadroom
 from mmstable.events.step_report import Culprit, Fault, StepReport, Word
 
@@ -333,6 +338,7 @@ EVENTS: Mapping[str, type[Event]] = {
         MemoryAlarm,
         OutOfMemory,
         Hang,
+        IterationProfile,
         Injection,
         LiveChange,
         ScaleChange,

@@ -8,6 +8,7 @@ from mmstable.hooks.grad_clip_hook import GradClipHook
 from mmstable.hooks.grad_nan_logger_hook import GradNanLoggerHook
 from mmstable.hooks.hang_watchdog_hook import HangWatchdogHook
 from mmstable.hooks.headroom_hook import HeadroomHook
+from mmstable.hooks.iter_profile_hook import IterProfileHook
 from mmstable.hooks.live_probe_hook import LiveProbeHook
 from mmstable.hooks.memory_guard_hook import MemoryGuardHook
 from mmstable.hooks.nan_forensics_hook import NanForensicsHook
@@ -32,6 +33,7 @@ __all__ = [
     'HangWatchdogHook',
     'HeadroomHook',
     'LiveProbeHook',
+    'IterProfileHook',
     'MemoryGuardHook',
     'NanForensicsHook',
     'RankFailureHook',

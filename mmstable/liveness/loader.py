@@ -6,6 +6,7 @@ from types import FrameType
 from typing import Any
 
 _LOADER = 'torch/utils/data/dataloader.py'
+_LOOPS = 'mmengine/runner/loops.py'
 _FETCH = 'torch/utils/data/_utils/fetch.py'
 
 
@@ -21,6 +22,24 @@ def asked_loader(frame: FrameType | None) -> Any:
             return frame.f_locals.get('self')
         frame = frame.f_back
     return None
+
+
+def starts_loader(frame: FrameType | None) -> bool:
+    """Whether a pass over the data is being opened, and workers started."""
+    while frame is not None:
+        code = frame.f_code
+        if code.co_name == '__iter__' and code.co_filename.endswith(_LOADER):
+            return True
+        frame = frame.f_back
+    return False
+
+
+def pauses_between_passes(frame: FrameType | None) -> bool:
+    """Whether mmengine's loop sleeps before it reads the data once more."""
+    if frame is None:
+        return False
+    code = frame.f_code
+    return code.co_name == '__next__' and code.co_filename.endswith(_LOOPS)
 
 
 def asked_samples(frame: FrameType | None) -> list[int]:

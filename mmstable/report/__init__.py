@@ -2,7 +2,12 @@
 
 from mmstable.events.event import Event
 from mmstable.events.live_records import LiveChange
-from mmstable.events.machine_records import Hang, MemoryAlarm, OutOfMemory
+from mmstable.events.machine_records import (
+    Hang,
+    IterationProfile,
+    MemoryAlarm,
+    OutOfMemory,
+)
 from mmstable.events.number_records import FaultExplained, LowHeadroom, Verdict
 from mmstable.events.reader import EventFileError, EventReader, read_events
 from mmstable.events.records import (
@@ -35,6 +40,7 @@ __all__ = [
     'Hang',
     'Heartbeat',
     'LiveChange',
+    'IterationProfile',
     'LowHeadroom',
     'MemoryAlarm',
     'OutOfMemory',

@@ -24,6 +24,7 @@ LANES = {
     'memory_alarm': 'machine',
     'hang': 'machine',
     'low_headroom': 'machine',
+    'iteration_profile': 'machine',
     'injected_fault': 'injected',
 }
 

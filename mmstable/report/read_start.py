@@ -40,6 +40,7 @@ def read_start(path: Path) -> Start:
         'heartbeat': _take_heartbeat,
         'scale_change': _take_scale,
         'step_fault': _take_fault,
+        'iteration_profile': _take_profile,
         'run_end': _take_end,
     }
     counts = start.counts
@@ -79,6 +80,13 @@ def _begin(path: Path, header: RunStart) -> Start:
             start.scales[name] = Series()
             start.scales[name].add(header.iteration, wrapper.loss_scale)
     return start
+
+
+def _take_profile(start: Start, record: dict[str, Any]) -> None:
+    _take_phases(start, record)
+    # A run that is not slow is measured as often as one that is.
+    if record.get('causes'):
+        start.incidents.add(record)
 
 
 def _take_heartbeat(start: Start, record: dict[str, Any]) -> None:

@@ -203,7 +203,7 @@ def test_clipping_and_fp16_are_really_on(folder: Path) -> None:
         'max_norm 35 norm_type 2), custom_hooks (GradNanLoggerHook, '
         'EventLogHook, NanForensicsHook, HeadroomHook, MemoryGuardHook, '
         'EmergencyCheckpointHook, RankFailureHook, HangWatchdogHook, '
-        'ReplicaCheckHook)'
+        'IterProfileHook, ReplicaCheckHook)'
     ) in told
     assert any('evaluation.metric: ' in line for line in told)
 

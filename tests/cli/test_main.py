@@ -20,6 +20,7 @@ TOOLS = {
     'doctor': 'tools/doctor.py',
     'estimate': 'tools/estimate.py',
     'probe': 'tools/probe.py',
+    'profile': 'tools/profile_training.py',
     'replay': 'tools/replay.py',
     'report': 'tools/report.py',
     'train': 'tools/train.py',
@@ -59,7 +60,7 @@ def test_help_of_a_command(
             ['trian', 'config.py'],
             "mmstable: error: no command 'trian', there is check, "
             'check-data, dist-train, doctor, estimate, inspect, probe, '
-            'replay, report, train, upgrade. Did you mean train',
+            'profile, replay, report, train, upgrade. Did you mean train',
         ),
         (['--trian'], 'mmstable: error: unrecognized arguments: --trian'),
         (

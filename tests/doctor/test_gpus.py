@@ -5,11 +5,14 @@ from __future__ import annotations
 import ast
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import torch
 
 from mmstable.doctor import gpu_library as module
 from mmstable.doctor.gpu_library import GpuState, NoGpuLibrary, gpu_library
+from mmstable.doctor.gpu_load import gpu_busy
 from mmstable.doctor.gpus import facts, gpus, judge
 from mmstable.doctor.items import Fact, NotSeen, Plan
 from mmstable.finding import Finding
@@ -177,3 +180,36 @@ def test_every_name_is_that_of_the_real_module():
 def test_every_name_is_in_the_fake():
     fake = FakeNvml({**A100, 'nvmlDeviceGetCurrentClocksThrottleReasons': 0})
     assert not [name for name in asked() if not hasattr(fake, name)]
+
+
+@pytest.mark.parametrize(
+    ('visible', 'index', 'busy'),
+    [
+        (None, 0, 97),
+        (None, 1, 12),
+        ('1', 0, 12),
+        ('1,0', 1, 97),
+        # By their names: nobody knows the numbers.
+        ('GPU-4f8e', 0, 97),
+        ('7', 0, None),
+    ],
+)
+def test_how_busy_the_gpu_of_this_process_is(
+    monkeypatch, visible, index, busy
+):
+    monkeypatch.delenv('CUDA_VISIBLE_DEVICES', raising=False)
+    if visible is not None:
+        monkeypatch.setenv('CUDA_VISIBLE_DEVICES', visible)
+    rates = SimpleNamespace(gpu=12, memory=1)
+    idle = {**A100, 'nvmlDeviceGetUtilizationRates': rates}
+    fake = FakeNvml(A100, idle)
+    assert gpu_busy(torch.device('cuda', index), fake) == busy
+    assert gpu_busy(torch.device('cpu'), fake) is None
+
+
+def test_nobody_knows_how_busy_it_is(monkeypatch):
+    monkeypatch.delenv('CUDA_VISIBLE_DEVICES', raising=False)
+    failing = FakeNvml()
+    error = NVMLError(NVML_ERROR_LIBRARY_NOT_FOUND)
+    failing.nvmlInit = lambda: (_ for _ in ()).throw(error)
+    assert gpu_busy(torch.device('cuda'), failing) is None

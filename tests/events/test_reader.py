@@ -271,6 +271,7 @@ def test_a_file_of_the_first_release():
         'fault_explained',
         'hang',
         'live_change',
+        'iteration_profile',
         'low_headroom',
         'memory_alarm',
         'out_of_memory',

@@ -260,3 +260,15 @@ def test_a_symbolic_link_loop_is_no_event_file(tmp_path: Path):
     (tmp_path / 'events.jsonl').symlink_to(tmp_path / 'events.jsonl')
     with pytest.raises(EventFileError, match='events.jsonl'):
         read_history(tmp_path)
+
+
+def test_only_a_slow_run_is_worth_a_word(tmp_path):
+    known = dict(event='iteration_profile', time=1767270000.0)
+    known['phases'] = {'data': 0.3}
+    healthy = dict(known, iteration=60, causes=[], text='Nothing.')
+    slow = dict(known, iteration=560, causes=['data'], text='62 %')
+    write_run(tmp_path, healthy, slow, end(600))
+    read = read_history(tmp_path)
+    (kept,) = read.incidents('iteration_profile')
+    assert kept['iteration'] == 560
+    assert read.labels('phases') == ['data']

@@ -16,6 +16,7 @@ RUNTIME_HOOKS = (
     'EmergencyCheckpointHook',
     'RankFailureHook',
     'HangWatchdogHook',
+    'IterProfileHook',
     'ReplicaCheckHook',
 )
 

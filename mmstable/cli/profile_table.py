@@ -1,0 +1,107 @@
+"""What a profile says, for people and for programs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from mmstable.liveness.profile_text import describe_causes, percent
+from mmstable.liveness.slow_causes import Cause, Sample
+from mmstable.messages import say
+
+# Rows of hooks, and of modules; and what they have to take.
+_MOST, _LEAST = 8, 0.005
+
+
+def print_profile(
+    sample: Sample, causes: Sequence[Cause], synchronizes: bool, trace: Path
+) -> None:
+    """Print all of it, and the verdict last.
+
+    Args:
+        sample (Sample): What was measured.
+        causes (Sequence[Cause]): What makes it slow.
+        synchronizes (bool): Whether a device was waited for.
+        trace (Path): The Chrome trace.
+    """
+    from rich.console import Console
+
+    # Wide enough for the table where there is no terminal.
+    console = Console(soft_wrap=True)
+    console.print(_table(sample))
+    for line in _lines(sample, causes, synchronizes, trace):
+        console.print(line, markup=False, highlight=False)
+
+
+def as_dict(sample: Sample, causes: Sequence[Cause]) -> dict[str, Any]:
+    """The same for programs, in seconds."""
+    return {
+        **asdict(sample.profile),
+        'workers': sample.workers,
+        'cores': sample.cores,
+        'loading': sample.loading.state,
+        'gpu_busy': sample.gpu_busy,
+        'ranks': [one._asdict() for one in sample.ranks],
+        'causes': [cause._asdict() for cause in causes],
+        'verdict': describe_causes(sample, causes),
+    }
+
+
+def _table(sample: Sample) -> object:
+    from rich.markup import escape
+    from rich.table import Table
+
+    profile = sample.profile
+    title = say(
+        'profile.title',
+        milliseconds=1e3 * profile.seconds,
+        count=profile.iterations,
+    )
+    table = Table(title=title)
+    table.add_column(say('profile_column.what'))
+    table.add_column(say('profile_column.milliseconds'), justify='right')
+    table.add_column(say('profile_column.share'), justify='right')
+    parts = (_phases(sample), 0.0), (_hooks(sample), _LEAST)
+    for rows, least in (*parts, (_modules(sample), _LEAST)):
+        for name, seconds in islice(rows, _MOST):
+            share = profile.share(seconds)
+            if share >= least:
+                cells = f'{1e3 * seconds:.1f}', percent(share)
+                table.add_row(escape(name), *cells)
+        table.add_section()
+    return table
+
+
+def _phases(sample: Sample) -> Iterator[tuple[str, float]]:
+    for name, seconds in sample.profile.phases.items():
+        yield say(f'profile_phase.{name}'), seconds
+
+
+def _hooks(sample: Sample) -> Iterator[tuple[str, float]]:
+    for name, seconds in sample.profile.hooks.items():
+        yield say('profile_table.hook', name=name), seconds
+
+
+def _modules(sample: Sample) -> Iterator[tuple[str, float]]:
+    for name, seconds in sample.profile.modules.items():
+        yield say('profile_table.module', name=name), seconds
+
+
+def _lines(
+    sample: Sample, causes: Sequence[Cause], synchronizes: bool, trace: Path
+) -> Iterator[str]:
+    yield say(
+        'profile_table.data_workers',
+        workers=sample.workers,
+        cores=sample.cores,
+    )
+    if sample.gpu_busy is not None:
+        share = percent(sample.gpu_busy / 100)
+        yield say('profile.part', name='GPU', share=share)
+    if synchronizes:
+        yield say('profile_table.synchronized')
+    yield say('profile_table.trace', path=trace)
+    yield from describe_causes(sample, causes)

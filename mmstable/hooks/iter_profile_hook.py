@@ -1,0 +1,223 @@
+"""The hook that says why training is slow."""
+
+from __future__ import annotations
+
+import time
+from itertools import islice
+
+from mmengine.dist import get_rank
+from mmengine.runner import Runner
+
+from mmstable import run_view
+from mmstable.doctor.gpu_load import gpu_busy
+from mmstable.events.machine_records import IterationProfile
+from mmstable.events.run_header import device_of
+from mmstable.hooks.step_hook import StepHook
+from mmstable.liveness.iteration_sample import IterationSample
+from mmstable.liveness.profile_text import describe_profile
+from mmstable.liveness.rank_times import cores_of_rank, gather_times
+from mmstable.liveness.slow_causes import (
+    Between,
+    Cause,
+    Sample,
+    find_causes,
+)
+from mmstable.memory.loading import loading_of
+from mmstable.messages import say
+from mmstable.registry import HOOKS, register_globally
+from mmstable.settings import integer, language, refuse
+
+_NAME = 'IterProfileHook'
+# Hooks and modules of a record.
+_MOST = 10
+
+
+@register_globally(HOOKS)
+class IterProfileHook(StepHook):
+    """Say where the time of an iteration goes, and what makes it slow.
+
+    A few iterations now and then are measured: waiting for data, forward,
+    backward, step, every hook by its class, every module to some depth. While
+    training waits for data, a thread looks at what the workers do. With
+    several ranks, the one that others wait for is named. In all other
+    iterations nothing is done. The log tells when the verdict changes, and
+    the event file each time.
+
+    On a GPU, measured iterations wait for the device at every boundary, so
+    that times are put down to who causes them.
+
+    Args:
+        interval (int): Iterations between two samples. Defaults to 500.
+        iterations (int): Iterations of a sample. Defaults to 10.
+        begin (int): Iterations before the first sample, which are slow by
+            nature. Defaults to 50.
+        depth (int): How deep to look into the model, as 2 for
+            'backbone.layer3'. Defaults to 2.
+        lang (str, optional): The language of all lines of the run, 'en' or
+            'zh_cn'. Defaults to None, which means that of another hook, or
+            of the environment variable ``MMSTABLE_LANG``, or English.
+    """
+
+    # After all others: what is left of an iteration is waiting for data.
+    priority = 'LOWEST'
+    observes_stock = False
+
+    def __init__(
+        self,
+        interval: int = 500,
+        iterations: int = 10,
+        begin: int = 50,
+        depth: int = 2,
+        lang: str | None = None,
+    ) -> None:
+        self.lang = language(_NAME, lang)
+        self._interval = integer(_NAME, 'interval', interval)
+        self._iterations = integer(_NAME, 'iterations', iterations)
+        if self._iterations >= self._interval:
+            rule = say('profile.rule', interval=self._interval)
+            refuse(_NAME, 'iterations', rule, iterations)
+        self._begin = integer(_NAME, 'begin', begin)
+        self._depth = integer(_NAME, 'depth', depth)
+        # The newest sample, and what it says.
+        self.sample: Sample | None = None
+        self.causes: list[Cause] = []
+        self._running: IterationSample | None = None
+        self._next = 0
+        self._told: list[tuple[str, str]] | None = None
+        self._reset()
+
+    def before_train(self, runner: Runner) -> None:
+        """Wait for the first iterations."""
+        super().before_train(runner)
+        self._stop()
+        self.sample, self._told = None, None
+        self._next = runner.iter + self._begin
+        if run_view.is_compiled(runner.model):
+            runner.logger.info(say('profile.compiled'))
+
+    def after_train_iter(
+        self,
+        runner: Runner,
+        batch_idx: int,
+        data_batch: dict | tuple | list | None = None,
+        outputs: dict | None = None,
+    ) -> None:
+        """Begin a sample if it is time, and end it."""
+        if self.monitor.iteration >= self._next:
+            if self._running is None:
+                self._between = self._since_last()
+                self._running = IterationSample(runner, self, self._depth)
+            elif self._running.mark() == self._iterations:
+                self._finish(runner)
+
+    def before_train_epoch(self, runner: Runner) -> None:
+        """Count it."""
+        self._epochs += 1
+
+    def before_save_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
+        """Count it."""
+        super().before_save_checkpoint(runner, checkpoint)
+        self._checkpoints += 1
+
+    def before_val(self, runner: Runner) -> None:
+        """Begin to leave it out."""
+        self._val_begin = time.perf_counter()
+
+    def after_val(self, runner: Runner) -> None:
+        """Leave it out."""
+        now = time.perf_counter()
+        self._validation += now - self._val_begin
+        if self._running is not None:
+            self._running.leave_out(self._val_begin, now)
+
+    def after_train(self, runner: Runner) -> None:
+        """End the sample that is under way."""
+        self._stop()
+
+    def on_exception(self, runner: Runner, exception: BaseException) -> None:
+        """End the sample that is under way."""
+        self._stop()
+
+    def _stop(self) -> None:
+        running, self._running = self._running, None
+        if running is not None:
+            running.stop()
+
+    def _reset(self) -> None:
+        self._since = time.perf_counter()
+        self._since_iteration = 0
+        self._validation = 0.0
+        self._checkpoints = self._epochs = 0
+        self._val_begin = 0.0
+
+    def _since_last(self) -> Between:
+        if self.sample is None:
+            # The first iterations are slow by nature.
+            return Between()
+        return Between(
+            time.perf_counter() - self._since,
+            self._validation,
+            self.monitor.iteration - self._since_iteration,
+            self._checkpoints,
+            self._epochs,
+        )
+
+    def _finish(self, runner: Runner) -> None:
+        running, self._running = self._running, None
+        if running is None:
+            return
+        profile, loading = running.stop()
+        self.sample = Sample(
+            profile,
+            loading,
+            loading_of(runner.train_loop.dataloader).workers,
+            cores_of_rank(),
+            self._between,
+            gather_times(profile),
+            gpu_busy(device_of(runner.model)),
+        )
+        self.causes = find_causes(self.sample)
+        iteration = self.monitor.iteration
+        self._next = iteration + self._interval - self._iterations
+        if get_rank() == 0:
+            self._tell(runner, iteration)
+        self._reset()
+        self._since_iteration = iteration
+
+    def _tell(self, runner: Runner, iteration: int) -> None:
+        sample, causes = self.sample, self.causes
+        if sample is None:
+            return
+        text = describe_profile(iteration, sample, causes)
+        told = [(cause.kind, cause.name) for cause in causes]
+        if told != self._told:
+            self._told = told
+            log = runner.logger.warning if causes else runner.logger.info
+            log(text)
+        profile, seconds = sample.profile, sample.profile.seconds
+        figures = {'data_share': profile.data_share, 'seconds': seconds}
+        runner.visualizer.add_scalars(
+            {f'train/stable/profile/{k}': v for k, v in figures.items()},
+            step=iteration,
+        )
+        late = next((one for one in causes if one.kind == 'straggler'), None)
+        event = IterationProfile.now(
+            iteration,
+            iterations=profile.iterations,
+            seconds=seconds,
+            causes=tuple(cause.kind for cause in causes),
+            text=text,
+            phases=profile.phases,
+            hooks=_first(profile.hooks),
+            modules=_first(profile.modules),
+            workers=sample.workers,
+            loading=sample.loading.state,
+            straggler=None if late is None else late.number,
+            behind=0.0 if late is None else late.seconds,
+            gpu_busy=sample.gpu_busy,
+        )
+        self.monitor.emit(runner, event)
+
+
+def _first(times: dict[str, float]) -> dict[str, float]:
+    return dict(islice(times.items(), _MOST))
