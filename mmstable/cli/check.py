@@ -13,7 +13,7 @@ from mmstable.cli.check_fix import refuse_fix, write_fix
 from mmstable.cli.check_list import rule_lines
 from mmstable.cli.check_text import as_github, as_json, as_text
 from mmstable.cli.command import say as say_for
-from mmstable.cli.config_file import load_config
+from mmstable.cli.config_file import load_config_anyway
 from mmstable.cli.config_options import merge_options, read_options
 from mmstable.cli.finding_text import exit_code
 from mmstable.cli.legacy_config import modernize
@@ -35,7 +35,7 @@ def check(args: argparse.Namespace) -> int:
     if args.config is None:
         raise UsageError(say('check_text.no_config'))
     options = read_options(args.cfg_options or [])
-    cfg = _load(args.config)
+    cfg = load_config_anyway(args.config)
     written = plain_settings(cfg)
     view = _view(_modern(cfg, options), args, written)
     try:
@@ -55,16 +55,6 @@ def check(args: argparse.Namespace) -> int:
     if args.fix is not None:
         write_fix(args, view)
     return exit_code(findings)
-
-
-def _load(path: str) -> Config:
-    """The config, also if what it wants imported is not here."""
-    try:
-        return load_config(path)
-    except UsageError as error:
-        if not isinstance(error.__cause__, ImportError):
-            raise
-    return load_config(path, import_modules=False)
 
 
 def _modern(cfg: Config, options: dict[str, Any]) -> Config:

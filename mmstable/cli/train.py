@@ -22,6 +22,7 @@ from mmstable.cli.config_file import check_config_path, load_config
 from mmstable.cli.config_mistakes import explain_mistake
 from mmstable.cli.config_options import read_options
 from mmstable.cli.legacy_config import modernize
+from mmstable.cli.protect_config import protect_config
 from mmstable.cli.resume import apply_start, choose_start, folders_of
 from mmstable.cli.resume_command import (
     launch_command,
@@ -156,7 +157,7 @@ def _lock(
 def edit_config(
     cfg: Config, args: argparse.Namespace, say: Callable[[str], None]
 ) -> Config:
-    """Translate ``cfg`` if it is old, and apply the command line."""
+    """Translate ``cfg`` if it is old, apply the command line, protect."""
     cfg = modernize(cfg, read_options(args.cfg_options or []), say)
     edits.set_work_dir(cfg, args.work_dir, args.config)
     edits.set_seed(cfg, args.seed, args.deterministic)
@@ -166,8 +167,8 @@ def edit_config(
         edits.scale_learning_rate(cfg)
     if args.no_validate:
         edits.disable_validation(cfg)
+    protect_config(cfg, args, say)
     edits.drop_absent_hooks(cfg)
-    edits.guard_vis_backends(cfg)
     cfg.launcher = args.launcher
     return cfg
 

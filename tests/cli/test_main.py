@@ -19,6 +19,7 @@ TOOLS = {
     'check-data': 'tools/check_data.py',
     'doctor': 'tools/doctor.py',
     'estimate': 'tools/estimate.py',
+    'protect': 'tools/protect.py',
     'replay': 'tools/replay.py',
     'train': 'tools/train.py',
     'upgrade': 'tools/upgrade_config.py',
@@ -56,8 +57,8 @@ def test_help_of_a_command(
         (
             ['trian', 'config.py'],
             "mmstable: error: no command 'trian', there is check, "
-            'check-data, dist-train, doctor, estimate, inspect, replay, '
-            'train, upgrade. Did you mean train',
+            'check-data, dist-train, doctor, estimate, inspect, protect, '
+            'replay, train, upgrade. Did you mean train',
         ),
         (['--trian'], 'mmstable: error: unrecognized arguments: --trian'),
         (

@@ -65,6 +65,41 @@ MESSAGES = {
         zh_cn='存放日志和 checkpoint 的目录；此处和配置都未指定时为 '
         'work_dirs/<配置名>',
     ),
+    'help.train.as_is': Message(
+        en='train the config as it is: no class is made safe, no hook added',
+        zh_cn='按配置原样训练：不替换任何类，也不添加任何 hook',
+    ),
+    'command.protect': Message(
+        en='write a protected version of a config, for any train script',
+        zh_cn='生成受保护的配置，可用于任何训练脚本',
+    ),
+    'help.protect.description': Message(
+        en='Write a config that inherits from CONFIG, and changes what '
+        '`mmstable train` would change: safe classes, and hooks that tell, '
+        'explain and save.',
+        zh_cn='生成一个继承 CONFIG 的配置，其改动与 `mmstable train` 所作的'
+        '相同：安全的类，以及负责报告、解释和保存的 hook。',
+    ),
+    'help.protect.output': Message(
+        en='where to write it; to stdout by default',
+        zh_cn='写入的文件；默认输出到 stdout',
+    ),
+    'help.protect.force': Message(
+        en='overwrite a file that exists', zh_cn='覆盖已存在的文件'
+    ),
+    'help.preset': Message(
+        en='how the config is protected: default (a healthy run stays what '
+        'it is), safe and ultra_safe (clip harder, act earlier), '
+        'observe_only (tell, and change nothing of the training)',
+        zh_cn='保护配置的方式：default（正常的训练保持不变），safe 和 '
+        'ultra_safe（裁剪更严，干预更早），observe_only（只报告，不改变训练）',
+    ),
+    'help.memory': Message(
+        en='take less memory: bf16 (not conservative), activations of the '
+        'backbone computed again, smaller batches with accumulation',
+        zh_cn='减少内存占用：bf16（conservative 除外）、重算 backbone 的激活、'
+        '以梯度累积配合更小的 batch',
+    ),
     'help.train.force': Message(
         en='train although another run seems to use the work dir',
         zh_cn='即使工作目录似乎正被另一个训练使用，也继续训练',

@@ -1,0 +1,133 @@
+"""What is changed in a config so that its run is protected."""
+
+from __future__ import annotations
+
+from mmstable.messages.message import Message
+
+MESSAGES = {
+    'protect.title': Message(
+        en='protected with preset {preset}:',
+        zh_cn='已按预设 {preset} 保护：',
+    ),
+    'protect.title_of_run': Message(
+        en='protected with preset {preset} (--as-is changes nothing):',
+        zh_cn='已按预设 {preset} 保护（--as-is 则不作任何改动）：',
+    ),
+    'protect.classes': Message(
+        en='made safe, arguments kept: {paths}',
+        zh_cn='换成安全的类，参数不变：{paths}',
+    ),
+    'protect.hooks': Message(
+        en='hooks added: {names}', zh_cn='添加的 hook：{names}'
+    ),
+    'protect.settings': Message(
+        en='set: {settings:; }', zh_cn='设置：{settings:；}'
+    ),
+    'protect.backends': Message(
+        en='kept from blocking the run: {names}',
+        zh_cn='不会阻塞训练：{names}',
+    ),
+    'protect.left': Message(
+        en="left alone, not mmengine's own class: {items}",
+        zh_cn='保持原样，并非 mmengine 自带的类：{items}',
+    ),
+    'protect.engine': Message(
+        en='nothing is protected: {name} brings optimizers and checkpoints '
+        'of its own.',
+        zh_cn='未作保护：{name} 自带优化器和 checkpoint。',
+    ),
+    'protect.nothing': Message(
+        en="'{path}' is protected already: nothing is written.",
+        zh_cn="'{path}' 已受保护：无需写入。",
+    ),
+    'protect.unchanged': Message(
+        en="'{path}' says that already: nothing is written.",
+        zh_cn="'{path}' 的内容已是如此：无需写入。",
+    ),
+    'protect.exists': Message(
+        en="'{path}' exists already; --force overwrites it.",
+        zh_cn="'{path}' 已存在；使用 --force 可覆盖。",
+    ),
+    'protect.same_file': Message(
+        en="'{path}' would inherit from itself: choose another file.",
+        zh_cn="'{path}' 会继承自身：请换一个文件。",
+    ),
+    # The comments of the file that `mmstable protect` writes.
+    'overlay.title': Message(
+        en='Protects {base} with preset {preset}. Written by `mmstable '
+        'protect`; train it with any train script.',
+        zh_cn='按预设 {preset} 保护 {base}。由 `mmstable protect` 生成，可用'
+        '任何训练脚本训练。',
+    ),
+    'overlay.left': Message(
+        en="Left alone, not mmengine's own classes: {items}.",
+        zh_cn='保持原样，并非 mmengine 自带的类：{items}。',
+    ),
+    'overlay.optim_wrapper': Message(
+        en='Steps with a NaN or Inf are skipped, and named.',
+        zh_cn='跳过含 NaN 或 Inf 的 step，并指明来源。',
+    ),
+    'overlay.strategy': Message(
+        en='Checkpoints of FSDP that can be resumed.',
+        zh_cn='可续训的 FSDP checkpoint。',
+    ),
+    'overlay.train_cfg': Message(
+        en='Resumes where a checkpoint was saved, and survives a batch that '
+        'does not fit in memory.',
+        zh_cn='从保存 checkpoint 的位置精确续训，单个 batch 显存不足'
+        '也不会中断。',
+    ),
+    'overlay.val_cfg': Message(
+        en='Batches that do not fit in memory are cut.',
+        zh_cn='显存放不下的 batch 会被切分。',
+    ),
+    'overlay.test_cfg': Message(en='As for validation.', zh_cn='与验证相同。'),
+    'overlay.default_hooks': Message(
+        en='Checkpoints and schedules that bad steps do not spoil; the guard '
+        'acts when bad steps do not stay single.',
+        zh_cn='checkpoint 和调度不受坏 step 影响；坏 step 接连出现时由 guard '
+        '干预。',
+    ),
+    'overlay.custom_hooks': Message(
+        en='What tells, explains and saves.',
+        zh_cn='负责报告、解释和保存的 hook。',
+    ),
+    'overlay.visualizer': Message(
+        en='A dashboard or a disk that blocks cannot stop the run.',
+        zh_cn='看板或磁盘阻塞时不会影响训练。',
+    ),
+    'overlay.train_dataloader': Message(
+        en='Less memory, as many samples in a step.',
+        zh_cn='占用更少内存，每个 step 的样本数不变。',
+    ),
+    'overlay.val_dataloader': Message(
+        en='Fewer batches are read ahead.', zh_cn='减少预读的 batch。'
+    ),
+    'overlay.no_module': Message(
+        en="a config with read_base cannot inherit from '{path}': the name "
+        'of every folder and file must be one of Python.',
+        zh_cn="使用 read_base 的配置无法继承 '{path}'：目录名和文件名都必须是"
+        '合法的 Python 标识符。',
+    ),
+    'protect.several_wrappers': Message(
+        en='--memory works with one optimizer wrapper, and the config has '
+        '{count}. Set dtype and accumulative_counts of each by hand.',
+        zh_cn='--memory 只支持一个优化器封装，而配置中有 {count} 个。请分别'
+        '手动设置 dtype 和 accumulative_counts。',
+    ),
+    'protect.foreign_wrapper': Message(
+        en="--memory knows mmengine's own optimizer wrappers and the safe "
+        'ones, not {name}.',
+        zh_cn='--memory 只认识 mmengine 自带的和安全的优化器封装，'
+        '不认识 {name}。',
+    ),
+    'protect.memory_observed': Message(
+        en='--memory changes training, and --preset observe_only does not: '
+        'choose one of them.',
+        zh_cn='--memory 会改变训练，而 --preset observe_only 不会：请二选一。',
+    ),
+    'protect.alone': Message(
+        en='--as-is changes nothing: it does not go with {option}.',
+        zh_cn='--as-is 不作任何改动，不能与 {option} 同时使用。',
+    ),
+}
