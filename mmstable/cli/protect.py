@@ -28,7 +28,8 @@ def protect(args: argparse.Namespace) -> int:
     if old_keys_of(settings):
         raise UsageError(say('check_fix_file.old', path=args.config))
     protection = protection_of(cfg, args)
-    for line in protection_lines(protection):
+    title = say('protect.title', preset=protection.preset)
+    for line in protection_lines(protection, title):
         _say(line)
     if not protection.changes:
         if not protection.strategy:

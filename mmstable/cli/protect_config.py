@@ -30,7 +30,8 @@ def protect_config(
         return
     protection = protection_of(cfg, args)
     apply_changes(cfg._cfg_dict, protection.changes)
-    for line in protection_lines(protection):
+    title = message('protect.title_of_run', preset=protection.preset)
+    for line in protection_lines(protection, title):
         say(line)
 
 

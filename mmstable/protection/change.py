@@ -109,7 +109,8 @@ def _enter(node: Any, name: Any, empty: Any) -> Any:
     else:
         return inner
     node[name] = inner
-    return inner
+    # A dict of mmengine keeps a copy.
+    return node[name]
 
 
 def _put(node: Any, name: Any, value: Any) -> None:

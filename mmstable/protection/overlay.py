@@ -43,9 +43,10 @@ def overlay(
         f'{_title(protection, base)}\n{render_setting("_base_", [base])}'
     ]
     for key, value in difference(settings, wanted).items():
-        text = render_setting(key, _without_classes(value))
         if key == _HOOKS and settings.get(_HOOKS):
             text = _hooks(len(settings[_HOOKS]), protection)
+        else:
+            text = render_setting(key, _without_classes(value))
         blocks.append(f'{_about(key)}\n{text}')
     return '\n\n'.join(blocks) + '\n'
 
@@ -79,7 +80,7 @@ def _title(protection: Protection, base: str) -> str:
     text = say('overlay.title', base=base, preset=protection.preset)
     if protection.left:
         items = [f'{one.where} ({one.kind})' for one in protection.left]
-        text += f' {say("protect.left", items=items)}.'
+        text += f' {say("overlay.left", items=items)}'
     return comment(text)
 
 

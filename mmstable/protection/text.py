@@ -8,18 +8,24 @@ from mmstable.messages import say
 from mmstable.protection.change import Group, Protection
 
 
-def protection_lines(protection: Protection) -> Iterator[str]:
-    """A line for each kind of change, below a title; nothing for none."""
+def protection_lines(protection: Protection, title: str) -> Iterator[str]:
+    """A line for each kind of change; nothing for none.
+
+    Args:
+        protection (Protection): What is changed.
+        title (str): What to put above the changes.
+    """
     if protection.strategy:
         yield say('protect.engine', name=protection.strategy)
         return
     if protection.changes:
-        yield say('protect.title', preset=protection.preset)
+        yield title
     for line in _groups(protection):
         yield f'  {line}'
     if protection.left:
         items = [f'{one.where} ({one.kind})' for one in protection.left]
-        yield f'  {say("protect.left", items=items)}'
+        indent = '  ' if protection.changes else ''
+        yield indent + say('protect.left', items=items)
 
 
 def _groups(protection: Protection) -> Iterator[str]:
