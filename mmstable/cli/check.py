@@ -17,6 +17,7 @@ from mmstable.cli.config_file import load_config_anyway
 from mmstable.cli.config_options import merge_options, read_options
 from mmstable.cli.finding_text import exit_code
 from mmstable.cli.legacy_config import modernize
+from mmstable.cli.progress import working
 from mmstable.errors import UsageError
 from mmstable.legacy.config.keys import old_keys_of
 from mmstable.messages import say
@@ -24,7 +25,7 @@ from mmstable.preflight.check_config import check_config, ignored_rules
 from mmstable.preflight.config_source import ConfigSource
 from mmstable.preflight.config_view import ConfigView
 from mmstable.preflight.machine import Machine
-from mmstable.preflight.trial import try_out
+from mmstable.preflight.trial import Trial, try_out
 
 
 def check(args: argparse.Namespace) -> int:
@@ -76,8 +77,13 @@ def _view(
         ranks=args.ranks or _ranks(machine),
         file=args.config,
         written=written if is_old else None,
-        trial=try_out(cfg) if args.deep else None,
+        trial=_try(cfg) if args.deep else None,
     )
+
+
+def _try(cfg: Config) -> Trial:
+    with working(say('progress.trying')):
+        return try_out(cfg)
 
 
 def _ranks(machine: Machine) -> int:

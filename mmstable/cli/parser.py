@@ -68,6 +68,15 @@ class Parser(argparse.ArgumentParser):
         """The options that it knows."""
         return list(self._option_string_actions)
 
+    def actions(self) -> list[argparse.Action]:
+        """All arguments that a user is told about."""
+        return [
+            one
+            for one in self._actions
+            if one.help != argparse.SUPPRESS
+            and (one.option_strings or one.choices)
+        ]
+
 
 class _Help(argparse.HelpFormatter):
     def add_usage(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-from pathlib import Path
 
 from mmengine.config import Config
 
@@ -12,7 +11,11 @@ from mmstable.cli.base_files import plain_settings
 from mmstable.cli.command import say as say_for
 from mmstable.cli.config_file import load_config_anyway
 from mmstable.cli.protect_config import protection_of
-from mmstable.cli.written_config import check_target, relative, write_config
+from mmstable.cli.written_config import (
+    check_target,
+    relative,
+    write_new_config,
+)
 from mmstable.errors import UsageError
 from mmstable.legacy.config.keys import old_keys_of
 from mmstable.messages import say
@@ -59,20 +62,10 @@ def _write(args: argparse.Namespace, text: str) -> None:
     if path is None:
         print(text, end='')
         return
-    if os.path.exists(path) and not args.force:
-        if _content(path) == text:
-            _say(say('protect.unchanged', path=path))
-            return
-        raise UsageError(say('protect.exists', path=path))
-    write_config(path, text)
-    _say(say('upgrade.written', path=path))
-
-
-def _content(path: str) -> str:
-    try:
-        return Path(path).read_text(encoding='utf-8')
-    except (OSError, ValueError):
-        return ''
+    if write_new_config(path, text, args.force):
+        _say(say('upgrade.written', path=path))
+    else:
+        _say(say('protect.unchanged', path=path))
 
 
 def _say(text: str) -> None:

@@ -17,6 +17,7 @@ from mmengine.runner import Runner
 
 from mmstable.cli import config_edits as edits
 from mmstable.cli.command import say as say_for
+from mmstable.cli.command import say_error
 from mmstable.cli.config_checks import check_start, check_work_dir
 from mmstable.cli.config_file import check_config_path, load_config
 from mmstable.cli.config_mistakes import explain_mistake
@@ -79,7 +80,8 @@ def _train(args: argparse.Namespace, say: Callable[[str], None]) -> int:
     except ReportedByRankZero as echo:
         return echo.exit_code
     except TrainingDiverged as error:
-        say(message('train.diverged', file=error.file))
+        if rank_of(args.launcher) == 0:
+            say_error('train', message('train.diverged', file=error.file))
         return error.exit_code
     return 0
 

@@ -40,6 +40,8 @@ def protect(
     strategy = kind_of(settings.get('strategy'))
     if strategy in _ENGINES:
         return Protection(preset, (), (), strategy)
+    if not _has_room(settings):
+        return Protection(preset, (), ())
     chosen = read_preset(preset)
     draft = Draft(settings)
     if chosen.safe_classes:
@@ -51,6 +53,14 @@ def protect(
     apply_settings(draft, chosen)
     queue_backends(draft)
     return Protection(preset, tuple(draft.changes), tuple(draft.left))
+
+
+def _has_room(settings: Mapping[str, Any]) -> bool:
+    """Whether there is a place for hooks; no run is built without."""
+    named, custom = (settings.get(f'{k}_hooks') for k in ('default', 'custom'))
+    return isinstance(named, (Mapping, type(None))) and isinstance(
+        custom, (list, tuple, type(None))
+    )
 
 
 def _replace_classes(draft: Draft) -> None:

@@ -57,8 +57,8 @@ def test_help_of_a_command(
         (
             ['trian', 'config.py'],
             "mmstable: error: no command 'trian', there is check, "
-            'check-data, dist-train, doctor, estimate, inspect, protect, '
-            'replay, train, upgrade. Did you mean train',
+            'check-data, completion, dist-train, doctor, estimate, init, '
+            'inspect, protect, replay, train, upgrade. Did you mean train',
         ),
         (['--trian'], 'mmstable: error: unrecognized arguments: --trian'),
         (

@@ -87,6 +87,41 @@ MESSAGES = {
     'help.protect.force': Message(
         en='overwrite a file that exists', zh_cn='覆盖已存在的文件'
     ),
+    'help.quiet': Message(
+        en='print results and errors only, no notes and no progress',
+        zh_cn='只输出结果和错误，不输出说明和进度',
+    ),
+    'command.init': Message(
+        en='write a commented config to start from',
+        zh_cn='生成带注释的起步配置',
+    ),
+    'help.init.description': Message(
+        en='Write a config next to CONFIG that inherits from it and shows the '
+        'settings that people change most, all commented out. Without '
+        'CONFIG, one that trains the demo of mmstable.',
+        zh_cn='在 CONFIG 旁边生成一个继承它的配置，列出最常改动的设置，全部'
+        '处于注释状态。不给 CONFIG 时，生成训练 mmstable 演示的配置。',
+    ),
+    'help.init.config': Message(
+        en='your config; none for the demo', zh_cn='你的配置；不给则用演示'
+    ),
+    'help.init.output': Message(
+        en='where to write it; by default next to CONFIG',
+        zh_cn='写入的文件；默认放在 CONFIG 旁边',
+    ),
+    'command.completion': Message(
+        en='print a script that completes commands and options in a shell',
+        zh_cn='输出 shell 补全脚本，可补全命令和选项',
+    ),
+    'help.completion.description': Message(
+        en='Print the script. For bash: eval "$(mmstable completion bash)"; '
+        'for zsh: eval "$(mmstable completion zsh)"; '
+        'for fish: mmstable completion fish | source',
+        zh_cn='输出脚本。bash：eval "$(mmstable completion bash)"；'
+        'zsh：eval "$(mmstable completion zsh)"；'
+        'fish：mmstable completion fish | source',
+    ),
+    'help.completion.shell': Message(en='your shell', zh_cn='你的 shell'),
     'help.preset': Message(
         en='how the config is protected: default (a healthy run stays what '
         'it is), safe and ultra_safe (clip harder, act earlier), '

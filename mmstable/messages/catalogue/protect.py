@@ -52,6 +52,53 @@ MESSAGES = {
         en="'{path}' would inherit from itself: choose another file.",
         zh_cn="'{path}' 会继承自身：请换一个文件。",
     ),
+    # The file that `mmstable init` writes.
+    'init.written': Message(
+        en='written to {path}; train it with: {command}',
+        zh_cn='已写入 {path}；训练命令：{command}',
+    ),
+    'init.title': Message(
+        en='`mmstable train` protects this config as it is. Below are the '
+        'settings that people change most: take away the # of what you '
+        'need.',
+        zh_cn='`mmstable train` 会直接保护此配置。下面是最常改动的设置：'
+        '需要哪一项，就去掉它的 #。',
+    ),
+    'init.optim_wrapper': Message(
+        en='Mixed precision: bfloat16, or float16 with a loss scale '
+        "(loss_scale=dict(init_scale=1024.0)); 'mmstable.SafeOptimWrapper' "
+        'without dtype for float32. accumulative_counts batches make one '
+        'step. The norm of the gradients is cut at max_norm.',
+        zh_cn='混合精度：bfloat16，或带 loss scale 的 float16（loss_scale='
+        "dict(init_scale=1024.0)）；float32 用 'mmstable.SafeOptimWrapper'，"
+        '不写 dtype。每 accumulative_counts 个 batch 更新一次。梯度范数超过 '
+        'max_norm 时裁剪。',
+    ),
+    'init.default_hooks': Message(
+        en='Checkpoints: how often, and how many are kept. The guard: how '
+        'often a run goes back, with how much of the learning rate, and what '
+        'is done about which fault.',
+        zh_cn='checkpoint：保存间隔与保留个数。guard：最多回退几次、回退后学习率'
+        '乘以多少，以及对各类故障的处理。',
+    ),
+    'init.custom_hooks': Message(
+        en='Hooks of mmstable with settings of your own; those that are not '
+        'here are added by `mmstable train`.',
+        zh_cn='自行设置 mmstable 的 hook；未列出的由 `mmstable train` 添加。',
+    ),
+    'init.randomness': Message(
+        en='The same seed, the same run.', zh_cn='相同的种子，相同的训练。'
+    ),
+    'init.stability_checks': Message(
+        en='What `mmstable check` shall not tell.',
+        zh_cn='`mmstable check` 不再提示的规则。',
+    ),
+    'init.python_style': Message(
+        en="'{path}' inherits by read_base: write overrides into a config of "
+        'that kind, or use `mmstable protect`.',
+        zh_cn="'{path}' 使用 read_base 继承：请在同类配置中修改，或使用 "
+        '`mmstable protect`。',
+    ),
     # The comments of the file that `mmstable protect` writes.
     'overlay.title': Message(
         en='Protects {base} with preset {preset}. Written by `mmstable '
