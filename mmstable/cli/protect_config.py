@@ -15,21 +15,35 @@ from mmstable.protection.protect import protect
 from mmstable.protection.text import protection_lines
 
 
-def protect_config(
-    cfg: Config, args: argparse.Namespace, say: Callable[[str], None]
-) -> None:
-    """Change a config, and tell what was changed.
+def protect_config(cfg: Config, args: argparse.Namespace) -> Protection | None:
+    """Change a config, unless it shall be trained as it is.
 
     Args:
         cfg (Config): The config to change.
         args (argparse.Namespace): Has ``as_is``, ``preset`` and ``memory``.
-        say (Callable): Prints a line for the user.
+
+    Returns:
+        Protection or None: What was changed.
     """
     if args.as_is:
         _refuse_choices(args)
-        return
+        return None
     protection = protection_of(cfg, args)
     apply_changes(cfg._cfg_dict, protection.changes)
+    return protection
+
+
+def tell_protection(
+    protection: Protection | None, say: Callable[[str], None]
+) -> None:
+    """Tell what was changed.
+
+    Args:
+        protection (Protection, optional): What :func:`protect_config` gave.
+        say (Callable): Prints a line for the user.
+    """
+    if protection is None:
+        return
     title = message('protect.title_of_run', preset=protection.preset)
     for line in protection_lines(protection, title):
         say(line)
