@@ -36,6 +36,7 @@ class Draft:
         self.settings: dict[str, Any] = copy.deepcopy(dict(settings))
         self.changes: list[Change] = []
         self.left: list[Left] = []
+        self._classes: dict[tuple[str, str], type | None] = {}
 
     def get(self, *path: str | int) -> Any:
         """What is at a path; None if there is nothing."""
@@ -74,8 +75,17 @@ class Draft:
         node = self.get(*path)
         if not isinstance(node, Mapping):
             return type(node) if node is not None else None
-        kind = node.get('type', default)
-        return resolve(registry, kind, self.settings.get('default_scope'))
+        return self._resolve(registry, node.get('type', default))
+
+    def _resolve(self, registry: Registry, kind: Any) -> type | None:
+        if not isinstance(kind, str):
+            return resolve(registry, kind, None)
+        # mmengine waits for milliseconds whenever it changes its scope.
+        key = (registry.name, kind)
+        if key not in self._classes:
+            scope = self.settings.get('default_scope')
+            self._classes[key] = resolve(registry, kind, scope)
+        return self._classes[key]
 
     def make_safe(
         self, path: Path, registry: Registry, default: str = ''
@@ -126,8 +136,8 @@ class Draft:
         for name in {**DEFAULT_HOOKS, **named}:
             path: Path = ('default_hooks', name)
             if name not in named:
-                kind = DEFAULT_HOOKS[name]['type']
-                yield path, resolve(HOOKS, kind, 'mmengine')
+                kind = f'mmengine.{DEFAULT_HOOKS[name]["type"]}'
+                yield path, self._resolve(HOOKS, kind)
             elif named[name] is not None:
                 yield path, self.class_at(path, HOOKS)
         for place in range(len(self.get('custom_hooks') or ())):

@@ -77,10 +77,10 @@ def python_overlay(
 
 
 def _title(protection: Protection, base: str) -> str:
-    text = say('overlay.title', base=base, preset=protection.preset)
+    text = say('overlay_file.title', base=base, preset=protection.preset)
     if protection.left:
         items = [f'{one.where} ({one.kind})' for one in protection.left]
-        text += f' {say("overlay.left", items=items)}'
+        text += f' {say("overlay_file.left", items=items)}'
     return comment(text)
 
 
@@ -143,7 +143,7 @@ def _module(base: str) -> str:
     ups = sum(part == '..' for part in path.parts)
     names = [part for part in path.parts if part != '..']
     if not all(n.isidentifier() and not keyword.iskeyword(n) for n in names):
-        raise UsageError(say('overlay.no_module', path=base))
+        raise UsageError(say('overlay_file.no_module', path=base))
     return '.' * (ups + 1) + '.'.join(names)
 
 

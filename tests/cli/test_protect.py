@@ -39,7 +39,8 @@ experiment_name = 'python_style'
 model = dict(type=ToyToolModel)
 train_dataloader = dict(
     batch_size=2, num_workers=0, dataset=dict(type=ToyToolDataset),
-    sampler=dict(type=DefaultSampler, shuffle=False))
+    sampler=dict(type=DefaultSampler, shuffle=False),
+    collate_fn=dict(type=default_collate))
 train_cfg = dict(type=IterBasedTrainLoop, max_iters=2)
 optim_wrapper = dict(type=OptimWrapper, optimizer=dict(type=SGD, lr=0.1))
 log_processor = dict(by_epoch=False)
@@ -75,7 +76,7 @@ def test_a_plain_config_is_protected(
     assert (next(tmp_path.glob('*/stability/events.jsonl'))).exists()
     title, classes, hooks, back_ends = said(capsys)
     assert title == 'protected with preset default (--as-is changes nothing):'
-    assert 'optim_wrapper, train_cfg, default_hooks.checkpoint' in classes
+    assert 'optim_wrapper, train_cfg, default_hooks.param_sch' in classes
     assert 'NanForensicsHook' in hooks
     assert 'LocalVisBackend' in back_ends
 

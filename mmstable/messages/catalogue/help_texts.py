@@ -116,10 +116,12 @@ MESSAGES = {
     'help.completion.description': Message(
         en='Print the script. For bash: eval "$(mmstable completion bash)"; '
         'for zsh: eval "$(mmstable completion zsh)"; '
-        'for fish: mmstable completion fish | source',
+        'for fish: mmstable completion fish > '
+        '~/.config/fish/completions/mmstable.fish',
         zh_cn='输出脚本。bash：eval "$(mmstable completion bash)"；'
         'zsh：eval "$(mmstable completion zsh)"；'
-        'fish：mmstable completion fish | source',
+        'fish：mmstable completion fish > '
+        '~/.config/fish/completions/mmstable.fish',
     ),
     'help.completion.shell': Message(en='your shell', zh_cn='你的 shell'),
     'help.preset': Message(

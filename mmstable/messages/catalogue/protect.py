@@ -100,13 +100,13 @@ MESSAGES = {
         '`mmstable protect`。',
     ),
     # The comments of the file that `mmstable protect` writes.
-    'overlay.title': Message(
+    'overlay_file.title': Message(
         en='Protects {base} with preset {preset}. Written by `mmstable '
         'protect`; train it with any train script.',
         zh_cn='按预设 {preset} 保护 {base}。由 `mmstable protect` 生成，可用'
         '任何训练脚本训练。',
     ),
-    'overlay.left': Message(
+    'overlay_file.left': Message(
         en="Left alone, not mmengine's own classes: {items}.",
         zh_cn='保持原样，并非 mmengine 自带的类：{items}。',
     ),
@@ -150,7 +150,7 @@ MESSAGES = {
     'overlay.val_dataloader': Message(
         en='Fewer batches are read ahead.', zh_cn='减少预读的 batch。'
     ),
-    'overlay.no_module': Message(
+    'overlay_file.no_module': Message(
         en="a config with read_base cannot inherit from '{path}': the name "
         'of every folder and file must be one of Python.',
         zh_cn="使用 read_base 的配置无法继承 '{path}'：目录名和文件名都必须是"
