@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +73,18 @@ EXACT = {
 }
 
 
-@pytest.mark.parametrize('name', EXACT)
+QUICK = ['iterations', 'accumulation', 'average', 'own wrapper', 'two nets']
+
+
+def some(cases: Iterable[Any], quick: list[Any]) -> list[Any]:
+    """All cases, those that are not quick left to the soak."""
+    soak = pytest.mark.soak
+    return [
+        one if one in quick else pytest.param(one, marks=soak) for one in cases
+    ]
+
+
+@pytest.mark.parametrize('name', some(EXACT, QUICK))
 def test_it_is_the_stock_run_to_the_last_bit(
     name: str, tmp_path: Path
 ) -> None:
@@ -86,7 +98,7 @@ def test_it_is_the_stock_run_to_the_last_bit(
     assert_same(outcome(second), outcome(first))
 
 
-@pytest.mark.parametrize('clip', [1e-3, 0.5, 1e3])
+@pytest.mark.parametrize('clip', some([1e-3, 0.5, 1e3], [0.5]))
 def test_clipping_is_the_same_to_rounding(clip: float, tmp_path: Path) -> None:
     settings = wrapper(clip_grad=dict(max_norm=clip), accumulative_counts=2)
     stock = stock_config(**settings)
@@ -118,7 +130,9 @@ def test_mixed_precision_is_the_same_to_rounding(
     )
 
 
-@pytest.mark.parametrize('name', ['epochs', 'average', 'two nets'])
+@pytest.mark.parametrize(
+    'name', some(['epochs', 'average', 'two nets'], ['average'])
+)
 def test_who_only_observes_changes_nothing(name: str, tmp_path: Path) -> None:
     stock = stock_config(**EXACT[name])
     ours, _ = protected(stock, 'observe_only')
