@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 from mmstable.settings import did_you_mean
 
@@ -45,3 +48,26 @@ def config_path(name: str) -> str:
     raise FileNotFoundError(
         f"config_path: mmstable ships no config '{name}'.{hint}"
     )
+
+
+def shipped_settings(name: str) -> dict[str, Any]:
+    """What a config that mmstable ships says, in plain types.
+
+    Args:
+        name (str): Its path below ``configs/``.
+    """
+    return copy.deepcopy(_read(name))
+
+
+@cache
+def _read(name: str) -> dict[str, Any]:
+    # `mmstable --help` does without mmengine.
+    from mmengine.config import Config
+
+    return Config.fromfile(config_path(name))._cfg_dict.to_dict()
+
+
+def runtime_hooks() -> dict[str, dict[str, Any]]:
+    """The hooks of the base runtime by the names of their classes."""
+    hooks = shipped_settings('_base_/default_runtime.py')['custom_hooks']
+    return {hook['type'].rpartition('.')[2]: hook for hook in hooks}

@@ -19,6 +19,7 @@ _TOOLS = (
     'check.py',
     'check_data.py',
     'doctor.py',
+    'protect.py',
     'estimate.py',
     'probe.py',
     'profile_training.py',

@@ -18,6 +18,7 @@ ORDER = [
     'files',
     'messages',
     'settings',
+    'config_paths',
     'finding',
     'checked_json',
     'numerics',
@@ -42,7 +43,7 @@ ORDER = [
     'hooks',
     'strategies',
     'demo',
-    'config_paths',
+    'protection',
     'registration',
     'cli',
 ]

@@ -13,10 +13,11 @@ from mmstable.cli.check_fix import refuse_fix, write_fix
 from mmstable.cli.check_list import rule_lines
 from mmstable.cli.check_text import as_github, as_json, as_text
 from mmstable.cli.command import say as say_for
-from mmstable.cli.config_file import load_config
+from mmstable.cli.config_file import load_config_anyway
 from mmstable.cli.config_options import merge_options, read_options
 from mmstable.cli.finding_text import exit_code
 from mmstable.cli.legacy_config import modernize
+from mmstable.cli.progress import working
 from mmstable.errors import UsageError
 from mmstable.legacy.config.keys import old_keys_of
 from mmstable.messages import say
@@ -24,7 +25,7 @@ from mmstable.preflight.check_config import check_config, ignored_rules
 from mmstable.preflight.config_source import ConfigSource
 from mmstable.preflight.config_view import ConfigView
 from mmstable.preflight.machine import Machine
-from mmstable.preflight.trial import try_out
+from mmstable.preflight.trial import Trial, try_out
 
 
 def check(args: argparse.Namespace) -> int:
@@ -35,7 +36,7 @@ def check(args: argparse.Namespace) -> int:
     if args.config is None:
         raise UsageError(say('check_text.no_config'))
     options = read_options(args.cfg_options or [])
-    cfg = _load(args.config)
+    cfg = load_config_anyway(args.config)
     written = plain_settings(cfg)
     view = _view(_modern(cfg, options), args, written)
     try:
@@ -57,16 +58,6 @@ def check(args: argparse.Namespace) -> int:
     return exit_code(findings)
 
 
-def _load(path: str) -> Config:
-    """The config, also if what it wants imported is not here."""
-    try:
-        return load_config(path)
-    except UsageError as error:
-        if not isinstance(error.__cause__, ImportError):
-            raise
-    return load_config(path, import_modules=False)
-
-
 def _modern(cfg: Config, options: dict[str, Any]) -> Config:
     """The config with its options, as ``mmstable train`` would have it."""
     if old_keys_of(cfg._cfg_dict):
@@ -86,8 +77,13 @@ def _view(
         ranks=args.ranks or _ranks(machine),
         file=args.config,
         written=written if is_old else None,
-        trial=try_out(cfg) if args.deep else None,
+        trial=_try(cfg) if args.deep else None,
     )
+
+
+def _try(cfg: Config) -> Trial:
+    with working(say('progress.trying')):
+        return try_out(cfg)
 
 
 def _ranks(machine: Machine) -> int:

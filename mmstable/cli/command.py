@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import NamedTuple
 
 from mmstable.cli import commands
+from mmstable.cli.terminal import is_quiet, paint
 from mmstable.messages.printable import printable
 
 LONGEST_LINE = 4000
@@ -39,9 +40,19 @@ class Command(NamedTuple):
 
 
 def say(name: str, text: str) -> None:
-    """Print a line for the user of a sub-command."""
+    """Print a line for the user of a sub-command, unless --quiet was said."""
+    if not is_quiet():
+        _print_line(name, text)
+
+
+def say_error(name: str, text: str) -> None:
+    """Print what the user has to know, whatever was said."""
+    _print_line(name, text, 'red')
+
+
+def _print_line(name: str, text: str, colour: str = '') -> None:
     # It may quote names and texts out of files that others have made.
-    line = printable(text, LONGEST_LINE)
+    line = paint(printable(text, LONGEST_LINE), colour, sys.stderr)
     print(f'mmstable {name}: {line}', file=sys.stderr, flush=True)
 
 

@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import os
-from typing import Any
 
-from mmengine.config import Config, ConfigDict
+from mmengine.config import Config
+from mmengine.optim import AmpOptimWrapper, OptimWrapper
 
+from mmstable.cli.base_files import plain_settings
 from mmstable.errors import UsageError
 from mmstable.messages import say as message
+from mmstable.optim import SafeAmpOptimWrapper, SafeOptimWrapper
+from mmstable.preflight.config_tree import kind_of
+from mmstable.protection.change import Group, apply_changes
+from mmstable.protection.draft import Draft
+from mmstable.protection.safe_classes import scoped
 
 # What `--amp` replaces. Other types carry logic of their own.
 _PLAIN_WRAPPERS = (
-    'OptimWrapper',
-    'AmpOptimWrapper',
-    'SafeOptimWrapper',
-    'SafeAmpOptimWrapper',
+    OptimWrapper,
+    AmpOptimWrapper,
+    SafeOptimWrapper,
+    SafeAmpOptimWrapper,
 )
-_SAFE_AMP = 'mmstable.SafeAmpOptimWrapper'
-_QUEUED = 'mmstable.QueuedVisBackend'
+
 _DTYPES = {'fp16': 'float16', 'bf16': 'bfloat16'}
 
 
@@ -39,28 +44,22 @@ def enable_amp(cfg: Config, precision: str = 'auto') -> None:
         precision (str): 'fp16', 'bf16', or 'auto' for what the config says,
             or else the wrapper's default. Defaults to 'auto'.
     """
-    wrapper = cfg.get('optim_wrapper')
-    if wrapper is None:
+    draft = Draft(plain_settings(cfg))
+    if draft.get('optim_wrapper') is None:
         raise UsageError(message('options.amp_without_wrapper'))
-    if 'constructor' in wrapper and 'optimizer' not in wrapper:
-        for value in wrapper.values():
-            if isinstance(value, dict) and 'optimizer' in value:
-                _make_safe_amp(value, precision)
-    else:
-        _make_safe_amp(wrapper, precision)
-
-
-def _make_safe_amp(wrapper: ConfigDict, precision: str) -> None:
-    kind = wrapper.get('type', 'OptimWrapper')
-    name = kind if isinstance(kind, str) else kind.__name__
-    if name.rpartition('.')[2] not in _PLAIN_WRAPPERS:
-        known = _PLAIN_WRAPPERS
-        raise UsageError(
-            message('options.amp_wrapper', known=known, name=name)
-        )
-    wrapper.type = _SAFE_AMP
-    if precision in _DTYPES:
-        wrapper.dtype = _DTYPES[precision]
+    for path in draft.wrappers() or [('optim_wrapper',)]:
+        if draft.wrapper_class(path) not in _PLAIN_WRAPPERS:
+            known = [one.__name__ for one in _PLAIN_WRAPPERS]
+            name = kind_of(draft.get(*path))
+            raise UsageError(
+                message('options.amp_wrapper', known=known, name=name)
+            )
+        kind = scoped(SafeAmpOptimWrapper)
+        draft.put((*path, 'type'), kind, Group.CLASS)
+        if precision in _DTYPES:
+            dtype = _DTYPES[precision]
+            draft.put((*path, 'dtype'), dtype, Group.SETTING)
+    apply_changes(cfg._cfg_dict, draft.changes)
 
 
 def scale_learning_rate(cfg: Config) -> None:
@@ -83,44 +82,10 @@ def set_seed(cfg: Config, seed: int | None, deterministic: bool) -> None:
     cfg.randomness = randomness
 
 
-def guard_vis_backends(cfg: Config) -> None:
-    """Keep the visualizer's back-ends from stopping or blocking the run."""
-    if cfg.get('visualizer') is None:
-        # As mmengine does by itself.
-        cfg.visualizer = dict(
-            type='Visualizer', vis_backends=[dict(type='LocalVisBackend')]
-        )
-    visualizer = cfg.visualizer
-    backends = isinstance(visualizer, dict) and visualizer.get('vis_backends')
-    if not backends:
-        return
-    if isinstance(backends, dict):
-        backends = [backends]
-    visualizer['vis_backends'] = [_queued(one) for one in backends]
-
-
-def _name_of(settings: Any) -> str:
-    """The class that settings name, without its scope; '' if they do not."""
-    kind = settings.get('type') if isinstance(settings, dict) else None
-    name = kind if isinstance(kind, str) else getattr(kind, '__name__', '')
-    return name.rpartition('.')[2]
-
-
-def _queued(backend: Any) -> Any:
-    name = _name_of(backend)
-    if not name or name == _QUEUED.rpartition('.')[2]:
-        return backend
-    inner = dict(backend)
-    # Known to others by the name of the back-end in it.
-    return dict(
-        type=_QUEUED, name=inner.pop('name', None) or name, backend=inner
-    )
-
-
 def add_probe(cfg: Config) -> None:
     """Let the run be looked into, unless its config has said how."""
     hooks = list(cfg.get('custom_hooks') or [])
-    if not any(_name_of(one) == 'LiveProbeHook' for one in hooks):
+    if not any(kind_of(one) == 'LiveProbeHook' for one in hooks):
         cfg.custom_hooks = [*hooks, dict(type='mmstable.LiveProbeHook')]
 
 

@@ -45,6 +45,16 @@ def load_config(path: str, import_modules: bool = True) -> Config:
     return cfg
 
 
+def load_config_anyway(path: str) -> Config:
+    """The config, also if what it wants imported is not here."""
+    try:
+        return load_config(path)
+    except UsageError as error:
+        if not isinstance(error.__cause__, ImportError):
+            raise
+    return load_config(path, import_modules=False)
+
+
 def _explain(path: str, error: Exception) -> str:
     culprit = os.path.normpath(_file_being_read(error) or path)
     if isinstance(error, FileNotFoundError) and not os.path.exists(culprit):

@@ -55,6 +55,7 @@ def dist_train(args: argparse.Namespace) -> int:
 def torchrun_words(args: argparse.Namespace) -> list[str]:
     """The command line of torchrun, for all processes of this machine."""
     lang = [] if args.lang is None else ['--lang', args.lang]
+    quiet = ['--quiet'] if args.quiet else []
     return [
         f'--nnodes={args.nnodes}',
         f'--node_rank={args.node_rank}',
@@ -62,7 +63,7 @@ def torchrun_words(args: argparse.Namespace) -> list[str]:
         f'--master_port={args.port}',
         f'--nproc_per_node={args.processes}',
         *('-m', 'mmstable', 'train', args.config),
-        *('--launcher', 'pytorch', *lang, *args.options),
+        *('--launcher', 'pytorch', *lang, *quiet, *args.options),
     ]
 
 

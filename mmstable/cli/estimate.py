@@ -27,6 +27,7 @@ from mmstable.cli.config_mistakes import explain_mistake
 from mmstable.cli.config_options import read_options
 from mmstable.cli.estimate_table import Figures, print_figures
 from mmstable.cli.legacy_config import modernize
+from mmstable.cli.progress import working
 from mmstable.errors import UsageError
 from mmstable.memory.estimate import Data, Estimator, Phase, Setup
 from mmstable.memory.tensor_bytes import can_measure
@@ -55,17 +56,18 @@ def estimate(args: argparse.Namespace) -> int:
     )
     validation = _data_of(cfg, 'val')
     try:
-        figures = Figures(
-            limit=limit,
-            accumulation=setup.accumulation,
-            training=estimator.training(train, setup),
-            validation=None
-            if validation is None
-            else estimator.validation(validation, setup),
-            presets=estimator.presets(train, setup),
-            train_data=train,
-            val_data=validation,
-        )
+        with working(say('progress.measuring')):
+            figures = Figures(
+                limit=limit,
+                accumulation=setup.accumulation,
+                training=estimator.training(train, setup),
+                validation=None
+                if validation is None
+                else estimator.validation(validation, setup),
+                presets=estimator.presets(train, setup),
+                train_data=train,
+                val_data=validation,
+            )
     except UsageError:
         raise
     except Exception as error:

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 
 from mmstable.cli.commands.check import EXIT_ERRORS, EXIT_WARNINGS
+from mmstable.cli.terminal import paint
 from mmstable.finding import Finding, Severity
 from mmstable.messages import say
 from mmstable.messages.printable import printable
 
 _INDENT = ' ' * 4
 _LONGEST = 1000
+_COLOURS = {
+    Severity.ERROR: 'red',
+    Severity.WARNING: 'yellow',
+    Severity.HINT: 'cyan',
+}
 
 
 def finding_lines(one: Finding) -> Iterator[str]:
@@ -21,7 +28,9 @@ def finding_lines(one: Finding) -> Iterator[str]:
     """
     where = f' ({one.source})' if one.source else ''
     severity = say(f'severity.{one.severity.value}')
-    yield printable(f'{severity}  {one.id}  {one.path}{where}', _LONGEST)
+    severity = paint(severity, _COLOURS[one.severity], sys.stdout)
+    where = printable(f'{one.id}  {one.path}{where}', _LONGEST)
+    yield f'{severity}  {where}'
     yield _INDENT + printable(one.what, _LONGEST)
     yield _INDENT + say('check_text.why', text=one.why)
     yield _INDENT + say('check_text.fix', text=one.fix)

@@ -12,6 +12,7 @@ from mmstable.checkpoint.description import (
     describe_checkpoint,
     kind_of,
 )
+from mmstable.cli.progress import working
 from mmstable.messages import say as message
 from mmstable.messages.printable import printable
 
@@ -23,12 +24,17 @@ def inspect(path: str, other: str | None) -> int:
         path (str): The checkpoint.
         other (str, optional): What to compare it with.
     """
-    first = describe_checkpoint(path)
+    first = _read(path)
     if other is None:
         _print_one(path, first)
     else:
-        _print_two(path, first, other, describe_checkpoint(other))
+        _print_two(path, first, other, _read(other))
     return 0
+
+
+def _read(path: str) -> Description:
+    with working(message('progress.reading', path=path)):
+        return describe_checkpoint(path)
 
 
 def _print_one(path: str, found: Description) -> None:

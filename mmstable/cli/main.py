@@ -7,16 +7,16 @@ import sys
 from collections.abc import Sequence
 from types import TracebackType
 
-from mmstable.cli.command import Command, find_commands, say
-from mmstable.cli.parser import Parser
+from mmstable.cli.command import Command, find_commands, say_error
+from mmstable.cli.parsers import build_parsers
 from mmstable.cli.suggest import did_you_mean
+from mmstable.cli.terminal import be_quiet
 from mmstable.distributed.launchers import rank_of
 from mmstable.errors import MMStableError
 from mmstable.messages import LANGUAGES
 from mmstable.messages import say as message
 from mmstable.messages.language import prefer_language
 from mmstable.registration import register_all
-from mmstable.version import __version__
 
 # What a shell reports for a program that Ctrl-C has ended.
 _EXIT_INTERRUPTED = 130
@@ -55,27 +55,7 @@ def _listen_for_language(words: list[str]) -> None:
 def _parse(
     commands: dict[str, Command], words: list[str]
 ) -> argparse.Namespace:
-    parser = Parser(
-        prog='mmstable',
-        description=message('help.mmstable'),
-    )
-    parser.add_argument(
-        '--version',
-        action='version',
-        version=__version__,
-        help=message('help.version'),
-    )
-    group = parser.add_subparsers(dest='command', metavar='COMMAND')
-    parsers = {}
-    for name, command in commands.items():
-        text = command.help()
-        parsers[name] = group.add_parser(name, help=text, description=text)
-        command.add_arguments(parsers[name])
-        parsers[name].add_argument(
-            '--lang',
-            choices=LANGUAGES,
-            help=message('help.lang'),
-        )
+    parser, parsers = build_parsers(commands)
     if not words[0].startswith('-') and words[0] not in commands:
         hint = did_you_mean(words[0], commands)
         parser.error(
@@ -101,6 +81,7 @@ def _parse(
 def _run(command: Command, args: argparse.Namespace) -> int:
     try:
         prefer_language(args.lang)
+        be_quiet(args.quiet)
         if command.reads_config:
             register_all()
             _import_from_working_folder()
@@ -109,12 +90,12 @@ def _run(command: Command, args: argparse.Namespace) -> int:
         # argparse has said why.
         return int(stop.code or 0)
     except MMStableError as error:
-        say(command.name, message('cli.error', error=error))
+        say_error(command.name, message('cli.error', error=error))
         _print_notes(error)
         return error.exit_code
     except KeyboardInterrupt:
         if rank_of(getattr(args, 'launcher', 'none')) == 0:
-            say(command.name, message('cli.interrupted'))
+            say_error(command.name, message('cli.interrupted'))
         return _EXIT_INTERRUPTED
     except Exception:
         if sys.version_info < (3, 11):

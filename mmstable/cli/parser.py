@@ -9,6 +9,9 @@ from typing import Any, Callable, NoReturn
 from mmstable.errors import UsageError
 from mmstable.messages import say
 
+# The presets of configs/_base_/stability and configs/_base_/memory.
+STABILITY = ('default', 'safe', 'ultra_safe', 'observe_only')
+MEMORY = ('balanced', 'max_saving', 'conservative')
 # What argparse says in English only, in whatever version of Python.
 _ARGUMENT = re.compile(r'argument (.+?): (.*)', re.S)
 _SENTENCES: list[tuple[str, Callable[[re.Match[str]], str]]] = [
@@ -65,6 +68,15 @@ class Parser(argparse.ArgumentParser):
         """The options that it knows."""
         return list(self._option_string_actions)
 
+    def actions(self) -> list[argparse.Action]:
+        """All arguments that a user is told about."""
+        return [
+            one
+            for one in self._actions
+            if one.help != argparse.SUPPRESS
+            and (one.option_strings or one.choices)
+        ]
+
 
 class _Help(argparse.HelpFormatter):
     def add_usage(
@@ -97,6 +109,12 @@ def add_cfg_options(parser: argparse.ArgumentParser) -> None:
         metavar='KEY=VALUE',
         help=say('help.cfg_options'),
     )
+
+
+def add_protection_options(parser: argparse.ArgumentParser) -> None:
+    """Let a command choose how a config is protected."""
+    parser.add_argument('--preset', choices=STABILITY, help=say('help.preset'))
+    parser.add_argument('--memory', choices=MEMORY, help=say('help.memory'))
 
 
 def _translate(text: str) -> str:

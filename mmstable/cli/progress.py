@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
+from mmstable.cli.terminal import is_quiet, shows_progress
 from mmstable.messages import say
 
 # Seconds between two lines.
 _INTERVAL = 10.0
+# Seconds that nobody minds to wait.
+_PATIENCE = 2.0
 
 
 def show_progress(items: Iterator[Any], total: int) -> Iterator[Any]:
@@ -20,13 +25,51 @@ def show_progress(items: Iterator[Any], total: int) -> Iterator[Any]:
         items (Iterator): The items.
         total (int): How many there will be.
     """
-    if sys.stderr.isatty():
+    if is_quiet():
+        return items
+    if shows_progress(sys.stderr):
         try:
             return _bar(items, total)
         except ImportError:
             # mmengine brings rich along, but may cease to.
             pass
     return _lines(items, total)
+
+
+@contextmanager
+def working(text: str) -> Iterator[None]:
+    """Say what is being done, if it takes longer than two seconds.
+
+    A terminal shows the seconds as they go by, and nothing in the end.
+
+    Args:
+        text (str): What is being done.
+    """
+    done = threading.Event()
+    thread = threading.Thread(
+        target=_tell_when_late, args=(text, done), daemon=True
+    )
+    if not is_quiet():
+        thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        if thread.is_alive():
+            thread.join()
+
+
+def _tell_when_late(text: str, done: threading.Event) -> None:
+    start = time.monotonic()
+    if done.wait(_PATIENCE):
+        return
+    if not shows_progress(sys.stderr):
+        print(f'{text} ...', file=sys.stderr, flush=True)
+        return
+    while not done.wait(0.5):
+        past = _duration(time.monotonic() - start)
+        print(f'\r\x1b[K{text} {past}', end='', file=sys.stderr, flush=True)
+    print('\r\x1b[K', end='', file=sys.stderr, flush=True)
 
 
 def _bar(items: Iterator[Any], total: int) -> Iterator[Any]:

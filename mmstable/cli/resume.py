@@ -28,6 +28,7 @@ from mmstable.checkpoint.loading import (
 )
 from mmstable.checkpoint.schemes import pin_checkpoint, trust_checkpoint
 from mmstable.checkpoint.storage import checkpoint_folder
+from mmstable.cli.progress import working
 from mmstable.cli.suggest import near_files
 from mmstable.distributed.join_ranks import decide_on_rank_zero
 from mmstable.errors import CheckpointError, UsageError
@@ -224,7 +225,8 @@ def _find(
     say: Callable[[str], None],
 ) -> GoodCheckpoint | None:
     folder, *others = folders
-    search = find_checkpoint(folder, before_iter, others)
+    with working(message('progress.searching', folder=folder)):
+        search = find_checkpoint(folder, before_iter, others)
     for reason in search.skipped:
         say(message('start.skipped', reason=reason))
     for note in search.notes:
@@ -260,7 +262,8 @@ def _warn_of_used_folder(
 
 def _verify(path: Path) -> GoodCheckpoint:
     try:
-        return verify_checkpoint(path)
+        with working(message('progress.reading', path=path)):
+            return verify_checkpoint(path)
     except BadCheckpoint as error:
         search = find_checkpoint(path.resolve().parent)
         raise CheckpointError(_advise(error, search)) from error

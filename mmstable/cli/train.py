@@ -17,11 +17,13 @@ from mmengine.runner import Runner
 
 from mmstable.cli import config_edits as edits
 from mmstable.cli.command import say as say_for
+from mmstable.cli.command import say_error
 from mmstable.cli.config_checks import check_start, check_work_dir
 from mmstable.cli.config_file import check_config_path, load_config
 from mmstable.cli.config_mistakes import explain_mistake
 from mmstable.cli.config_options import read_options
 from mmstable.cli.legacy_config import modernize
+from mmstable.cli.protect_config import protect_config, tell_protection
 from mmstable.cli.resume import apply_start, choose_start, folders_of
 from mmstable.cli.resume_command import (
     launch_command,
@@ -44,6 +46,7 @@ from mmstable.errors import StoppedBySignal, TrainingDiverged, UsageError
 from mmstable.messages import say as message
 from mmstable.messages.language import choose_language
 from mmstable.messages.shell_command import shell_command
+from mmstable.protection.change import Protection
 from mmstable.report.write import write_if_quick
 
 
@@ -69,17 +72,18 @@ def train(args: argparse.Namespace) -> int:
 
 def _train(args: argparse.Namespace, say: Callable[[str], None]) -> int:
     try:
-        cfg = _prepare(args, say)
+        cfg, protection = _prepare(args, say)
         with _lock(cfg, args.force, say):
             apply_start(cfg, choose_start(cfg, args, say), args)
-            _build_and_train(cfg)
+            _build_and_train(cfg, lambda: tell_protection(protection, say))
     except StoppedBySignal as stop:
         say(message('train.stopped', signal=stop.name))
         return stop.exit_code
     except ReportedByRankZero as echo:
         return echo.exit_code
     except TrainingDiverged as error:
-        say(message('train.diverged', file=error.file))
+        if rank_of(args.launcher) == 0:
+            say_error('train', message('train.diverged', file=error.file))
         return error.exit_code
     return 0
 
@@ -96,7 +100,7 @@ def _supervise(args: argparse.Namespace, say: Callable[[str], None]) -> int:
         )
     check_config_path(args.config)
     # The process that trains says what there is to say about it.
-    cfg = edit_config(load_config(args.config), args, _say_nothing)
+    cfg, _ = edit_config(load_config(args.config), args, _say_nothing)
     supervisor = Supervisor(
         own_program(program, sys.argv[0]),
         words,
@@ -130,11 +134,13 @@ def _how_launchers_restart(
     return message('restart.by_torchrun', command=shell_command(command))
 
 
-def _prepare(args: argparse.Namespace, say: Callable[[str], None]) -> Config:
+def _prepare(
+    args: argparse.Namespace, say: Callable[[str], None]
+) -> tuple[Config, Protection | None]:
     """The config, complete, and with the ranks joined."""
     check_config_path(args.config)
     _choose_gpus(args.gpu_ids, args.launcher, say)
-    cfg = edit_config(load_config(args.config), args, say)
+    cfg, protection = edit_config(load_config(args.config), args, say)
     check_start(cfg, args, say)
     check_work_dir(cfg.work_dir)
     choose_language(_hooks_of(cfg))
@@ -147,7 +153,7 @@ def _prepare(args: argparse.Namespace, say: Callable[[str], None]) -> Config:
     note = join_ranks(cfg)
     if note is not None:
         say(note)
-    return cfg
+    return cfg, protection
 
 
 @contextmanager
@@ -163,8 +169,8 @@ def _lock(
 
 def edit_config(
     cfg: Config, args: argparse.Namespace, say: Callable[[str], None]
-) -> Config:
-    """Translate ``cfg`` if it is old, and apply the command line."""
+) -> tuple[Config, Protection | None]:
+    """Translate ``cfg`` if it is old, apply the command line, protect it."""
     cfg = modernize(cfg, read_options(args.cfg_options or []), say)
     edits.set_work_dir(cfg, args.work_dir, args.config)
     edits.set_seed(cfg, args.seed, args.deterministic)
@@ -176,10 +182,10 @@ def edit_config(
         edits.disable_validation(cfg)
     if args.probe:
         edits.add_probe(cfg)
+    protection = protect_config(cfg, args)
     edits.drop_absent_hooks(cfg)
-    edits.guard_vis_backends(cfg)
     cfg.launcher = args.launcher
-    return cfg
+    return cfg, protection
 
 
 def _hooks_of(cfg: Config) -> list[Any]:
@@ -187,12 +193,14 @@ def _hooks_of(cfg: Config) -> list[Any]:
     return [*hooks.values(), *(cfg.get('custom_hooks') or [])]
 
 
-def _build_and_train(cfg: Config) -> None:
+def _build_and_train(cfg: Config, begin: Callable[[], None]) -> None:
+    """Train, and call ``begin`` as soon as there is no mistake in sight."""
     try:
         if cfg.get('runner_type') is None:
             runner = Runner.from_cfg(cfg)
         else:
             runner = RUNNERS.build(cfg)
+        begin()
         runner.train()
     except Exception as error:
         mistake = explain_mistake(error)

@@ -25,6 +25,32 @@ def relative(base: str, folder: str) -> str:
     return path if path.startswith('.') else f'./{path}'
 
 
+def write_new_config(path: str, text: str, force: bool) -> bool:
+    """Write it, unless something else is there.
+
+    Args:
+        path (str): The file.
+        text (str): What to write.
+        force (bool): Whether to write over what is there.
+
+    Returns:
+        bool: False if the file says all that already.
+    """
+    if os.path.exists(path) and not force:
+        if _content(path) == text:
+            return False
+        raise UsageError(say('protect.exists', path=path))
+    write_config(path, text)
+    return True
+
+
+def _content(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding='utf-8')
+    except (OSError, ValueError):
+        return ''
+
+
 def write_config(path: str, text: str) -> None:
     """Write it, or say why that is impossible."""
     try:

@@ -56,21 +56,28 @@ class SafeParamSchedulerHook(StepHook, ParamSchedulerHook):
         self._lost: dict[str, int] = {}
         # None: no stage `before_train` has been.
         self._schedules: dict[str, list[_ParamScheduler]] | None = None
+        # What the runner had when they were found.
+        self._built: Any = None
         self._has_told = False
 
     def before_train(self, runner: Runner) -> None:
         """See that nobody else moves the schedules."""
         super().before_train(runner)
         self._lost = {}
-        self._schedules = _schedules_by_iter(runner)
-        for name in self._schedules:
-            self._backlogs.setdefault(name, ScheduleBacklog())
-        if not self._schedules:
+        if not self._find_schedules(runner):
             return
         _refuse_a_second_hook(runner)
         sources = self.monitor.sources.values()
         if self._hold_on_skip and all(one.is_stock for one in sources):
             runner.logger.info(say('schedule.every_iteration'))
+
+    def _find_schedules(self, runner: Runner) -> bool:
+        """Remember what moves by iteration, and whether anything does."""
+        self._built = runner.param_schedulers
+        self._schedules = _schedules_by_iter(runner)
+        for name in self._schedules:
+            self._backlogs.setdefault(name, ScheduleBacklog())
+        return bool(self._schedules)
 
     def after_step(
         self, runner: Runner, name: str, report: StepReport
@@ -96,6 +103,9 @@ class SafeParamSchedulerHook(StepHook, ParamSchedulerHook):
                 self, runner, batch_idx, data_batch, outputs
             )
             return
+        if runner.param_schedulers is not self._built:
+            # A resume follows the schedules of the config.
+            self._find_schedules(runner)
         lost, self._lost = self._lost, {}
         for name, schedule in self._schedules.items():
             backlog, waits = self._backlogs[name], lost.get(name, 0)

@@ -39,12 +39,22 @@ def class_of(view: ConfigView, registry: Registry, node: Any) -> Any:
         node (Any): The dict with a ``type``.
     """
     kind = node.get('type') if isinstance(node, Mapping) else None
+    return find_class(registry, kind, view.get('default_scope'))
+
+
+def find_class(registry: Registry, kind: Any, scope: str | None) -> Any:
+    """The class that a ``type`` means, or None if it is unknown here.
+
+    Args:
+        registry (Registry): Where mmengine would look.
+        kind (Any): A name, or the class itself.
+        scope (str, optional): The default scope of the config.
+    """
     if not isinstance(kind, str):
         return kind
     if missing_packages({'type': kind}):
         return None
-    scope = view.get('default_scope') or 'mmengine'
-    if not is_installed(scope):
+    if not scope or not is_installed(scope):
         scope = 'mmengine'
     with registry.switch_scope_and_registry(scope) as found:
         return found.get(kind)

@@ -212,6 +212,9 @@ def train(
         options: For ``--cfg-options``; '__' stands for a dot.
     """
     given = [f'{k.replace("__", ".")}={v}' for k, v in options.items()]
+    if any(option.partition('=')[0].endswith('.type') for option in given):
+        # A class that is asked for stays what it is.
+        words += ('--as-is',)
     line = ['train', config, '--work-dir', str(work), *words]
     return main([*line, '--cfg-options', *given] if given else line)
 

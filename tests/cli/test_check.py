@@ -377,7 +377,8 @@ def said(err: str) -> list[str]:
 def test_train_check_stops_at_errors(
     sick: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    words = ['sick.py', '--check', '--work-dir', str(tmp_path / 'run')]
+    work = ['--work-dir', str(tmp_path / 'run')]
+    words = ['sick.py', '--check', *work, '--as-is']
     assert main(['train', *words]) == 9
     err = capsys.readouterr().err
     assert 'error  int_scale  optim_wrapper.loss_scale (sick.py:4)' in err
@@ -394,7 +395,7 @@ def test_a_start_tells_the_worst_and_goes_on(
         "_base_ = './config.py'\n"
         'default_hooks = dict(checkpoint=dict(max_keep_ckpts=1))\n'
     )
-    words = ['doubtful.py', '--work-dir', str(tmp_path)]
+    words = ['doubtful.py', '--work-dir', str(tmp_path), '--as-is']
     assert main(['train', *words]) == 0
     assert said(capsys.readouterr().err) == [
         'warning: default_hooks.checkpoint.max_keep_ckpts: '
@@ -407,8 +408,23 @@ def test_a_start_tells_the_worst_and_goes_on(
 def test_a_healthy_start_is_silent(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    assert main(['train', 'config.py', '--work-dir', str(tmp_path)]) == 0
+    words = ['train', 'config.py', '--work-dir', str(tmp_path)]
+    assert main([*words, '--as-is']) == 0
     assert said(capsys.readouterr().err) == []
+    assert main([*words, '--quiet']) == 0
+    assert said(capsys.readouterr().err) == []
+
+
+def test_what_is_judged_is_what_is_trained(
+    sick: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    words = ['sick.py', '--check', '--work-dir', str(tmp_path / 'run')]
+    assert main(['train', *words]) == 9
+    err = capsys.readouterr().err
+    # A safe wrapper takes an int for a loss scale.
+    assert 'int_scale' not in err
+    # Lines are those of the user's file.
+    assert 'sick.py:' in err
 
 
 def test_the_quick_start_is_healthy(

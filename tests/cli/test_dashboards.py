@@ -36,7 +36,12 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 def scalars(folder: Path) -> list[dict]:
     (path,) = folder.rglob('scalars.json')
     lines = [json.loads(line) for line in path.read_text().splitlines()]
-    return [{k: v for k, v in one.items() if 'time' not in k} for one in lines]
+    return [{k: one[k] for k in one if not _is_ours(k)} for one in lines]
+
+
+def _is_ours(name: str) -> bool:
+    """Whether it is no value of mmengine, or another one in every run."""
+    return 'time' in name or 'stable/' in name
 
 
 def board(folder: Path) -> list[tuple[str, int, float]]:
@@ -46,7 +51,7 @@ def board(folder: Path) -> list[tuple[str, int, float]]:
     return [
         (name, event.step, event.value)
         for name in read.Tags()['scalars']
-        if 'time' not in name
+        if not _is_ours(name)
         for event in read.Scalars(name)
     ]
 

@@ -77,7 +77,7 @@ def configs(project: Path) -> None:
 
 
 def train(folder: Path, *options: str) -> int:
-    words = ['train', 'last.py', '--work-dir', str(folder)]
+    words = ['train', 'last.py', '--work-dir', str(folder), '--as-is']
     return main([*words, '--cfg-options', *options])
 
 

@@ -21,6 +21,7 @@ TOOLS = {
     'estimate': 'tools/estimate.py',
     'probe': 'tools/probe.py',
     'profile': 'tools/profile_training.py',
+    'protect': 'tools/protect.py',
     'replay': 'tools/replay.py',
     'report': 'tools/report.py',
     'train': 'tools/train.py',
@@ -59,8 +60,9 @@ def test_help_of_a_command(
         (
             ['trian', 'config.py'],
             "mmstable: error: no command 'trian', there is check, "
-            'check-data, dist-train, doctor, estimate, inspect, probe, '
-            'profile, replay, report, train, upgrade. Did you mean train',
+            'check-data, completion, dist-train, doctor, estimate, init, '
+            'inspect, probe, profile, protect, replay, report, train, '
+            'upgrade. Did you mean train',
         ),
         (['--trian'], 'mmstable: error: unrecognized arguments: --trian'),
         (

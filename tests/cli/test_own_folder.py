@@ -155,7 +155,7 @@ sys.exit(main(sys.argv[3:]))
 
 def killed(folder: Path, where: str, name: str, **options: object) -> None:
     given = [f'{k.replace("__", ".")}={v}' for k, v in options.items()]
-    words = ['train', 'config.py', '--work-dir', str(folder)]
+    words = ['train', 'config.py', '--as-is', '--work-dir', str(folder)]
     code, _, errors = run(
         [sys.executable, '-c', KILLER, where, name, *words]
         + ['--cfg-options', *given],

@@ -402,7 +402,10 @@ def test_program_in_an_old_checkpoint_is_not_run(
     checkpoint['meta']['config'] = text
     torch.save(checkpoint, path)
     hooks = 'default_hooks.checkpoint.type=CheckpointHook'
-    code = resume(work, '--resume-from', str(path), '--cfg-options', hooks)
+    code = resume(
+        work,
+        *('--resume-from', str(path), '--as-is', '--cfg-options', hooks),
+    )
     assert code == 0
     assert iterations(work) == [7, 8]
     assert not marker.exists()

@@ -147,8 +147,8 @@ def test_gpu_ids_on_a_cpu_are_ignored_aloud(
 def test_ctrl_c_is_one_line(project: Path, tmp_path: Path) -> None:
     process = start_tool(
         project,
-        *('config.py', '--work-dir', str(tmp_path), '--cfg-options'),
-        *('model.nap=0.2', 'train_cfg.max_iters=1000'),
+        *('config.py', '--as-is', '--work-dir', str(tmp_path)),
+        *('--cfg-options', 'model.nap=0.2', 'train_cfg.max_iters=1000'),
     )
     deadline = time.time() + 60 * PATIENCE
     while not iterations(tmp_path) and time.time() < deadline:

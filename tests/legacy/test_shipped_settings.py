@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from torch.utils.data import DataLoader
 
+from mmstable.config_paths import runtime_hooks
 from mmstable.finding import Severity
 from mmstable.legacy.config import Translation, translate
 from mmstable.legacy.config.keys import old_keys_of
-from mmstable.legacy.config.runtime_hooks import RUNTIME_HOOKS
 from tests.toys import ToyData, toy_runner
 
 SHIPPED = json.loads(
@@ -86,7 +86,9 @@ def test_mmseg_means_what_it_meant() -> None:
             type='Visualizer', vis_backends=[dict(type='LocalVisBackend')]
         ),
         env_cfg=dict(cudnn_benchmark=True, dist_cfg=dict(backend='nccl')),
-        custom_hooks=[dict(type=f'mmstable.{name}') for name in RUNTIME_HOOKS],
+        custom_hooks=[
+            dict(type=f'mmstable.{name}') for name in runtime_hooks()
+        ],
         log_level='INFO',
         load_from=None,
         resume=False,

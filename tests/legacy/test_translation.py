@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from mmstable.config_paths import runtime_hooks
 from mmstable.finding import Severity
 from mmstable.legacy.config import Translation, translate
-from mmstable.legacy.config.runtime_hooks import RUNTIME_HOOKS
 
 SGD = dict(type='SGD', lr=0.1)
 CLIP = dict(max_norm=35, norm_type=2)
@@ -121,7 +121,9 @@ def test_the_wrapper(old: dict[str, Any], new: dict[str, Any]) -> None:
             type=f'mmstable.{kind}OptimWrapper', optimizer=SGD, **new
         ),
         # A safe wrapper does not skip silently.
-        custom_hooks=[dict(type=f'mmstable.{name}') for name in RUNTIME_HOOKS],
+        custom_hooks=[
+            dict(type=f'mmstable.{name}') for name in runtime_hooks()
+        ],
     )
     assert not left(translation)
     assert not serious(translation)

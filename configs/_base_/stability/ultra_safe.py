@@ -25,4 +25,9 @@ stability = dict(
         snapshot_interval=25,
         max_rollbacks=5,
     ),
+    # Read by `mmstable train --preset`: look more often.
+    hooks=dict(
+        HeadroomHook=dict(interval=50),
+        ReplicaCheckHook=dict(interval=100),
+    ),
 )

@@ -57,11 +57,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Start torchrun, and return the exit code of its ranks."""
     from mmstable.cli.dist_train import dist_train
+    from mmstable.cli.parsers import add_common_options
 
     # Mistakes are told before there are several processes to tell them.
     parser = Parser(prog='mmstable dist-train')
     train.COMMAND.add_arguments(parser)
-    parser.add_argument('--lang')
+    add_common_options(parser)
     parser.parse_args([args.config, *args.options])
     return dist_train(args)
 

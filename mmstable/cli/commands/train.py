@@ -5,13 +5,21 @@ from __future__ import annotations
 import argparse
 
 from mmstable.cli.command import Command
-from mmstable.cli.parser import add_cfg_options, whole_number
+from mmstable.cli.parser import (
+    add_cfg_options,
+    add_protection_options,
+    whole_number,
+)
 from mmstable.messages import say
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe the command line."""
     parser.add_argument('config', help=say('help.config'))
+    parser.add_argument(
+        '--as-is', action='store_true', help=say('help.train.as_is')
+    )
+    add_protection_options(parser)
     _add_run_options(parser)
     _add_checkpoint_options(parser)
     _add_machine_options(parser)

@@ -4,21 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from mmstable.config_paths import runtime_hooks
 from mmstable.legacy.config.draft import Draft
-
-# Those of configs/_base_/default_runtime.py.
-RUNTIME_HOOKS = (
-    'GradNanLoggerHook',
-    'EventLogHook',
-    'NanForensicsHook',
-    'HeadroomHook',
-    'MemoryGuardHook',
-    'EmergencyCheckpointHook',
-    'RankFailureHook',
-    'HangWatchdogHook',
-    'IterProfileHook',
-    'ReplicaCheckHook',
-)
 
 
 def add_runtime_hooks(draft: Draft) -> None:
@@ -28,9 +15,9 @@ def add_runtime_hooks(draft: Draft) -> None:
         return
     hooks = draft.settings.get('custom_hooks') or []
     known = {_name_of(hook) for hook in hooks}
-    new = [name for name in RUNTIME_HOOKS if name not in known]
-    for name in new:
-        draft.append('custom_hooks', {'type': f'mmstable.{name}'}, *origins)
+    new = {k: hook for k, hook in runtime_hooks().items() if k not in known}
+    for hook in new.values():
+        draft.append('custom_hooks', hook, *origins)
     if new:
         draft.remarks['custom_hooks'] = ', '.join(new)
 

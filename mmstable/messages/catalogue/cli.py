@@ -24,6 +24,20 @@ MESSAGES = {
     'cli.did_you_mean': Message(
         en=' Did you mean {words: or }?', zh_cn='是否想写 {words: 或 }？'
     ),
+    # What takes a while.
+    'progress.reading': Message(
+        en="reading '{path}'", zh_cn="正在读取 '{path}'"
+    ),
+    'progress.searching': Message(
+        en="looking for a good checkpoint in '{folder}'",
+        zh_cn="正在 '{folder}' 中寻找完好的 checkpoint",
+    ),
+    'progress.measuring': Message(
+        en='measuring what the config takes', zh_cn='正在测量配置所需的内存'
+    ),
+    'progress.trying': Message(
+        en='building the config and trying it', zh_cn='正在构建并试运行配置'
+    ),
     # The config file.
     'config.no_file': Message(
         en="no config file '{path}'.{hint}",

@@ -114,6 +114,78 @@ MESSAGES = {
         zh_cn='存放日志和 checkpoint 的目录；此处和配置都未指定时为 '
         'work_dirs/<配置名>',
     ),
+    'help.train.as_is': Message(
+        en='train the config as it is: no class is made safe, no hook added',
+        zh_cn='按配置原样训练：不替换任何类，也不添加任何 hook',
+    ),
+    'command.protect': Message(
+        en='write a protected version of a config, for any train script',
+        zh_cn='生成受保护的配置，可用于任何训练脚本',
+    ),
+    'help.protect.description': Message(
+        en='Write a config that inherits from CONFIG, and changes what '
+        '`mmstable train` would change: safe classes, and hooks that tell, '
+        'explain and save.',
+        zh_cn='生成一个继承 CONFIG 的配置，其改动与 `mmstable train` 所作的'
+        '相同：安全的类，以及负责报告、解释和保存的 hook。',
+    ),
+    'help.protect.output': Message(
+        en='where to write it; to stdout by default',
+        zh_cn='写入的文件；默认输出到 stdout',
+    ),
+    'help.protect.force': Message(
+        en='overwrite a file that exists', zh_cn='覆盖已存在的文件'
+    ),
+    'help.quiet': Message(
+        en='print results and errors only, no notes and no progress',
+        zh_cn='只输出结果和错误，不输出说明和进度',
+    ),
+    'command.init': Message(
+        en='write a commented config to start from',
+        zh_cn='生成带注释的起步配置',
+    ),
+    'help.init.description': Message(
+        en='Write a config next to CONFIG that inherits from it and shows the '
+        'settings that people change most, all commented out. Without '
+        'CONFIG, one that trains the demo of mmstable.',
+        zh_cn='在 CONFIG 旁边生成一个继承它的配置，列出最常改动的设置，全部'
+        '处于注释状态。不给 CONFIG 时，生成训练 mmstable 演示的配置。',
+    ),
+    'help.init.config': Message(
+        en='your config; none for the demo', zh_cn='你的配置；不给则用演示'
+    ),
+    'help.init.output': Message(
+        en='where to write it; by default next to CONFIG',
+        zh_cn='写入的文件；默认放在 CONFIG 旁边',
+    ),
+    'command.completion': Message(
+        en='print a script that completes commands and options in a shell',
+        zh_cn='输出 shell 补全脚本，可补全命令和选项',
+    ),
+    'help.completion.description': Message(
+        en='Print the script. For bash: eval "$(mmstable completion bash)"; '
+        'for zsh: eval "$(mmstable completion zsh)"; '
+        'for fish: mmstable completion fish > '
+        '~/.config/fish/completions/mmstable.fish',
+        zh_cn='输出脚本。bash：eval "$(mmstable completion bash)"；'
+        'zsh：eval "$(mmstable completion zsh)"；'
+        'fish：mmstable completion fish > '
+        '~/.config/fish/completions/mmstable.fish',
+    ),
+    'help.completion.shell': Message(en='your shell', zh_cn='你的 shell'),
+    'help.preset': Message(
+        en='how the config is protected: default (a healthy run stays what '
+        'it is), safe and ultra_safe (clip harder, act earlier), '
+        'observe_only (tell, and change nothing of the training)',
+        zh_cn='保护配置的方式：default（正常的训练保持不变），safe 和 '
+        'ultra_safe（裁剪更严，干预更早），observe_only（只报告，不改变训练）',
+    ),
+    'help.memory': Message(
+        en='take less memory: bf16 (not conservative), activations of the '
+        'backbone computed again, smaller batches with accumulation',
+        zh_cn='减少内存占用：bf16（conservative 除外）、重算 backbone 的激活、'
+        '以梯度累积配合更小的 batch',
+    ),
     'help.train.force': Message(
         en='train although another run seems to use the work dir',
         zh_cn='即使工作目录似乎正被另一个训练使用，也继续训练',
