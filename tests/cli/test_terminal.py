@@ -44,7 +44,7 @@ def completed(*words: str) -> list[str]:
 @pytest.mark.parametrize(
     ('words', 'expected'),
     [
-        (['mmstable', 'pro'], ['protect']),
+        (['mmstable', 'prot'], ['protect']),
         (['mmstable', 'train', '--as'], ['--as-is']),
         (['mmstable', 'train', '--preset', 'u'], ['ultra_safe']),
         (['mmstable', 'protect', 'a.py', '--lang', ''], ['en', 'zh_cn']),
