@@ -1,7 +1,8 @@
 """Parts of the pages that are made from the code while Sphinx builds them.
 
 A page has a mark where they go, a comment in Markdown: ``<!-- options -->``
-for the registered classes and ``<!-- commands -->`` for the command line.
+for the registered classes, ``<!-- commands -->`` for the command line and
+``<!-- events -->`` for the records of an event file.
 Links to files outside of ``docs`` lead to the repository.
 """
 
@@ -15,9 +16,12 @@ from typing import Any
 from mmstable import registry
 from mmstable.cli.command import find_commands
 from mmstable.cli.parser import Parser
+from mmstable.events import StepReport
+from mmstable.events.records import EVENTS
 from mmstable.messages import LANGUAGES, say, use_language
 from mmstable.registration import register_all
 
+_DEMO = 'mmstable.demo'
 REPOSITORY = 'https://github.com/mmstable/mmstable/blob/main/'
 # What a config can name, in the order of the page; the quick start's own
 # model and data are no part of it.
@@ -46,8 +50,10 @@ def _speak(app: Any, config: Any) -> None:
 
 
 def _complete(app: Any, page: str, source: list[str]) -> None:
-    text = source[0].replace('<!-- options -->', _all_classes())
-    text = text.replace('<!-- commands -->', _all_commands())
+    text = source[0]
+    for mark, make in _PARTS.items():
+        if mark in text:
+            text = text.replace(mark, make())
     source[0] = re.sub(r'\]\((?:\.\./)+(?!images/)', f']({REPOSITORY}', text)
 
 
@@ -64,9 +70,6 @@ def registered_classes() -> dict[str, list[type]]:
     return found
 
 
-_DEMO = 'mmstable.demo'
-
-
 def _all_classes() -> str:
     return '\n'.join(
         f'## {name}\n\n' + '\n'.join(map(_one_class, classes))
@@ -75,10 +78,19 @@ def _all_classes() -> str:
 
 
 def _one_class(cls: type) -> str:
+    return f'### {cls.__name__}\n\n{_described(cls)}'
+
+
+def _described(cls: type) -> str:
     # By the module, because that is where autodoc finds its source.
     path = f'{cls.__module__}.{cls.__name__}'
-    directive = f'```{{eval-rst}}\n.. autoclass:: {path}\n```\n'
-    return f'### {cls.__name__}\n\n{directive}'
+    return f'```{{eval-rst}}\n.. autoclass:: {path}\n```\n'
+
+
+def _all_events() -> str:
+    # A bad step has a section of its own.
+    others = (cls for cls in EVENTS.values() if cls is not StepReport)
+    return '\n'.join(map(_described, others))
 
 
 def _all_commands() -> str:
@@ -123,3 +135,10 @@ def _meaning(action: argparse.Action) -> str:
         text += f' (`{default}`)'
     # A pipe would end the cell.
     return text.replace('|', r'\|').replace('\n', ' ')
+
+
+_PARTS = {
+    '<!-- options -->': _all_classes,
+    '<!-- commands -->': _all_commands,
+    '<!-- events -->': _all_events,
+}
