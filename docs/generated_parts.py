@@ -9,6 +9,7 @@ Links to files outside of ``docs`` lead to the repository.
 from __future__ import annotations
 
 import argparse
+import inspect
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -84,7 +85,8 @@ def _one_class(cls: type) -> str:
 def _described(cls: type) -> str:
     # By the module, because that is where autodoc finds its source.
     path = f'{cls.__module__}.{cls.__name__}'
-    return f'```{{eval-rst}}\n.. autoclass:: {path}\n```\n'
+    kind = 'class' if inspect.isclass(cls) else 'function'
+    return f'```{{eval-rst}}\n.. auto{kind}:: {path}\n```\n'
 
 
 def _all_events() -> str:
