@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 
@@ -22,7 +21,7 @@ def test_the_pages_are_built_without_a_warning(tmp_path, language):
             *('-d', tmp_path / 'trees', ROOT / 'docs' / language),
             tmp_path / 'html',
         ],
-        env={**os.environ, 'PYTHONPATH': str(ROOT)},
+        cwd=ROOT,
         capture_output=True,
         text=True,
         check=False,
