@@ -16,10 +16,10 @@ from typing import Any
 
 from mmstable import registry
 from mmstable.cli.command import find_commands
-from mmstable.cli.parser import Parser
+from mmstable.cli.parsers import build_parsers
 from mmstable.events import StepReport
 from mmstable.events.records import EVENTS
-from mmstable.messages import LANGUAGES, say, use_language
+from mmstable.messages import LANGUAGES, use_language
 from mmstable.registration import register_all
 
 _DEMO = 'mmstable.demo'
@@ -96,13 +96,11 @@ def _all_events() -> str:
 
 
 def _all_commands() -> str:
-    return '\n'.join(map(_one_command, find_commands()))
+    parsers = build_parsers(find_commands())[1]
+    return '\n'.join(_one_command(*item) for item in parsers.items())
 
 
-def _one_command(name: str) -> str:
-    command = find_commands()[name]
-    parser = Parser(prog=f'mmstable {name}', description=command.help())
-    command.add_arguments(parser)
+def _one_command(name: str, parser: argparse.ArgumentParser) -> str:
     rows = '\n'.join(_rows(parser))
     return f'## `mmstable {name}`\n\n{parser.description}\n\n{rows}\n'
 
@@ -113,7 +111,6 @@ def _rows(parser: argparse.ArgumentParser) -> Iterator[str]:
     for action in parser._actions:
         if not isinstance(action, argparse._HelpAction):
             yield f'| {_words(action)} | {_meaning(action)} |'
-    yield f'| `--lang` | {say("help.lang")} |'
 
 
 def _words(action: argparse.Action) -> str:
