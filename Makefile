@@ -5,7 +5,7 @@ RUN := $(VENV)/bin/python
 READY := $(VENV)/.ready
 WORKERS ?= 2
 
-.PHONY: train test lint format soak browser bench test-versions
+.PHONY: train test lint format docs soak browser bench test-versions
 .DELETE_ON_ERROR:
 
 train: $(READY)
@@ -24,6 +24,11 @@ lint: $(READY)
 format: $(READY)
 	$(RUN) -m ruff check --fix .
 	$(RUN) -m ruff format .
+
+# HTML of both languages, below docs/_build; a warning is an error.
+docs: $(READY)
+	for lang in en zh_cn; do $(RUN) -m sphinx -W --keep-going -q \
+		docs/$$lang docs/_build/$$lang || exit 1; done
 
 soak: $(READY)
 	$(RUN) -m pytest -m soak

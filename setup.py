@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from pathlib import Path
 
@@ -10,6 +11,8 @@ from setuptools import find_packages, setup
 from setuptools.command.build_py import build_py
 
 ROOT = Path(__file__).resolve().parent
+URL = 'https://github.com/mmstable/mmstable'
+PYTHONS = ('3.9', '3.10', '3.11', '3.12', '3.13')
 SHIPPED = ('configs', 'tools')
 
 
@@ -54,6 +57,13 @@ def read(name: str) -> str:
     return path.read_text(encoding='utf-8') if path.exists() else ''
 
 
+def long_description() -> str:
+    """The README, with links that work outside of the repository."""
+    image = r'(!\[[^]]*\]\()(?=docs/)'
+    text = re.sub(image, rf'\1{URL}/raw/main/', read('README.md'))
+    return re.sub(r'\]\((?!https?:|#)', f']({URL}/blob/main/', text)
+
+
 def requirements(name: str) -> list[str]:
     lines = read(f'requirements/{name}.txt').splitlines()
     return [line for line in lines if line and not line.startswith('#')]
@@ -74,8 +84,36 @@ setup(
     name='mmstable',
     version=version(),
     description='Keep OpenMMLab training runs alive, and know what happened',
-    long_description=read('README.md'),
+    long_description=long_description(),
     long_description_content_type='text/markdown',
+    author='mmstable authors',
+    url=URL,
+    project_urls={
+        'Documentation': f'{URL}/tree/main/docs',
+        'Changes': f'{URL}/blob/main/CHANGELOG.md',
+        'Issues': f'{URL}/issues',
+    },
+    keywords=[
+        'mmengine',
+        'openmmlab',
+        'mixed precision',
+        'nan',
+        'loss scale',
+        'out of memory',
+        'checkpoint',
+        'training stability',
+    ],
+    classifiers=[
+        'Development Status :: 4 - Beta',
+        'Intended Audience :: Developers',
+        'Intended Audience :: Science/Research',
+        'Natural Language :: Chinese (Simplified)',
+        'Natural Language :: English',
+        'Operating System :: POSIX :: Linux',
+        *(f'Programming Language :: Python :: {name}' for name in PYTHONS),
+        'Topic :: Scientific/Engineering :: Artificial Intelligence',
+        'Typing :: Typed',
+    ],
     license='Apache-2.0',
     packages=find_packages(include=['mmstable', 'mmstable.*']),
     package_data={

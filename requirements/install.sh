@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Make a virtual environment that can train, test and lint mmstable:
+# Make a virtual environment that can train, test, lint and document mmstable:
 #   requirements/install.sh PYTHON VENV
 # A torch that PYTHON can import is used as it is.
 set -euo pipefail
@@ -46,5 +46,6 @@ then
 fi
 "${pip[@]}" install ${constraints[@]+"${constraints[@]}"} \
     -r requirements/runtime.txt -r requirements/demo.txt \
-    -r requirements/tests.txt -r requirements/lint.txt
+    -r requirements/tests.txt -r requirements/lint.txt \
+    -r requirements/docs.txt
 "${pip[@]}" install --no-deps --no-build-isolation -e .

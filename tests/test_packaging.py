@@ -15,7 +15,7 @@ from tests.some_files import some_files
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCES = ('mmstable', 'configs', 'tools', 'requirements')
-FILES = ('setup.py', 'pyproject.toml', 'LICENSE')
+FILES = ('setup.py', 'pyproject.toml', 'LICENSE', 'README.md')
 PRESET = '_base_/loss_scale/fp16_2048.py'
 # Old versions of setuptools have it: hide it from every finder there is.
 NO_PKG_RESOURCES = """
@@ -199,3 +199,14 @@ def test_checkout_on_the_path_finds_its_configs(tmp_path: Path) -> None:
     code = f"import mmstable; print(mmstable.config_path('{PRESET}'))"
     output = run(ROOT, tmp_path, code).strip()
     assert os.path.samefile(output, ROOT / 'configs' / PRESET)
+
+
+def test_metadata_lead_somewhere_outside_of_the_repository(site: Path) -> None:
+    (path,) = site.glob('mmstable-*.dist-info/METADATA')
+    text = path.read_text(encoding='utf-8')
+    assert 'Author: mmstable authors\n' in text
+    assert 'Project-URL: Issues, https://github.com/mmstable' in text
+    assert 'Programming Language :: Python :: 3.13\n' in text
+    description = text.partition('\n\n')[2]
+    assert '](https://github.com/mmstable/mmstable/blob/main/' in description
+    assert '](docs/' not in description

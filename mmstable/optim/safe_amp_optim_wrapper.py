@@ -80,12 +80,14 @@ class SafeAmpOptimWrapper(SafeOptimWrapper, AmpOptimWrapper):
     @contextmanager
     def optim_context(self, model: Module) -> Iterator[None]:
         """The context of a forward pass: autocast, if the dtype is short."""
+        is_short = self.cast_dtype in _SHORT_NAMES
         with (
             SafeOptimWrapper.optim_context(self, model),
             torch.autocast(
                 self.device_type,
-                dtype=self.cast_dtype,
-                enabled=self.cast_dtype in _SHORT_NAMES,
+                # torch 2.1 refuses one that it cannot cast to, enabled or not.
+                dtype=self.cast_dtype if is_short else None,
+                enabled=is_short,
             ),
         ):
             yield

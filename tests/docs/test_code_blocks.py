@@ -1,5 +1,7 @@
 """What the README and the docs show is run."""
 
+from __future__ import annotations
+
 import re
 import shutil
 import subprocess
@@ -12,14 +14,9 @@ from mmstable.cli.config_file import load_config
 from mmstable.numerics.clip_settings import parse_clip_grad
 from mmstable.numerics.scale_policy import ScalePolicy
 from mmstable.registry import HOOKS, OPTIM_WRAPPERS
-from tests.some_files import some_files
+from tests.docs.pages import PAGES, blocks, page_id
 from tests.toys import Sabotage, toy_runner
 
-ROOT = Path(__file__).resolve().parents[1]
-PAGES = sorted(
-    path.relative_to(ROOT)
-    for path in [*some_files(ROOT, '*.md'), *some_files(ROOT, 'docs/**/*.md')]
-)
 BASE = """
 model = dict(type='Model')
 optim_wrapper = dict(
@@ -29,25 +26,25 @@ optim_wrapper = dict(
 CLIPS = ['', ', clip_grad=None', ', clip_grad=dict(max_norm=1)']
 
 
-def blocks(page, language='python'):
-    text = (ROOT / page).read_text(encoding='utf-8')
-    return re.findall(rf'```{language}\n(.*?)```', text, re.S)
+# The Chinese pages have the same code, see test_pages.py.
+PYTHON = [
+    (page, block.text)
+    for page in PAGES
+    for block in blocks(page)
+    if block.language == 'python' and 'zh' not in str(page)
+]
 
 
 def is_config(block):
     return block.startswith('# my_') or '_base_ = ' in block
 
 
-CONFIGS = [(p, b) for p in PAGES for b in blocks(p) if is_config(b)]
-SCRIPTS = [(p, b) for p in PAGES for b in blocks(p) if not is_config(b)]
-
-
-def page_of(value):
-    return str(value) if isinstance(value, Path) else ''
+CONFIGS = [(page, text) for page, text in PYTHON if is_config(text)]
+SCRIPTS = [(page, text) for page, text in PYTHON if not is_config(text)]
 
 
 @pytest.mark.parametrize('clip', CLIPS)
-@pytest.mark.parametrize(('page', 'block'), CONFIGS, ids=page_of)
+@pytest.mark.parametrize(('page', 'block'), CONFIGS, ids=page_id)
 def test_configs_load_and_name_what_exists(tmp_path, page, block, clip):
     (tmp_path / 'my_config.py').write_text(BASE.replace('{more}', clip))
     path = tmp_path / 'shown.py'
@@ -74,7 +71,7 @@ def event_file(tmp_path_factory):
     return Path(runner.log_dir, 'stability', 'events.jsonl')
 
 
-@pytest.mark.parametrize(('page', 'block'), SCRIPTS, ids=page_of)
+@pytest.mark.parametrize(('page', 'block'), SCRIPTS, ids=page_id)
 def test_scripts_print_what_they_say(tmp_path, event_file, page, block):
     for path in re.findall(r'[\w/]+/events.jsonl', block):
         (tmp_path / path).parent.mkdir(parents=True)
@@ -90,22 +87,3 @@ def test_scripts_print_what_they_say(tmp_path, event_file, page, block):
     assert done.returncode == 0, done.stderr
     for line in re.findall(r'^# (.+)$', block, re.M):
         assert line in done.stdout
-
-
-@pytest.mark.parametrize('page', PAGES, ids=page_of)
-def test_links_lead_somewhere(page):
-    text = (ROOT / page).read_text(encoding='utf-8')
-    for target in re.findall(r'\]\(([^)#]+)\)', text):
-        if not target.startswith('http'):
-            assert (ROOT / page).parent.joinpath(target).exists(), target
-
-
-def test_every_page_has_its_twin():
-    english = {p.name for p in some_files(ROOT, 'docs/en/*.md')}
-    chinese = {p.name for p in some_files(ROOT, 'docs/zh_cn/*.md')}
-    assert english == chinese
-
-
-def test_what_the_readme_promises_early():
-    lines = (ROOT / 'README.md').read_text().splitlines()
-    assert any('pip install mmstable' in line for line in lines[:25])
