@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from mmstable import events
 from tests.docs.pages import (
     PAGES,
     ROOT,
@@ -81,8 +82,39 @@ def test_the_design_names_every_folder(language):
         assert f'| `{path.parent.name}` |' in page
 
 
+@pytest.mark.parametrize('language', ['en', 'zh_cn'])
+def test_the_timeline_of_the_design_is_that_of_the_events(language):
+    """Which a test in `tests/events` compares with a run."""
+    (drawn,) = [
+        block.text
+        for block in blocks(ROOT / 'docs' / language / 'design.md')
+        if block.language == 'text'
+    ]
+    real = iter(first_words(events.__doc__))
+    assert all(word in real for word in first_words(drawn))
+
+
+def first_words(text):
+    return [line.split()[0] for line in text.splitlines() if line.strip()]
+
+
 def test_what_the_readme_promises_early():
     lines = read(ROOT / 'README.md').splitlines()
     assert any('pip install mmstable' in line for line in lines[:25])
     assert len(lines) < 150
     assert len(read(ROOT / 'README_zh-CN.md').splitlines()) < 150
+
+
+@pytest.mark.parametrize('language', ['en', 'zh_cn'])
+def test_the_index_lists_every_page_by_its_title(language):
+    folder = ROOT / 'docs' / language
+    listed = re.findall(
+        r'^- \[(.+)\]\(([\w.]+)\)$', read(folder / 'index.md'), re.M
+    )
+    titles = {
+        (headings(path)[0][1], path.name)
+        for path in some_files(folder, '*.md')
+        if path.name != 'index.md'
+    }
+    assert set(listed) == titles
+    assert len(listed) == len(titles)
