@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import atexit
 import os
+import re
 import signal
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -37,6 +40,26 @@ def wait_for_training() -> None:
         and signal.getsignal(SAVE) is signal.SIG_DFL
     ):
         signal.signal(SAVE, lambda number, frame: None)
+
+
+def ask_to_save(pid: int) -> None:
+    """Pass a request to save on to a process that trains.
+
+    One that has just been started does not listen yet, and would end.
+    """
+    with suppress(ProcessLookupError):
+        if _catches(pid, SAVE):
+            os.kill(pid, SAVE)
+
+
+def _catches(pid: int, number: signal.Signals) -> bool:
+    try:
+        text = Path(f'/proc/{pid}/status').read_text(errors='replace')
+    except OSError:
+        # It has ended, or this machine does not tell.
+        return not Path('/proc/self/status').exists()
+    mask = re.search(r'^SigCgt:\s*([0-9a-f]+)$', text, re.M)
+    return mask is None or bool(int(mask[1], 16) >> (number - 1) & 1)
 
 
 class StopSignal:

@@ -30,6 +30,8 @@ class Command(NamedTuple):
         reads_config (bool): Whether it reads a config. Then the classes of
             mmstable are registered with mmengine before ``run``, which takes
             seconds. Defaults to True.
+        prepare (Callable, optional): Called before anything that takes
+            seconds. Defaults to None.
     """
 
     name: str
@@ -37,6 +39,7 @@ class Command(NamedTuple):
     add_arguments: Callable[[argparse.ArgumentParser], None]
     run: Callable[[argparse.Namespace], int]
     reads_config: bool = True
+    prepare: Callable[[], None] | None = None
 
 
 def say(name: str, text: str) -> None:

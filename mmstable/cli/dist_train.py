@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import os
 import signal
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from torch.distributed.elastic.multiprocessing.errors import (
     ChildFailedError,
 )
 
+from mmstable.checkpoint.stop_signal import SAVE, ask_to_save
 from mmstable.cli.command import say as say_for
 from mmstable.cli.config_file import check_config_path
 from mmstable.messages import say
@@ -70,17 +70,16 @@ def torchrun_words(args: argparse.Namespace) -> list[str]:
 @contextmanager
 def _sigusr1_for_ranks() -> Iterator[None]:
     """Pass on the signal that saves; it would end torchrun."""
-    before = signal.signal(signal.SIGUSR1, _pass_on)
+    before = signal.signal(SAVE, _pass_on)
     try:
         yield
     finally:
-        signal.signal(signal.SIGUSR1, before)
+        signal.signal(SAVE, before)
 
 
 def _pass_on(number: int, frame: Any) -> None:
     for pid in _children():
-        with suppress(ProcessLookupError):
-            os.kill(pid, number)
+        ask_to_save(pid)
 
 
 def _children() -> list[int]:

@@ -82,6 +82,8 @@ def _run(command: Command, args: argparse.Namespace) -> int:
     try:
         prefer_language(args.lang)
         be_quiet(args.quiet)
+        if command.prepare is not None:
+            command.prepare()
         if command.reads_config:
             register_all()
             _import_from_working_folder()

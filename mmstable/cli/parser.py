@@ -57,6 +57,21 @@ class Parser(argparse.ArgumentParser):
         self._positionals.title = say('help.positionals')
         self._optionals.title = say('help.options')
         self.add_argument('-h', '--help', action='help', help=say('help.help'))
+        self._is_mixing = False
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parse, also if options stand between positional arguments."""
+        sizes = [one.nargs for one in self._get_positional_actions()]
+        if self._is_mixing or not {'?', '*'} & set(sizes[1:]):
+            return super().parse_known_args(args, namespace)
+        self._is_mixing = True
+        # Its own would lack what is behind the first word in Chinese.
+        prefix = say('help.usage')
+        self.usage = self.format_usage()[len(prefix) :].replace('%', '%%')
+        try:
+            return self.parse_known_intermixed_args(args, namespace)
+        finally:
+            self._is_mixing, self.usage = False, None
 
     def error(self, message: str) -> NoReturn:
         """Refuse the command line."""

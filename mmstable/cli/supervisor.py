@@ -13,7 +13,7 @@ from types import FrameType
 from typing import Any, Callable
 
 from mmstable.checkpoint.candidates import Candidate, rank_candidates
-from mmstable.checkpoint.stop_signal import SAVE, SIGNALS
+from mmstable.checkpoint.stop_signal import SAVE, SIGNALS, ask_to_save
 from mmstable.cli.child import Child
 from mmstable.cli.restart_policy import (
     RestartPolicy,
@@ -139,10 +139,15 @@ class Supervisor:
         if number != SAVE:
             self._stop_number = number
             self._stopped.set()
-        if self._child is not None:
-            # Without effect if it has ended.
+        if self._child is None:
+            return
+        process = self._child.process
+        # Without effect if it has ended.
+        if number != SAVE:
             with suppress(ProcessLookupError):
-                self._child.process.send_signal(number)
+                process.send_signal(number)
+        elif process.poll() is None:
+            ask_to_save(process.pid)
 
 
 def _once(words: Sequence[str], work_dir: str) -> list[str]:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import random
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
 
+from mmstable.checkpoint.stop_signal import ask_to_save
 from tests.chaos.signal_runs import (
     Run,
     Variant,
@@ -174,6 +177,50 @@ def test_sigusr1_saves_and_sighup_stops(plain):
     run.send(signal.SIGHUP)
     assert run.finish() == 129, run.text[-3000:]
     assert len(run.emergencies()) == 2
+
+
+# Python runs a file of this name before anything else.
+ASKS_EARLY = """
+import os, signal, sys
+
+class Asks:
+    def find_spec(self, name, path=None, target=None):
+        if name == 'torch':
+            sys.meta_path.remove(self)
+            os.kill(os.getpid(), signal.SIGUSR1)
+
+sys.meta_path.insert(0, Asks())
+"""
+
+
+@pytest.mark.parametrize('command', [['train'], ['dist-train', '1']])
+def test_sigusr1_harms_no_import(tmp_path, command):
+    (tmp_path / 'sitecustomize.py').write_text(ASKS_EARLY)
+    name, *rest = command
+    words = [sys.executable, '-m', 'mmstable', name, 'none.py', *rest]
+    run = Run(tmp_path, 'run', command=words)
+    assert run.finish() == 2, run.text
+    assert 'no config file' in run.text
+
+
+def test_a_process_that_does_not_listen_yet_is_not_asked_to_save():
+    script = (
+        'import signal, sys, time; print(1, flush=True); sys.stdin.readline();'
+        'signal.signal(signal.SIGUSR1, lambda *a: sys.exit(5));'
+        'print(2, flush=True); [time.sleep(0.05) for _ in range(600)]'
+    )
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        [sys.executable, '-c', script], stdin=pipe, stdout=pipe
+    ) as one:
+        one.stdout.readline()
+        ask_to_save(one.pid)
+        one.stdin.write(b'\n')
+        one.stdin.flush()
+        assert one.stdout.readline() == b'2\n'
+        ask_to_save(one.pid)
+        assert one.wait(timeout=30) == 5
+    ask_to_save(one.pid)
 
 
 @pytest.mark.soak

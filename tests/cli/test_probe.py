@@ -82,6 +82,34 @@ def test_the_process_that_has_started_it(serve, capsys):
 
 
 @pytest.mark.parametrize(
+    'words',
+    [
+        ['RUN', 'lr', 'x0.5', '--lang', 'zh_cn'],
+        ['RUN', 'lr', '--lang', 'zh_cn', 'x0.5'],
+        ['RUN', '--lang', 'zh_cn', 'lr', 'x0.5'],
+        ['--lang', 'zh_cn', 'RUN', '--rank', '0', 'lr', 'x0.5'],
+        ['--lang=zh_cn', '--rank=0', 'RUN', 'lr', 'x0.5', '--quiet'],
+    ],
+)
+def test_options_stand_where_they_like(serve, words, capsys):
+    done = dict(done=True, value={'a': 0.5}, iteration=3, within=0)
+    work_dir = serve(set_lr=done)
+    words = [work_dir if word == 'RUN' else word for word in words]
+    assert main(['probe', *words]) == 0
+    assert capsys.readouterr().out == 'rank 0：已完成：a: 0.5\n'
+
+
+@pytest.mark.parametrize('lang', ['en', 'zh_cn'])
+def test_help_names_all_arguments(lang, capsys):
+    assert main(['probe', '--help', '--lang', lang]) == 0
+    out = capsys.readouterr().out
+    usage = out.partition('\n\n')[0]
+    assert usage.startswith({'en': 'usage: ', 'zh_cn': '用法'}[lang])
+    assert 'mmstable probe [-h] [--rank N]' in usage
+    assert 'PID|WORK_DIR [RECIPE] [VALUE ...]' in ' '.join(usage.split())
+
+
+@pytest.mark.parametrize(
     ('words', 'error'),
     [
         (['nowhere'], "'nowhere' is neither a process number nor a folder"),

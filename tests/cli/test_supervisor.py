@@ -228,16 +228,23 @@ def test_a_run_without_a_sign_of_life_is_killed(tmp_path, monkeypatch):
 
 
 def test_a_stopped_run_is_left_alone(tmp_path, monkeypatch):
-    monkeypatch.setattr(child, '_GRACE', 0.1)
+    # Stopped for twice as long as it may be silent, and looked at often: a
+    # busy machine delays the looks as well.
+    monkeypatch.setattr(child, '_INTERVAL', 0.05)
+    monkeypatch.setattr(child, '_GRACE', 0.5)
     supervisor = Scripted(
         """
         import os, signal, subprocess, sys
         from pathlib import Path
-        Path(os.environ['MMSTABLE_SIGN_OF_LIFE']).write_text('0.1 step')
+        life = Path(os.environ['MMSTABLE_SIGN_OF_LIFE'])
         subprocess.Popen([sys.executable, '-c', (
-            'import os, signal, time; time.sleep(1.5);'
-            f'os.kill({os.getpid()}, signal.SIGCONT)')])
+            'import os, signal, time; from pathlib import Path\\n'
+            f'stat = Path("/proc/{os.getpid()}/stat")\\n'
+            'while ") T " not in stat.read_text(): time.sleep(0.01)\\n'
+            f'time.sleep(2); os.kill({os.getpid()}, signal.SIGCONT)')])
+        life.write_text('0.5 step')
         os.kill(os.getpid(), signal.SIGSTOP)
+        life.unlink()
         """,
         tmp_path,
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 
+from mmstable.checkpoint.stop_signal import wait_for_training
 from mmstable.cli.command import Command
 from mmstable.cli.commands import train
 from mmstable.cli.parser import Parser, whole_number
@@ -73,4 +74,5 @@ COMMAND = Command(
     add_arguments=add_arguments,
     run=run,
     reads_config=False,
+    prepare=wait_for_training,
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from mmstable.checkpoint.stop_signal import wait_for_training
 from mmstable.cli.command import Command
 from mmstable.cli.parser import (
     add_cfg_options,
@@ -27,10 +28,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Train, and return the exit code."""
-    from mmstable.checkpoint.stop_signal import wait_for_training
-
-    # Imports and the start of a run take a while.
-    wait_for_training()
     from mmstable.cli.train import train
 
     return train(args)
@@ -178,4 +175,5 @@ COMMAND = Command(
     help=lambda: say('command.train'),
     add_arguments=add_arguments,
     run=run,
+    prepare=wait_for_training,
 )

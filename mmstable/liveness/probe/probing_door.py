@@ -10,6 +10,7 @@ import importlib
 import importlib.util
 import json
 import os
+import random
 import re
 import sys
 import types
@@ -65,9 +66,11 @@ class ProbingDoor:
 
     def trace_modules(self) -> None:
         """Fill ``python.torch_trace``: how long modules take."""
-        from probing.profiling.torch_probe import configure
+        from probing.profiling import torch_probe
 
-        configure('on')
+        # It draws a number after every step: not one of the run's.
+        torch_probe.random = random.Random()
+        torch_probe.configure('on')
 
     def query(self, sql: str) -> dict[str, list[Any]]:
         """The answer to a query, by column.

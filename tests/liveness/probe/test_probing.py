@@ -250,3 +250,33 @@ def test_signals_still_end_it(training):
     rates = [round(e.after / e.before, 6) for e in found if e.what == 'lr']
     assert rates == [0.1, 0.5, 0.5]
     assert any("pg['lr'] *= 0.1" in e.text for e in found)
+
+
+HEALTHY = """
+import random, sys
+from tests.toys import toy_runner, weights
+runner = toy_runner(sys.argv[1], max_iters=8, hooks=[
+    dict(type='mmstable.LiveProbeHook', use_probing=sys.argv[2] == 'probing')])
+random.seed(3)
+runner.train()
+sums = [w.double().sum().item() for w in weights(runner.model).values()]
+print(random.random(), sums)
+assert ('probing' in sys.modules) == (sys.argv[2] == 'probing')
+"""
+
+
+def test_a_healthy_run_draws_the_same_numbers(tmp_path):
+    drawn = []
+    for use in ('probing', 'nothing'):
+        done = subprocess.run(
+            [sys.executable, '-c', HEALTHY, str(tmp_path / use), use],
+            env={**os.environ, sockets.VARIABLE: str(tmp_path / 'sockets')},
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60 * PATIENCE,
+        )
+        assert done.returncode == 0, done.stderr
+        drawn.append(done.stdout.splitlines()[-1])
+    assert drawn[0] == drawn[1]
