@@ -7,12 +7,16 @@ mmengine imports this module by itself as soon as a config says
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Callable, TypeVar
 
 from mmengine import registry as root
 from mmengine.registry import Registry
 
 _Class = TypeVar('_Class', bound=type)
+# Classes that have their bare names, and where.
+_BARE_NAMES: set[tuple[Registry, type]] = set()
 
 
 def _child(parent: Registry, location: str) -> Registry:
@@ -47,17 +51,43 @@ def register_globally(registry: Registry) -> Callable[[_Class], _Class]:
 
     def decorate(cls: _Class) -> _Class:
         registry.register_module(module=cls)
-        name = cls.__name__
-        other = registry.root.module_dict.get(name)
-        if other is None:
-            registry.root.register_module(module=cls)
-        else:
-            warnings.warn(
-                f"'{name}' is already registered in mmengine by "
-                f'{other.__module__}, and stays so. Write '
-                f"type='mmstable.{name}' to get the one of mmstable.",
-                stacklevel=2,
-            )
+        _take_bare_name(registry.root, cls)
         return cls
 
     return decorate
+
+
+@contextmanager
+def bare_names_free() -> Iterator[None]:
+    """Give the bare names back for a while.
+
+    A command of mmstable registers its classes before it reads a config. A
+    class of the user that has the same name could not be registered then.
+    """
+    ours = [
+        (parent, cls)
+        for parent, cls in _BARE_NAMES
+        if parent.module_dict.get(cls.__name__) is cls
+    ]
+    for parent, cls in ours:
+        del parent.module_dict[cls.__name__]
+    try:
+        yield
+    finally:
+        for parent, cls in ours:
+            _take_bare_name(parent, cls)
+
+
+def _take_bare_name(parent: Registry, cls: type) -> None:
+    name = cls.__name__
+    other = parent.module_dict.get(name)
+    if other is None:
+        parent.register_module(module=cls)
+        _BARE_NAMES.add((parent, cls))
+        return
+    warnings.warn(
+        f"'{name}' is already registered in mmengine by "
+        f'{other.__module__}, and stays so. Write '
+        f"type='mmstable.{name}' to get the one of mmstable.",
+        stacklevel=3,
+    )

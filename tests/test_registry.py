@@ -106,6 +106,44 @@ print('scoped', build('mmstable.SafeAmpOptimWrapper').__module__)
     ) in output
 
 
+OWN_HOOK = """
+from mmengine.hooks import Hook
+from mmengine.registry import HOOKS
+
+@HOOKS.register_module()
+class EventLogHook(Hook):
+    pass
+"""
+
+
+def test_a_command_leaves_bare_names_to_the_config(folder: Path) -> None:
+    (folder / 'own.py').write_text(OWN_HOOK)
+    (folder / 'config.py').write_text(
+        "custom_imports = dict(imports=['own'])\n"
+        "custom_hooks = [dict(type='EventLogHook')]\n"
+    )
+    code = """
+from mmengine.registry import HOOKS
+import mmstable
+from mmstable.cli.config_file import load_config
+from mmstable.protection.protect import protect
+from mmstable.cli.base_files import plain_settings
+
+cfg = load_config('config.py')
+print('bare', HOOKS.get('EventLogHook').__module__)
+print('scoped', HOOKS.get('mmstable.EventLogHook').__module__)
+print('other', HOOKS.get('SafeCheckpointHook').__module__)
+added = [one.value for one in protect(plain_settings(cfg)).changes]
+print(dict(type='mmstable.EventLogHook') in added)
+"""
+    output = run(folder, code)
+    assert 'bare own\n' in output
+    assert 'scoped mmstable.hooks.event_log_hook\n' in output
+    assert 'other mmstable.hooks.safe_checkpoint_hook\n' in output
+    assert 'True\n' in output
+    assert "'EventLogHook' is already registered in mmengine by own" in output
+
+
 def test_public_names() -> None:
     import mmstable
 

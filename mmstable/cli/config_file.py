@@ -13,6 +13,7 @@ from mmstable.cli.plain_yaml import plain_yaml
 from mmstable.cli.suggest import near_files
 from mmstable.errors import UsageError
 from mmstable.messages import say as message
+from mmstable.registry import bare_names_free
 
 
 def check_config_path(path: str) -> None:
@@ -37,7 +38,7 @@ def load_config(path: str, import_modules: bool = True) -> Config:
     check_config_path(path)
     # Everything below runs the user's file: any exception may come from it.
     try:
-        with pkg_resources_available(), plain_yaml():
+        with pkg_resources_available(), plain_yaml(), bare_names_free():
             cfg = Config.fromfile(path, import_custom_modules=import_modules)
     except Exception as error:
         raise UsageError(_explain(path, error)) from error

@@ -10,7 +10,7 @@ from mmstable.messages import say
 from mmstable.messages.printable import printable
 from mmstable.report.diagnosis import diagnose
 from mmstable.report.diagnosis.config_lines import config_lines
-from mmstable.report.diagnosis.steps import duration
+from mmstable.report.diagnosis.wasted import duration
 from mmstable.report.figures import Figures, figures_of, headline, notes_of
 from mmstable.report.history import History
 

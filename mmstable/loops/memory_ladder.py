@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
@@ -355,7 +355,7 @@ class MemoryLadder:
             most=self._settings.max_skipped,
             samples=names,
             shapes=case.facts.shapes,
-            advice='\n'.join(advice(case.facts, list(self._remedies.modules))),
+            advice=_numbered(advice(case.facts, list(self._remedies.modules))),
             report=file_hint(path),
         )
         self._tell.emit(
@@ -404,3 +404,8 @@ class MemoryLadder:
             report=path,
             **more,
         )
+
+
+def _numbered(lines: Sequence[str]) -> str:
+    """Several lines as one, because an error is printed as one."""
+    return ' '.join(f'({n}) {line.strip()}' for n, line in enumerate(lines, 1))

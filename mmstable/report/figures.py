@@ -9,7 +9,7 @@ from mmstable.finding import Finding, Severity
 from mmstable.messages import say
 from mmstable.report.diagnosis.endings import state_of
 from mmstable.report.diagnosis.losses import main_loss
-from mmstable.report.diagnosis.steps import wasted_iterations
+from mmstable.report.diagnosis.wasted import wasted_iterations
 from mmstable.report.history import History, iteration_seconds
 
 _LEAST_STEPS = 20

@@ -12,12 +12,11 @@ from mmstable.events.records import SCHEMA, RunStart
 from mmstable.report.incidents import LANES, iteration_of
 from mmstable.report.plain import finite, mapping, number, shorten, text
 from mmstable.report.series import Series
-from mmstable.report.start import Start
+from mmstable.report.start import LARGEST, Start
 
 # Of a line, from which on the record is cut before it is kept.
 _LONG = 1 << 14
 _SHORT = 1 << 12
-_LARGEST = 2**53
 _MOST_MODULES = 500
 _MOST_WRAPPERS = 16
 _MIB = 1 << 20
@@ -66,7 +65,7 @@ def _parse(line: bytes, schema: int) -> dict[str, Any]:
     if not isinstance(content.get('event'), str):
         raise ValueError('`event` must be a string')
     iteration = content.get('iteration')
-    if type(iteration) is not int or not 0 <= iteration <= _LARGEST:
+    if type(iteration) is not int or not 0 <= iteration <= LARGEST:
         raise ValueError('`iteration` must be an integer')
     content['time'] = finite(content.get('time')) or 0.0
     return content if len(line) < _LONG else shorten(content)

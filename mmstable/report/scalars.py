@@ -8,7 +8,7 @@ from typing import Any
 from mmstable.checked_json import parse_json
 from mmstable.files import read_only
 from mmstable.report.plain import finite, number
-from mmstable.report.start import Start
+from mmstable.report.start import LARGEST, Start
 
 _LONGEST_LINE = 1 << 18
 _LARGEST = 1 << 28
@@ -49,6 +49,9 @@ def _take_line(start: Start, line: bytes, step: float) -> float:
         return step
     if 'lr' in content or 'iter' in content:
         step = finite(content.get('step')) or step
+        # A run that was killed has often told this file more.
+        if start.last_iteration < step <= LARGEST:
+            start.last_iteration = int(step)
         for name, value in content.items():
             _take_training(start, name, step, value)
     elif any(name.startswith(_MEMORY) for name in content):

@@ -11,7 +11,11 @@ from mmstable.events.records import RunStart
 from mmstable.report.incidents import Incidents
 from mmstable.report.series import Series
 
+# Of each chart; a model may have dozens of losses.
 MOST_SERIES = 64
+_LONGEST_LABEL = 120
+# An iteration that can be drawn.
+LARGEST = 2**53
 
 
 @dataclass
@@ -22,6 +26,7 @@ class Start:
         path (Path): The event file.
         header (RunStart): Its first line.
         series (dict): Numbers over iterations, by chart and label.
+        labels (Counter): Number of series by chart.
         counts (Counter): Events by kind.
         faults (Counter): Bad steps by fault.
         modules (Counter): Bad steps by fault and the module of their first
@@ -42,6 +47,7 @@ class Start:
     path: Path
     header: RunStart
     series: dict[tuple[str, str], Series] = field(default_factory=dict)
+    labels: Counter[str] = field(default_factory=Counter)
     counts: Counter[str] = field(default_factory=Counter)
     faults: Counter[str] = field(default_factory=Counter)
     modules: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -58,11 +64,13 @@ class Start:
 
     def point(self, chart: str, label: str, x: float, y: float) -> None:
         """Add a number to a chart, if there is room for its name."""
-        series = self.series.get((chart, label))
+        key = chart, label[:_LONGEST_LABEL]
+        series = self.series.get(key)
         if series is None:
-            if len(self.series) >= MOST_SERIES:
+            if self.labels[chart] >= MOST_SERIES:
                 return
-            series = self.series[chart, label[:120]] = Series()
+            self.labels[chart] += 1
+            series = self.series[key] = Series()
         # Called for every number of a file.
         series.x.append(x)
         series.y.append(y)

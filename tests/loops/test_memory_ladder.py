@@ -298,7 +298,19 @@ def test_too_many_end_the_run(tmp_path):
     text = str(caught.value)
     assert '3 batches have not fit' in text
     assert 'img_path=scenes/8.png' in text and 'batch_size=2' in text
+    assert 'the mildest first: (1) custom_hooks' in text
+    assert ' (2) train_dataloader = dict(batch_size=2);' in text
+    assert '\n' not in text
     assert caught.value.exit_code == 10
+
+
+def test_several_in_a_row_come_with_advice(tmp_path, capsys):
+    limits = dict.fromkeys(range(1, 6), NEVER)
+    logger = dict(type='mmstable.GradNanLoggerHook')
+    runner, _ = scene_run(tmp_path, limits, hooks=(logger,))
+    assert runner.iter == 6
+    text = ' '.join(capsys.readouterr().out.split())
+    assert '5 in a row, are too many. Batches do not fit in memory' in text
 
 
 def test_parts_only_if_allowed(tmp_path):

@@ -7,6 +7,9 @@ import re
 from pathlib import Path
 from string import Formatter
 
+import pytest
+
+from mmstable.events.step_report import Fault
 from mmstable.messages.catalogue import CATALOGUE
 from mmstable.messages.language import LANGUAGES
 
@@ -104,6 +107,14 @@ def test_each_language_is_itself():
         or 'NaN/inf' in message.zh_cn
         or '|' in message.zh_cn
     ] == []
+
+
+@pytest.mark.parametrize(
+    'fault', [one for one in Fault if one is not Fault.POISONED]
+)
+def test_every_fault_of_a_step_has_advice(fault):
+    # A run must not end because there is nothing to say about its faults.
+    assert f'steps.advice.{fault.value}' in CATALOGUE
 
 
 def test_something_is_said():

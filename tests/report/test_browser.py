@@ -56,9 +56,10 @@ def write_story(work_dir: Path) -> None:
     back |= dict(action='rollback', restored=300, reason='NaN', lr_factor=0.5)
     write_run(
         work_dir,
+        *(scale(i, 2048.0 / 2**i, 1024.0 / 2**i) for i in range(1, 5)),
         *beats,
         fault(100),
-        scale(100, 1024.0, 512.0),
+        scale(100, 64.0, 32.0),
         fault(310, 'nan_loss'),
         explained(310, 'singular_point'),
         back,
@@ -150,7 +151,9 @@ def test_diagnosis_has_evidence_and_config(show, story):
     page = show(story)
     text = page.inner_text('[data-finding=slow_phase]')
     assert '60% of the time is waiting for data' in text
-    assert 'num_workers=4' in text
+    assert 'Of 0.500 s for an iteration' in text
+    text = page.inner_text('[data-finding=high_start_scale]')
+    assert 'init_scale=64.0' in text
 
 
 def test_chinese_and_back(show, story):

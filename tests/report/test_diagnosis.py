@@ -15,10 +15,11 @@ from mmstable.report.diagnosis import CHECKS, diagnose
 from mmstable.report.diagnosis.config_lines import config_lines
 from mmstable.report.diagnosis.endings import state_of
 from mmstable.report.diagnosis.scale import teeth
-from mmstable.report.diagnosis.steps import duration
+from mmstable.report.diagnosis.wasted import duration, wasted_iterations
 from mmstable.report.figures import headline
 from mmstable.report.history import History, read_history
 from tests.report.event_files import (
+    HEADER,
     end,
     explained,
     fault,
@@ -38,7 +39,11 @@ def history(tmp_path: Path, *records: dict) -> History:
 
 
 def found(tmp_path: Path, *records: dict) -> dict[str, Finding]:
-    return {one.id: one for one in diagnose(history(tmp_path, *records))}
+    return by_id(history(tmp_path, *records))
+
+
+def by_id(read: History) -> dict[str, Finding]:
+    return {one.id: one for one in diagnose(read)}
 
 
 def test_nothing_is_wrong_with_a_healthy_run(tmp_path):
@@ -183,9 +188,105 @@ def test_work_that_was_done_again(tmp_path):
     ]
     assert one.severity is Severity.WARNING
     assert '400 done again' in one.why
+    # 100 s of work: no reason to save more often.
+    assert one.change == {}
+
+
+def test_hours_that_were_done_again_call_for_more_checkpoints(tmp_path):
+    write_run(tmp_path, heartbeat(9000))
+    again = header(iteration=100, time=30000.0)
+    write_run(tmp_path, end(9900), name='20260101_130000', start=again)
+    one = by_id(read_history(tmp_path))['wasted_work']
     assert config_lines(one.change) == (
-        'default_hooks = dict(checkpoint=dict(interval=200, by_epoch=False))'
+        'default_hooks = dict(checkpoint=dict(interval=2400, by_epoch=False))'
     )
+
+
+def test_a_run_that_was_killed_is_known_by_its_log(tmp_path):
+    write_run(tmp_path, heartbeat(100))
+    line = dict(lr=0.1, loss=0.5, iter=150, step=150)
+    write_scalars(tmp_path, line, name=RUN)
+    again = header(iteration=100, time=3000.0)
+    write_run(tmp_path, end(1000), name='20260101_130000', start=again)
+    one = by_id(read_history(tmp_path))['wasted_work']
+    assert '50 done again' in one.why
+
+
+def back(iteration: int, restored: int | None, action='rollback') -> dict:
+    return dict(
+        event='intervention',
+        iteration=iteration,
+        time=1000.0 + iteration,
+        action=action,
+        fault='nan_loss',
+        reason='10 in a row',
+        since=iteration - 9,
+        restored=restored,
+    )
+
+
+def test_what_was_undone_twice_counts_once(tmp_path):
+    skipped = [fault(i, 'nan_loss') for i in (*range(21, 31), 55)]
+    records = [*skipped, back(30, 10), back(40, 0), heartbeat(60)]
+    read = history(tmp_path, *records)
+    assert wasted_iterations(read) == (1, 40, 0)
+    one = by_id(read)['wasted_work']
+    assert one.what.startswith('41 iterations (68.3%, about 10 s)')
+    # A short run: nobody misses ten seconds.
+    assert one.severity is Severity.HINT
+
+
+def test_several_steps_of_an_iteration_are_one_iteration(tmp_path):
+    wrappers = dict.fromkeys(
+        ('generator', 'discriminator'), HEADER['wrappers']['optim_wrapper']
+    )
+    records = [fault(i) for i in range(20)]
+    write_run(
+        tmp_path, *records, heartbeat(100), start=header(wrappers=wrappers)
+    )
+    assert wasted_iterations(read_history(tmp_path)) == (10, 0, 0)
+
+
+def test_a_guard_that_gives_up_is_told_first(tmp_path):
+    records = [back(30, 10), back(40, 0), back(50, None, 'stop')]
+    one = found(tmp_path, *records, end(50, 'stopped'))['bad_end']
+    assert one.severity is Severity.ERROR
+    assert 'nan_loss since iteration 41, and 2 rollbacks did' in one.what
+    assert '--before-iter 41' in one.fix
+
+
+def test_who_stops_a_run_by_hand_knows_it(tmp_path):
+    records = [heartbeat(40), end(50, 'stopped')]
+    assert 'bad_end' not in found(tmp_path, *records)
+
+
+@pytest.mark.parametrize(
+    ('event', 'error'),
+    [('hang', 'TrainingHangs'), ('out_of_memory', 'TrainingOutOfMemory')],
+)
+def test_an_end_that_is_explained_is_told_once(tmp_path, event, error):
+    trace = f'  File "a.py", line 1\nmmstable.errors.{error}: x: y\nAdvice'
+    known = dict(event=event, iteration=9, time=1.0, rung='stop')
+    got = found(tmp_path, known, end(10, 'exception', traceback=trace))
+    assert 'bad_end' not in got
+    assert got[event].severity is Severity.ERROR
+    alone = end(10, 'exception', traceback=trace)
+    assert 'x: y' in found(tmp_path / 'alone', alone)['bad_end'].why
+
+
+def test_a_batch_that_does_not_fit_is_not_helped_by_skipping(tmp_path):
+    records = [
+        dict(event='out_of_memory', iteration=i, time=1.0, rung=rung, **more)
+        for i, rung, more in (
+            (1, 'skip', dict(report='run/iter_1.txt')),
+            (2, 'stop', {}),
+        )
+    ]
+    one = found(tmp_path, *records, end(2, 'exception'))['out_of_memory']
+    assert 'What was done: 1 skip, 1 stop' in one.why
+    assert one.fix.startswith('See run/iter_1.txt, or')
+    one = found(tmp_path / 'no_file', *records[1:], end(2))['out_of_memory']
+    assert one.fix.startswith('Ask what fits')
 
 
 def test_memory_that_grows(tmp_path):
@@ -206,8 +307,21 @@ def test_waiting_for_data(tmp_path):
     write_scalars(tmp_path, *lines, name=RUN)
     one = found(tmp_path, end(200))['slow_phase']
     assert '62% of the time' in one.what
-    cfg = Config.fromstring(config_lines(one.change), '.py')
-    assert cfg.train_dataloader == dict(num_workers=4, persistent_workers=True)
+    assert one.severity is Severity.WARNING
+    # Who knows how many there are.
+    assert one.change == {}
+
+
+def test_milliseconds_of_a_short_run_do_not_matter(tmp_path):
+    lines = [
+        dict(lr=0.1, loss=0.5, time=0.005, data_time=0.003, iter=i, step=i)
+        for i in range(10, 200, 10)
+    ]
+    write_scalars(tmp_path, *lines, name=RUN)
+    profile = dict(event='iteration_profile', iteration=9, time=1.0)
+    profile |= dict(phases={'data': 0.003}, causes=['data'], text='data')
+    assert 'slow_phase' not in found(tmp_path, end(200))
+    assert 'slow_phase' not in found(tmp_path, profile, end(200))
 
 
 def test_a_profile_says_more_than_the_log(tmp_path):
@@ -215,7 +329,7 @@ def test_a_profile_says_more_than_the_log(tmp_path):
     profile |= dict(phases={'data': 0.1, 'forward': 0.7, 'step': 0.2})
     profile |= dict(causes=['module'], text='forward of backbone takes 70 %')
     one = found(tmp_path, profile, end(200))['slow_phase']
-    assert one.what == 'forward takes 70% of the time of an iteration.'
+    assert one.what == '70% of the time of an iteration goes to: forward.'
     assert one.why == 'forward of backbone takes 70 %'
     quiet = {**profile, 'causes': []}
     assert 'slow_phase' not in found(tmp_path / 'quiet', quiet, end(200))
@@ -239,7 +353,7 @@ def test_what_machines_do(tmp_path):
         dict(event='injected_fault', iteration=5, time=1.0, kind='nan_loss'),
     ]
     got = found(tmp_path, *records, end(1000))
-    assert 'data with 70 s' in got['hang'].what
+    assert "1 time, at last in the phase 'data' for 70 s" in got['hang'].what
     assert got['out_of_memory'].severity is Severity.WARNING
     assert 'head uses 80%' in got['low_headroom'].what
     assert 'Ranks 3' in got['replicas_diverged'].what

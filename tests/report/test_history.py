@@ -262,6 +262,17 @@ def test_a_symbolic_link_loop_is_no_event_file(tmp_path: Path):
         read_history(tmp_path)
 
 
+def test_many_losses_leave_room_for_other_charts(tmp_path):
+    losses = {f'd{i}.loss_{"x" * 200}': 1.0 for i in range(200)}
+    beats = [{**heartbeat(i), 'losses': losses} for i in (10, 20)]
+    write_run(tmp_path, *beats, end(20))
+    read = read_history(tmp_path)
+    assert len(read.labels('loss')) == 64
+    for chart in ('lr', 'grad_norm', 'time', 'memory'):
+        assert len(read.line(chart, read.labels(chart)[0])) == 2
+    assert all(len(read.line('loss', one)) == 2 for one in read.labels('loss'))
+
+
 def test_only_a_slow_run_is_worth_a_word(tmp_path):
     known = dict(event='iteration_profile', time=1767270000.0)
     known['phases'] = {'data': 0.3}

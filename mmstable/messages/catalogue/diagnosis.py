@@ -36,16 +36,16 @@ MESSAGES = {
         ' bf16。',
     ),
     'diagnosis.skip_fix.nan_loss': Message(
-        en='The loss itself is NaN or Inf: look at the sample and the '
-        'line below. A lower loss scale does not help.',
-        zh_cn='loss 本身就是 NaN 或 Inf：请查看下方的样本和代'
+        en='The loss itself is NaN or Inf: look at the samples and '
+        'the line that are named here. A lower loss scale does not help.',
+        zh_cn='loss 本身就是 NaN 或 Inf：请查看此处列出的样本和代'
         '码行，降低 loss scale 没有用。',
     ),
     'diagnosis.skip_fix.nan_grad': Message(
         en='Gradients are NaN although the scale cannot fall: look at '
-        'the module and the line below.',
-        zh_cn='loss scale 已无法再降，梯度仍为 NaN：请查看下'
-        '方的模块和代码行。',
+        'the module and the line that are named here.',
+        zh_cn='loss scale 已无法再降，梯度仍为 NaN：请查看此'
+        '处列出的模块和代码行。',
     ),
     'diagnosis.skip_fix.spike': Message(
         en='Loss or norm far above its level: clip gradients, '
@@ -59,16 +59,15 @@ MESSAGES = {
         zh_cn='batch 放不进显存：请减小 batch 或裁剪尺寸，或使用显存预设。',
     ),
     'diagnosis.wasted': Message(
-        en='{wasted} iterations ({share:.1%}, about {time}) came to nothing.',
+        en='{wasted:iteration|iterations} ({share:.1%}, about {time}) came '
+        'to nothing.',
         zh_cn='{wasted} 次迭代（{share:.1%}，约 {time}）的计算被浪费。',
     ),
     'diagnosis.wasted_why': Message(
-        en='{skipped} skipped steps, {undone} iterations undone by '
-        'rollbacks, {again} done again after restarts; {pause} '
-        'between the starts.',
-        zh_cn='跳过 {skipped} 步，回退撤销 {undone} 次'
-        '迭代，重启后重做 {again} 次迭代；各次启动之间相隔'
-        ' {pause}。',
+        en='{skipped} skipped, {undone} undone by rollbacks, {again} done '
+        'again after restarts; {pause} between the starts.',
+        zh_cn='跳过 {skipped} 次迭代，回退撤销 {undone} 次，重启后重做'
+        ' {again} 次；各次启动之间相隔 {pause}。',
     ),
     'diagnosis.wasted_fix': Message(
         en='Save checkpoints more often, so that a restart loses less.',
@@ -255,12 +254,16 @@ MESSAGES = {
         zh_cn='{count} 个 batch 放不进显存。',
     ),
     'diagnosis.oom_why': Message(
-        en='Where: {phases}. What helped: {rungs}.',
-        zh_cn='发生位置：{phases}。有效的办法：{rungs}。',
+        en='Where: {phases}. What was done: {rungs}.',
+        zh_cn='发生位置：{phases}。处理方式：{rungs}。',
     ),
     'diagnosis.oom_fix': Message(
         en='See {file}, or ask before training: mmstable estimate CONFIG.',
         zh_cn='查看 {file}，或在训练前估算：mmstable estimate CONFIG。',
+    ),
+    'diagnosis.oom_fix_before': Message(
+        en='Ask what fits before training: mmstable estimate CONFIG.',
+        zh_cn='请在训练前估算：mmstable estimate CONFIG。',
     ),
     'diagnosis.slow_data': Message(
         en='{share:.0%} of the time is waiting for data.',
@@ -272,11 +275,14 @@ MESSAGES = {
         zh_cn='每次迭代 {whole:.3f} 秒，其中 {data:.3f} 秒用于加载数据。',
     ),
     'diagnosis.slow_data_fix': Message(
-        en='Use more workers, as far as there are cores.',
-        zh_cn='在 CPU 核数允许的范围内增加工作进程。',
+        en='Use more workers (train_dataloader.num_workers), as far as '
+        'there are cores, and keep them (persistent_workers=True).',
+        zh_cn='在 CPU 核数允许的范围内增加工作进程'
+        '（train_dataloader.num_workers），并保留它们'
+        '（persistent_workers=True）。',
     ),
     'diagnosis.slow_phase': Message(
-        en='{phase} takes {share:.0%} of the time of an iteration.',
+        en='{share:.0%} of the time of an iteration goes to: {phase}.',
         zh_cn='{phase} 占迭代时间的 {share:.0%}。',
     ),
     'diagnosis.slow_phase_fix': Message(
@@ -284,9 +290,10 @@ MESSAGES = {
         zh_cn='查看各部分耗时：mmstable profile CONFIG。',
     ),
     'diagnosis.hang': Message(
-        en='{count:phase|phases} took too long, the last one {phase} '
-        'with {seconds:.0f} s.',
-        zh_cn='{count} 个阶段耗时过长，最近一次是 {phase}，{seconds:.0f} 秒。',
+        en='The run hung {count:time|times}, at last in the phase '
+        '{phase!r} for {seconds:.0f} s.',
+        zh_cn='训练卡住 {count} 次，最近一次停在阶段 {phase!r}，'
+        '{seconds:.0f} 秒。',
     ),
     'diagnosis.hang_fix': Message(
         en='The stacks are in the folder of the run; mmstable doctor '
@@ -320,6 +327,19 @@ MESSAGES = {
     'diagnosis.failed': Message(
         en='The run ended with an error at iteration {iteration}.',
         zh_cn='运行在第 {iteration} 次迭代时出错结束。',
+    ),
+    'diagnosis.guard_stop': Message(
+        en='The guard has stopped the run at iteration {iteration}: '
+        '{fault} since iteration {since}, and {rollbacks:rollback|rollbacks}'
+        ' did not help.',
+        zh_cn='第 {iteration} 次迭代时守护机制终止了训练：自第 {since} '
+        '次迭代起出现 {fault}，{rollbacks} 次回退均未解决。',
+    ),
+    'diagnosis.guard_stop_fix': Message(
+        en='Mend what is named here first, then resume from before it: '
+        'mmstable train CONFIG --resume --before-iter {since}.',
+        zh_cn='请先解决此处指出的问题，再从此前的检查点继续：'
+        'mmstable train CONFIG --resume --before-iter {since}。',
     ),
     'diagnosis.end_fix': Message(
         en='Resume it: mmstable train CONFIG --resume auto. With '

@@ -90,9 +90,10 @@ MESSAGES = {
     'oom.too_many': Message(
         en='{count:batch has|batches have} not fit in memory, which is more '
         'than max_skipped={most}. The last one: {samples} ({shapes}). '
-        '{advice}{report}',
+        'What to change, the mildest first: {advice}{report}',
         zh_cn='已有 {count} 个 batch 放不下，超过 max_skipped={most}。最后'
-        '一个：{samples}（{shapes}）。{advice}{report}',
+        '一个：{samples}（{shapes}）。修改办法，从影响最小的开始：'
+        '{advice}{report}',
     ),
     'oom.not_again': Message(
         en='mmstable cannot do this step again: {reason}',

@@ -146,6 +146,14 @@ MESSAGES = {
         '（错误标签、离群样本）；启用梯度裁剪 '
         '(clip_grad=dict(max_norm=...))；降低学习率或延长 warmup。',
     ),
+    'steps.advice.oom': Message(
+        en='Batches do not fit in memory and are left out. Use a smaller '
+        'batch_size with accumulative_counts, smaller crops, or '
+        '--memory balanced; mmstable estimate CONFIG tells what fits.',
+        zh_cn='batch 放不进显存，已被跳过。请减小 batch_size 并配合 '
+        'accumulative_counts、减小裁剪尺寸，或使用 --memory balanced；'
+        'mmstable estimate CONFIG 可估算能放下多少。',
+    ),
     'steps.observed_only': Message(
         en='GradNanLoggerHook can only observe {wrapper}: a NaN is named, but '
         "not kept from the weights. Use type='mmstable.SafeOptimWrapper' or "

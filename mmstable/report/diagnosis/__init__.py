@@ -22,7 +22,8 @@ from mmstable.report.diagnosis.places import (
     low_headroom,
 )
 from mmstable.report.diagnosis.scale import high_start_scale, scale_sawtooth
-from mmstable.report.diagnosis.steps import skip_rate, wasted_work
+from mmstable.report.diagnosis.steps import skip_rate
+from mmstable.report.diagnosis.wasted import wasted_work
 from mmstable.report.history import History
 
 CHECKS = (

@@ -17,6 +17,8 @@ _LEAST_POINTS = 8
 _GROWTH, _LEAST_GROWTH = 0.1, 200.0
 # Of the time of an iteration.
 _WAITING, _MOSTLY = 0.3, 0.5
+# Seconds of a whole run that nobody would miss.
+_LITTLE = 60.0
 
 
 def growth(series: Series) -> tuple[float, float, float]:
@@ -65,11 +67,14 @@ def out_of_memory(history: History) -> Finding | None:
     if not found:
         return None
     rungs = Counter(text(one.get('rung')) for one in found)
-    is_lost = bool({'skip', 'stop'} & set(rungs))
+    severity = Severity.WARNING if rungs['skip'] else Severity.HINT
+    if rungs['stop']:
+        severity = Severity.ERROR
+    files = list(filter(None, (_below(history, one) for one in found)))
     phases = Counter(text(one.get('phase')) for one in found)
     return Finding(
         id='out_of_memory',
-        severity=Severity.WARNING if is_lost else Severity.HINT,
+        severity=severity,
         path='',
         what=say('diagnosis.oom', count=len(found)),
         why=say(
@@ -77,7 +82,9 @@ def out_of_memory(history: History) -> Finding | None:
             phases=[f'{n} {name}' for name, n in phases.most_common(3)],
             rungs=[f'{n} {name}' for name, n in rungs.most_common(3)],
         ),
-        fix=say('diagnosis.oom_fix', file=_below(history, found[-1])),
+        fix=say('diagnosis.oom_fix', file=files[-1])
+        if files
+        else say('diagnosis.oom_fix_before'),
     )
 
 
@@ -90,8 +97,11 @@ def _below(history: History, record: dict[str, Any]) -> str:
 def slow_phase(history: History) -> Finding | None:
     """What takes the time of an iteration, if anything takes too much."""
     profiles = history.incidents('iteration_profile')
-    if not profiles:
+    if not profiles and not history.labels('phases'):
         return _waiting(history)
+    if not profiles:
+        # It was measured, and nothing was slow.
+        return None
     last = profiles[-1]
     seconds = {
         name: value
@@ -101,6 +111,8 @@ def slow_phase(history: History) -> Finding | None:
     if not texts(last.get('causes')) or not seconds:
         return None
     phase, most = max(seconds.items(), key=lambda one: one[1])
+    if not _matters(history, most):
+        return None
     return Finding(
         id='slow_phase',
         severity=Severity.WARNING,
@@ -113,6 +125,13 @@ def slow_phase(history: History) -> Finding | None:
         why=say('diagnosis.place_why', text=text(last.get('text'))),
         fix=say('diagnosis.slow_phase_fix'),
     )
+
+
+def _matters(history: History, seconds: float) -> bool:
+    """Whether so much of each iteration is missed in the end."""
+    last = history.starts[-1]
+    most = max(last.header.max_iterations, last.last_iteration)
+    return seconds * most >= _LITTLE
 
 
 def _waiting(history: History) -> Finding | None:
@@ -130,6 +149,8 @@ def _waiting(history: History) -> Finding | None:
     if len(shares) < 3 or median(shares) < _WAITING:
         return None
     share = median(shares)
+    if not _matters(history, median(data.y)):
+        return None
     return Finding(
         id='slow_phase',
         severity=Severity.WARNING if share >= _MOSTLY else Severity.HINT,
@@ -141,10 +162,6 @@ def _waiting(history: History) -> Finding | None:
             whole=median(whole.y),
         ),
         fix=say('diagnosis.slow_data_fix'),
-        change={
-            'train_dataloader.num_workers': 4,
-            'train_dataloader.persistent_workers': True,
-        },
     )
 
 
