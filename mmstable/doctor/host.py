@@ -10,8 +10,7 @@ import psutil
 
 from mmstable.doctor.items import Fact, Item, Plan, fact, found, not_seen
 from mmstable.finding import Severity
-from mmstable.liveness.processes import usable_cores
-from mmstable.memory.host_limit import Room, host_room
+from mmstable.memory.host_limit import Room, host_room, usable_cores
 from mmstable.memory.sizes import readable
 from mmstable.messages import say
 

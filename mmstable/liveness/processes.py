@@ -28,18 +28,6 @@ _STATES = {
 }
 
 
-def usable_cores() -> int:
-    """CPU cores that this process may use, a container's limit included."""
-    count = os.cpu_count() or 1
-    if hasattr(os, 'sched_getaffinity'):
-        count = len(os.sched_getaffinity(0))
-    # As 'max 100000' or '150000 100000': microseconds in a period.
-    with suppress(OSError, ValueError):
-        quota, period = Path('/sys/fs/cgroup/cpu.max').read_text().split()
-        count = max(1, min(count, int(quota) // int(period)))
-    return count
-
-
 def state_of(pid: int) -> str:
     """'running', 'sleeping', 'disk', 'stopped', 'traced' or 'dead'.
 

@@ -9,9 +9,9 @@ from mmengine.dist import get_world_size
 
 from mmstable.checked_json import list_of, number
 from mmstable.distributed.store import gather
-from mmstable.liveness.processes import usable_cores
 from mmstable.liveness.profile import WHOLE_STEP, Profile
 from mmstable.liveness.slow_causes import RankTimes
+from mmstable.memory.host_limit import usable_cores
 
 # Ranks come here together, since they train together.
 _PATIENCE = 10.0

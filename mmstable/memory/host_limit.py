@@ -1,7 +1,9 @@
-"""How much host memory may be used, and how much of it is left?"""
+"""How much of the host may be used: memory, what is left of it, cores."""
 
 from __future__ import annotations
 
+import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Callable, NamedTuple, Optional
 
@@ -101,3 +103,15 @@ def _read(path: Path) -> str:
         return path.read_text(encoding='utf-8')
     except (OSError, UnicodeDecodeError):
         return ''
+
+
+def usable_cores() -> int:
+    """CPU cores that this process may use, a container's limit included."""
+    count = os.cpu_count() or 1
+    if hasattr(os, 'sched_getaffinity'):
+        count = len(os.sched_getaffinity(0))
+    # As 'max 100000' or '150000 100000': microseconds in a period.
+    with suppress(OSError, ValueError):
+        quota, period = Path('/sys/fs/cgroup/cpu.max').read_text().split()
+        count = max(1, min(count, int(quota) // int(period)))
+    return count
