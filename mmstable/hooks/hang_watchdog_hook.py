@@ -28,7 +28,7 @@ from mmstable.liveness.inspection import Finding, inspect
 from mmstable.liveness.limits import PHASES, PhaseLimits
 from mmstable.liveness.loader import asked_loader, batches_read
 from mmstable.liveness.peers import RankStatus, StatusBoard, behind
-from mmstable.liveness.phases import Phase
+from mmstable.liveness.phases import DEBUGGER, Phase
 from mmstable.liveness.sign_of_life import is_supervised, show_life
 from mmstable.liveness.stacks import stacks_file, write_stacks
 from mmstable.liveness.watchdog import Stall, Watchdog
@@ -104,6 +104,8 @@ class HangWatchdogHook(StepHook):
         self.watchdog: Watchdog | None = None
         self._board: StatusBoard | None = None
         self._validated = 0
+        # Whether the log says of the present phase that it hangs.
+        self._has_told = False
 
     def before_run(self, runner: Runner) -> None:
         """Start to watch."""
@@ -198,18 +200,24 @@ class HangWatchdogHook(StepHook):
             # The store may be gone.
             with suppress(RuntimeError):
                 ranks = self._board.exchange(own, 1.5 * dog.interval)
+        if any(one and one.phase == DEBUGGER for one in ranks.values()):
+            # The others wait for its user.
+            return
         text = self._describe(stall, ranks, ends)
         write_stacks(self._folder, get_rank(), text, found.stacks)
         self._runner.logger.error(text)
+        self._has_told |= not stall.is_over
         self._emit(stall, found, ranks, ends, text)
         if ends:
             self._leave(stall, text)
 
     def on_recovery(self, phase: Phase, seconds: float) -> None:
         """Say that it was no hang for ever."""
-        self._runner.logger.warning(
-            say('hang.recovered', phase=str(phase), seconds=seconds)
-        )
+        if self._has_told:
+            self._has_told = False
+            self._runner.logger.warning(
+                say('hang.recovered', phase=str(phase), seconds=seconds)
+            )
 
     def _ends(self) -> bool:
         if self._action is None:

@@ -8,14 +8,17 @@ from collections.abc import Mapping
 from mmstable.liveness.phases import BUSY, DEBUGGER, RARE, Phase
 
 PHASES = (*BUSY, *RARE)
+# Iterations of a process that are slow by nature.
+FIRST_ITERATIONS = 3
 
 
 class PhaseLimits:
     """Limits that are learned from the run, or set by hand.
 
     Of every phase the second longest time is remembered, so that a single
-    freak does not raise its limit. Phases that are never seen to last need
-    not be remembered: the least limit is enough for them.
+    freak does not raise its limit. The first iterations are slow by nature;
+    but what takes long in all of them will do so later. Phases that are never
+    seen to last need not be remembered: the least limit is enough for them.
 
     Args:
         by_hand (Mapping): Phases, or classes of hooks, and their limits in
@@ -35,7 +38,8 @@ class PhaseLimits:
         self._by_hand = dict(by_hand)
         self._least, self._least_rare = least, least_rare
         self._factor = factor
-        self._longest: dict[tuple[str, str], tuple[float, float]] = {}
+        self._longest: dict[Phase, tuple[float, float]] = {}
+        self._first: dict[Phase, list[float]] = {}
 
     @property
     def shortest(self) -> float:
@@ -51,6 +55,7 @@ class PhaseLimits:
             is_first (bool): Whether it was in one of the first iterations.
         """
         if is_first and phase.name in BUSY:
+            self._first.setdefault(phase, []).append(seconds)
             return
         first, second = self._longest.get(phase, (0.0, 0.0))
         *_, second, first = sorted((first, second, seconds))
@@ -74,4 +79,7 @@ class PhaseLimits:
         is_rare = is_first or phase.name not in BUSY
         least = self._least_rare if is_rare else self._least
         seen = self._longest.get(phase, (0.0, 0.0))[1]
+        first = self._first.get(phase, [])
+        if len(first) >= FIRST_ITERATIONS:
+            seen = max(seen, sorted(first)[-FIRST_ITERATIONS])
         return max(least, self._factor * seen)

@@ -11,15 +11,13 @@ from typing import Any, Protocol
 
 from mmstable.liveness.calls import Call, calls_of, read_dump
 from mmstable.liveness.dead_man import DeadMan
-from mmstable.liveness.limits import PhaseLimits
+from mmstable.liveness.limits import FIRST_ITERATIONS, PhaseLimits
 from mmstable.liveness.phases import ENDED, Phase, find_phase
 
 # Seconds between two looks; fewer if a limit is short.
 _INTERVAL, _SHORTEST = 1.0, 0.05
 # Looks in a row without training that show that it is over.
 _LOOKS_TO_END = 3
-# Iterations of a process that are slow by nature.
-_FIRST_ITERATIONS = 3
 # Functions that only the thread calls that trains.
 _TRAINING = ('train', 'val', 'test', 'load_or_resume')
 
@@ -155,7 +153,7 @@ class Watchdog:
             self._watched.on_recovery(*before)
         self._phase, self._seconds, self._patience = phase, 0.0, 1.0
         done = iteration - self._first_iteration
-        self._is_first = done < _FIRST_ITERATIONS
+        self._is_first = done < FIRST_ITERATIONS
 
     def _judge_dump(self, held: float, dump: str) -> None:
         """Judge what happened while nobody could look."""

@@ -335,6 +335,17 @@ def test_a_slow_first_iteration_is_no_hang(tmp_path):
     quiet_run(tmp_path, watchdog=patient, model=FirstSlow())
 
 
+class AlwaysSlow(ToyModel):
+    def forward(self, inputs, targets, mode='tensor'):
+        nap(0.8)
+        return super().forward(inputs, targets, mode)
+
+
+def test_iterations_that_all_take_long_are_no_hang(tmp_path):
+    patient = {**WATCHDOG, 'min_limit': 0.4, 'rare_limit': 60.0}
+    quiet_run(tmp_path, watchdog=patient, model=AlwaysSlow())
+
+
 class EverySlow(Numbered):
     def __getitem__(self, index):
         nap(0.4 * LIMIT)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import io
+import pdb
 import re
 import time
 
 import pytest
 from mmengine.dataset import InfiniteSampler
+from mmengine.dist import get_rank
+from mmengine.hooks import Hook
 from mmengine.model import MMDistributedDataParallel
 from torch.multiprocessing import ProcessExitedException
 from torch.utils.data import DataLoader
@@ -34,7 +38,7 @@ class SlowOnRankOne(ToyData):
         return super().__getitem__(index)
 
 
-def train(rank, folder, action='wait', seconds=6):
+def train(rank, folder, action='wait', seconds=6.0, hooks=()):
     data = SlowOnRankOne(seconds)
     toy_runner(
         folder,
@@ -48,6 +52,7 @@ def train(rank, folder, action='wait', seconds=6):
             ),
             dict(type='mmstable.EventLogHook'),
             dict(type='mmstable.RankFailureHook'),
+            *hooks,
         ],
         train_cfg=iter_loop(6),
         train_dataloader=DataLoader(
@@ -89,6 +94,38 @@ def test_the_rank_that_is_behind_is_named(tmp_path):
     folder = next(tmp_path.glob('*/stability'))
     assert (folder / 'stacks.rank0.txt').exists()
     assert (folder / 'stacks.rank1.txt').exists()
+
+
+class SlowAnswers:
+    """A user who thinks before typing."""
+
+    def readline(self):
+        time.sleep(3 * LIMIT)
+        return 'continue\n'
+
+
+class Breakpoint(Hook):
+    def before_train_iter(self, runner, batch_idx, data_batch=None):
+        if runner.iter == 4 and get_rank() == 1:
+            debugger = pdb.Pdb(stdin=SlowAnswers(), stdout=io.StringIO())
+            debugger.use_rawinput = False
+            debugger.set_trace()
+
+
+def train_in_a_debugger(rank, folder):
+    train(rank, folder, action='exit', seconds=0.0, hooks=[Breakpoint()])
+
+
+@pytest.mark.soak
+def test_who_waits_for_a_rank_in_a_debugger_does_not_hang(tmp_path):
+    begin = time.monotonic()
+    run_ranks(train_in_a_debugger, tmp_path)
+    assert time.monotonic() - begin > 3 * LIMIT
+    assert hangs(tmp_path, 'events.jsonl') == []
+    # It has none to write down, of any kind.
+    assert not list(tmp_path.glob('*/stability/*rank1*'))
+    (log,) = tmp_path.glob('*/*.log')
+    assert 'mmstable: training' not in log.read_text()
 
 
 def train_until_the_end(rank, folder):

@@ -184,8 +184,11 @@ def test_descriptors_that_leak(tmp_path, monkeypatch, workers, holder):
     event = pace.events[0]
     assert (event.resource, event.limit) == ('descriptors', 1024)
     assert event.holder == holder
-    # Two samples in an iteration, shared by two workers.
-    assert event.growth == pytest.approx(1 if workers else 2, rel=0.25)
+    # Two samples in an iteration, shared by two workers, which do not take
+    # turns on a busy machine.
+    assert event.growth == (
+        pytest.approx(1, rel=0.6) if workers else pytest.approx(2, rel=0.25)
+    )
     assert 'HDF5' in log_of(runner)
 
 

@@ -140,6 +140,15 @@ def test_limits_are_learned_from_what_came_twice():
     assert known.of(Phase('hook', 'Other'), is_first=True) == 100
 
 
+def test_what_is_slow_in_all_first_iterations_may_stay_so():
+    known, forward = limits(), Phase('forward')
+    for seconds in (500, 40):
+        known.learn(forward, seconds, is_first=True)
+    assert known.of(forward, is_first=False) == 10
+    known.learn(forward, 30, is_first=True)
+    assert known.of(forward, is_first=False) == 150
+
+
 def test_limits_by_hand_are_not_learned():
     known = limits(data=3, validation=40, MyHook=7)
     for _ in range(2):
