@@ -8,6 +8,7 @@ from typing import Any
 
 from mmengine.runner import Runner
 
+from mmstable import run_view
 from mmstable.checkpoint.stop_signal import SAVE
 from mmstable.events import Event, StepReport
 from mmstable.hooks.emergency_checkpoint_hook import EmergencyCheckpointHook
@@ -48,7 +49,8 @@ class LiveProbeHook(StepHook):
         use_probing (bool, optional): Whether to start ``probing``. Defaults
             to None, which means if it is installed.
         trace_modules (bool): Whether ``probing`` measures how long modules
-            take, which costs time in every iteration. Defaults to True.
+            take, which costs time in every iteration. Not if the model is
+            compiled, since that would compile it again. Defaults to True.
         patience (float): Seconds that code waits for the end of a step. Then
             it is run at once, on another thread. Defaults to 5.0.
     """
@@ -176,7 +178,7 @@ class LiveProbeHook(StepHook):
         )
         self._door = commands.door = door = ProbingDoor(console)
         self._tables = Tables(door.make_table)
-        if self._trace_modules:
+        if self._trace_modules and not run_view.is_compiled(run.runner.model):
             door.trace_modules()
         log.warning(say('probe.opened'))
 

@@ -105,6 +105,7 @@ class Watchdog:
         return sys._current_frames().get(self._trains)
 
     def _run(self) -> None:
+        self._switch.take_signals()
         self._arm()
         last = time.monotonic()
         while not self._stopped.wait(self.interval):
