@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import os
+import select
 import sys
 from collections.abc import Sequence
 from types import TracebackType
@@ -20,6 +22,8 @@ from mmstable.registration import register_all
 
 # What a shell reports for a program that Ctrl-C has ended.
 _EXIT_INTERRUPTED = 130
+# The same of one whose output nobody reads any more.
+_EXIT_UNREAD = 141
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -99,11 +103,26 @@ def _run(command: Command, args: argparse.Namespace) -> int:
         if rank_of(getattr(args, 'launcher', 'none')) == 0:
             say_error(command.name, message('cli.interrupted'))
         return _EXIT_INTERRUPTED
+    except BrokenPipeError:
+        if not _nobody_reads():
+            raise
+        return _EXIT_UNREAD
     except Exception:
         if sys.version_info < (3, 11):
             # Later ones print the notes of an error by themselves.
             sys.excepthook = _print_with_notes
         raise
+
+
+def _nobody_reads() -> bool:
+    """Whether the output goes to a program that has ended, as ``head``."""
+    poll = select.poll()
+    poll.register(sys.stdout.fileno(), 0)
+    if not any(what & select.POLLERR for _, what in poll.poll(0)):
+        return False
+    # Python would try again at the end.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return True
 
 
 def _print_with_notes(

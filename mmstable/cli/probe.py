@@ -9,6 +9,7 @@ from typing import Any
 from mmstable.cli import probe_text as text
 from mmstable.cli.probe_target import Rank, find_ranks
 from mmstable.errors import UsageError
+from mmstable.liveness.peers import RankStatus, behind
 from mmstable.messages import say
 
 # How long modules take on average, the slowest first.
@@ -88,9 +89,22 @@ def _hang(question: Question) -> list[str]:
 
 def _stacks(question: Question) -> list[str]:
     question.no_value()
-    # The rank that is furthest behind is the one that others wait for.
-    last = min(question.ranks, key=lambda one: one.status['iteration'])
-    return text.describe_stacks(last.ask('stacks'))
+    late = _rank_that_is_late(question.ranks)
+    lines = text.describe_stacks(late.ask('stacks'))
+    return [say('probe.stacks_of', rank=late.rank, pid=late.pid), *lines]
+
+
+def _rank_that_is_late(ranks: Sequence[Rank]) -> Rank:
+    """The one that others wait for, or the first."""
+    late = behind(
+        [
+            RankStatus(
+                one.rank, one.status['iteration'], one.status['phase'], 0.0
+            )
+            for one in ranks
+        ]
+    )
+    return next((one for one in ranks if one.rank == late), ranks[0])
 
 
 def _nan(question: Question) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -11,6 +12,8 @@ from pathlib import Path
 import pytest
 
 from mmstable.cli.main import main
+from mmstable.cli.probe import _rank_that_is_late
+from mmstable.cli.probe_target import Rank
 from mmstable.cli.run_lock import NAME
 from mmstable.liveness.probe import sockets
 from mmstable.liveness.probe.server import ProbeServer
@@ -182,6 +185,32 @@ def test_changes(serve, capsys):
         'all ranks will have it within 20 iterations: a: 0.5',
         'asked for after iteration 3; the log says what was saved, and where',
     ]
+
+
+def test_stacks_are_those_of_the_rank_that_others_wait_for():
+    def rank(number, iteration, phase):
+        status = dict(rank=number, iteration=iteration, phase=phase)
+        return Rank(number, Path(), status)
+
+    waits, late = rank(0, 9, 'backward'), rank(1, 9, 'forward')
+    assert _rank_that_is_late([waits, late]) is late
+    assert _rank_that_is_late([waits, rank(1, 8, 'step')]).rank == 1
+    assert _rank_that_is_late([waits]) is waits
+
+
+def test_output_that_nobody_reads_is_no_error(serve):
+    lines = ['x' * 100] * 10000
+    work_dir = serve(stacks=dict(threads=[('main', lines)], children=[]))
+    words = ' '.join([sys.executable, '-m', 'mmstable', 'probe', work_dir])
+    done = subprocess.run(
+        ['bash', '-c', f'{words} stacks | head -n 1; exit ${{PIPESTATUS[0]}}'],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout == f'stacks of rank 0 (pid {os.getpid()}):\n'
+    assert (done.returncode, done.stderr) == (141, '')
 
 
 def test_a_run_with_the_option_probe_is_found(tmp_path, capfd):

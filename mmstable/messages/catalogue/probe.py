@@ -193,6 +193,10 @@ MESSAGES = {
         'FILE` '
         '可查看其内容。',
     ),
+    'probe.stacks_of': Message(
+        en='stacks of rank {rank} (pid {pid}):',
+        zh_cn='rank {rank}（pid {pid}）的调用栈：',
+    ),
     'probe.thread': Message(en='thread {name}:', zh_cn='线程 {name}：'),
     'probe.child': Message(
         en='child process {pid}: {state} {function}',
