@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from types import TracebackType
@@ -20,6 +21,8 @@ from mmstable.registration import register_all
 
 # What a shell reports for a program that Ctrl-C has ended.
 _EXIT_INTERRUPTED = 130
+# The same for SIGPIPE.
+_EXIT_BROKEN_PIPE = 141
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -99,11 +102,24 @@ def _run(command: Command, args: argparse.Namespace) -> int:
         if rank_of(getattr(args, 'launcher', 'none')) == 0:
             say_error(command.name, message('cli.interrupted'))
         return _EXIT_INTERRUPTED
-    except Exception:
+    except Exception as error:
+        if isinstance(error, BrokenPipeError) and _nobody_reads():
+            return _EXIT_BROKEN_PIPE
         if sys.version_info < (3, 11):
             # Later ones print the notes of an error by themselves.
             sys.excepthook = _print_with_notes
         raise
+
+
+def _nobody_reads() -> bool:
+    """Whether whoever read the output has seen enough, as `head` does."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Python would complain when it flushes the rest.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return True
+    return False
 
 
 def _print_with_notes(
