@@ -9,6 +9,7 @@ import pytest
 
 from mmstable.errors import UsageError
 from mmstable.events.reader import EventFileError
+from mmstable.report.charts import draw_charts
 from mmstable.report.figures import figures_of, notes_of
 from mmstable.report.history import read_history
 from mmstable.report.page import page_data, write_page
@@ -263,7 +264,7 @@ def test_a_symbolic_link_loop_is_no_event_file(tmp_path: Path):
 
 
 def test_many_losses_leave_room_for_other_charts(tmp_path):
-    losses = {f'd{i}.loss_{"x" * 200}': 1.0 for i in range(200)}
+    losses = {f'd{i}.loss_{"x" * 130}': 1.0 for i in range(200)}
     beats = [{**heartbeat(i), 'losses': losses} for i in (10, 20)]
     write_run(tmp_path, *beats, end(20))
     read = read_history(tmp_path)
@@ -271,6 +272,35 @@ def test_many_losses_leave_room_for_other_charts(tmp_path):
     for chart in ('lr', 'grad_norm', 'time', 'memory'):
         assert len(read.line(chart, read.labels(chart)[0])) == 2
     assert all(len(read.line('loss', one)) == 2 for one in read.labels('loss'))
+
+
+def test_a_short_run_is_drawn_by_its_log(tmp_path):
+    lines = [
+        {'generator.lr': 0.1, 'loss_d': 0.5, 'grad_norm': 2.0}
+        | dict(iter=i, step=i)
+        for i in range(5, 60, 5)
+    ]
+    write_scalars(tmp_path, *lines, name='20260101_120000')
+    write_run(tmp_path, heartbeat(50), end(60))
+    charts = draw_charts(read_history(tmp_path))
+    (rate,) = charts['lr']
+    assert rate['label'] == 'generator/lr' and len(rate['x']) == 11
+    assert len(charts['norm'][0]['x']) == 11
+
+
+def test_a_folder_of_work_dirs_is_told_from_one(tmp_path):
+    for name in ('unet', 'fcn'):
+        write_run(tmp_path / name, end(10))
+    with pytest.raises(UsageError, match=r'some in it.*: \S+/fcn, \S+/unet'):
+        read_history(tmp_path)
+
+
+def test_a_record_is_kept_as_far_as_it_can_be_read(tmp_path):
+    wide = {f'k{i}': ['B' * 590] * 24 for i in range(60)}
+    write_run(tmp_path, dict(fault(5), text='short', **wide), end(10))
+    (kept,) = read_history(tmp_path).incidents('step_fault')
+    assert kept['fault'] == 'overflow' and kept['text'] == 'short'
+    assert len(json.dumps(kept)) < 10_000
 
 
 def test_only_a_slow_run_is_worth_a_word(tmp_path):
