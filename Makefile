@@ -5,7 +5,7 @@ RUN := $(VENV)/bin/python
 READY := $(VENV)/.ready
 WORKERS ?= 2
 
-.PHONY: train test lint format docs soak browser bench test-versions
+.PHONY: train test lint format docs soak browser demo bench test-versions
 .DELETE_ON_ERROR:
 
 train: $(READY)
@@ -41,8 +41,15 @@ browser: $(READY)
 test-versions:
 	$(PYTHON) tests/versions/run_matrix.py --workers $(WORKERS)
 
+# Planted faults, with stock mmengine and with mmstable; under 5 minutes.
+demo: $(READY)
+	$(RUN) benchmarks/demo.py
+
+# All benchmarks in one table; QUICK=1 for a short run, and
+# PEERS=PYTHON of benchmarks/make_peers_venv.sh to compare with more trainers.
 bench: $(READY)
-	for file in benchmarks/*.py; do $(RUN) "$$file" || exit 1; done
+	$(RUN) benchmarks/bench.py $(if $(QUICK),--quick) \
+		$(if $(PEERS),--peers $(PEERS))
 
 $(READY): setup.py $(wildcard requirements/*.sh) $(wildcard requirements/*.txt)
 	requirements/install.sh $(PYTHON) $(VENV)

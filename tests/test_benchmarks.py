@@ -9,31 +9,52 @@ import sys
 from dataclasses import asdict, replace
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 
 import pytest
 import torch
+from mmengine.config import Config
 
 REPO = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(REPO / 'benchmarks'))
 
+from bench import (  # noqa: E402
+    BENCHMARKS,
+    PRINTED,
+    read_rows,
+    run_one,
+    survival_table,
+)
+from bench_plots import draw_limits, draw_survival  # noqa: E402
 from check_corpus import check_all, rows_of  # noqa: E402
+from demo import worth_telling  # noqa: E402
+from demo_runs import FAULTS as DEMO_FAULTS  # noqa: E402
+from demo_runs import schedule, write_drill  # noqa: E402
+from demo_story import tell_story  # noqa: E402
 from dispatch_counts import count  # noqa: E402
 from forensics import score  # noqa: E402
 from headroom_cost import rows_of as headroom_rows  # noqa: E402
 from interleaved import Contender, Race, race  # noqa: E402
 from memory_presets import MODELS, PLAIN, Trainer  # noqa: E402
 from profile_cost import rows_of as profile_rows  # noqa: E402
-from results import Row, format_table  # noqa: E402
+from results import Row, format_table, write_json  # noqa: E402
 from spike_rates import (  # noqa: E402
     false_alarms,
     measure,
     missed_spikes,
     settings_of,
 )
-from survival import FAULTS, format_row, plan_cases, survives  # noqa: E402
+from survival import (  # noqa: E402
+    FAULTS,
+    choose_contenders,
+    format_row,
+    plan_cases,
+    survives,
+)
 from survival_runs import Result, run_case  # noqa: E402
 from vit_parameters import GradedParameters, vit_shapes  # noqa: E402
 
+from mmstable.events import Culprit  # noqa: E402
 from mmstable.events.number_records import FaultExplained, Verdict  # noqa: E402
 from mmstable.memory import tensor_bytes  # noqa: E402
 from mmstable.memory.presets import PRESETS  # noqa: E402
@@ -317,3 +338,118 @@ def test_check_corpus_counts_rules_and_what_cannot_be_read(tmp_path):
     rows = {row.what: row.value for row in rows_of(outcome)}
     assert rows['activation_checkpointing, error'] == 100
     assert rows['int_scale, error'] == 0
+
+
+def test_the_demo_tells_each_fault_with_what_was_done_about_it():
+    def event(kind, time, iteration=0, **fields):
+        facts = dict(event=kind, time=time, iteration=iteration, **fields)
+        return SimpleNamespace(**facts)
+
+    skip = dict(fault=SimpleNamespace(value='overflow'), loss_terms=())
+    story = tell_story(
+        [
+            event('run_start', 0.0, restarts=0),
+            # A bad step is recorded with the time at which it began.
+            event(
+                'step_fault', 9.9, 5, culprits=[Culprit('w', 'Inf')], **skip
+            ),
+            event('injected_fault', 10.0, 5),
+            event('injected_fault', 20.0, 8),
+            event('run_start', 30.0, 4, restarts=1),
+            event('injected_fault', 40.0, 5),
+            event(
+                'step_fault', 40.1, 5, culprits=[Culprit('w', 'Inf')], **skip
+            ),
+        ]
+    )
+    assert story == {
+        5: 'step skipped: overflow w',
+        8: 'restarted from 4',
+    }
+
+
+def test_the_demo_plants_every_fault_once_and_apart():
+    places = list(schedule(400).values())
+    assert len(places) == len(set(places)) == len(DEMO_FAULTS)
+    assert max(places) < 400
+    kinds = {fault['kind'] for fault in DEMO_FAULTS.values()}
+    assert {'hang', 'oom', 'signal', 'nan_loss', 'spike_loss'} <= kinds
+
+
+def test_the_drill_of_the_demo_is_a_stock_config(tmp_path):
+    write_drill(tmp_path / 'drill.py', 400)
+    cfg = Config.fromfile(tmp_path / 'drill.py')
+    assert cfg.optim_wrapper.type == 'AmpOptimWrapper'
+    assert cfg.train_cfg.type == 'IterBasedTrainLoop'
+    assert [hook.type for hook in cfg.custom_hooks] == [
+        'mmstable.FaultInjectorHook',
+        'mmstable.HangWatchdogHook',
+    ]
+
+
+@pytest.mark.parametrize(
+    ('line', 'text'),
+    [
+        ('WARNING - mmstable: injected: Iter 9: oom, x', 'Iter 9: oom'),
+        (
+            "mmstable train: resuming from '/a/b.pth' (x)",
+            'resuming from b.pth',
+        ),
+        ('mmengine - INFO - Iter(train) [10/400]', ''),
+    ],
+)
+def test_the_demo_repeats_few_lines_of_a_log(line, text):
+    assert worth_telling(line) == text
+
+
+def test_bench_knows_every_benchmark():
+    names = {
+        path.stem
+        for path in (REPO / 'benchmarks').glob('*.py')
+        if '__main__' in path.read_text(encoding='utf-8')
+    }
+    assert names - {'bench', 'demo'} == {*BENCHMARKS, *PRINTED}
+
+
+def test_bench_puts_all_figures_into_one_table(tmp_path):
+    kept = Row('case', 'ratio', 0.5, 1.0)
+    empty = Row('case', 'nothing', 0)
+    write_json(tmp_path / 'step_overhead.json', [kept, empty], {})
+    (row,) = read_rows(tmp_path, ['step_overhead', 'save_cost'])
+    assert (row.case, row.what) == ('step_overhead: case', 'ratio')
+    draw_limits([row], tmp_path / 'limits.svg')
+    assert (tmp_path / 'limits.svg').stat().st_size > 1000
+
+
+def test_bench_counts_survivors_for_each_trainer(tmp_path):
+    rows = [
+        dict(fault=fault, contender=name, survives=name == 'b')
+        for fault in ('NaN loss', 'SIGKILL')
+        for name in 'ab'
+    ]
+    lines = survival_table(rows).splitlines()
+    assert [line.split() for line in lines] == [
+        ['survives', 'a', 'b'],
+        ['NaN', 'loss', 'NO', 'yes'],
+        ['SIGKILL', 'NO', 'yes'],
+        ['in', 'all', '0', 'of', '2', '2', 'of', '2'],
+    ]
+    draw_survival(rows, tmp_path / 'survival.svg')
+    assert (tmp_path / 'survival.svg').stat().st_size > 1000
+    assert survival_table([]) == 'survival: no figures'
+
+
+def test_bench_tells_why_a_benchmark_failed(tmp_path, monkeypatch):
+    monkeypatch.setitem(BENCHMARKS, 'no_such', ())
+    why = run_one('no_such', tmp_path, quick=True)
+    assert why.startswith('exit code 2')
+
+
+def test_trainers_that_are_not_installed_are_left_out_with_a_reason(
+    monkeypatch, capsys
+):
+    monkeypatch.setitem(sys.modules, 'accelerate', None)
+    names, versions = choose_contenders(['stock fp32', 'accelerate'])
+    assert names == ['stock fp32']
+    assert 'accelerate' not in versions
+    assert 'accelerate: left out, ModuleNotFound' in capsys.readouterr().out

@@ -147,24 +147,24 @@ def test_every_command_has_an_answer_here():
     assert len(COMMANDS) == len(ANSWERS)
 
 
-@pytest.mark.parametrize(
-    ('command', 'answer'),
-    zip(COMMANDS, ANSWERS),
-    ids=[f'{i}' for i in range(len(COMMANDS))],
-)
-def test_commands_of_a_guide(training, command, answer):
+def test_one_live_training(training):
+    # One after another: each finds the run as the others have left it.
+    for command, answer in zip(COMMANDS, ANSWERS):
+        command_of_a_guide(training, command, answer)
+    for look in LOOKS:
+        look(training)
+
+
+def command_of_a_guide(training, command, answer):
     # Two of them name machines of their author.
     for node in ('node1', 'node2'):
         command = command.replace(f'-t {node}:8080', '$ENDPOINT')
     out, err = training.shell(command)
-    assert 'Traceback' not in err, err
-    if answer:
-        assert answer in out
-    else:
-        assert out == ''
+    assert 'Traceback' not in err, (command, err)
+    assert answer in out if answer else out == '', (command, out)
 
 
-def test_the_changed_rate_stays_changed(training):
+def the_changed_rate_stays_changed(training):
     before = training.probe('lr')
     assert '(x0.1 of the schedule)' in before
     step = int(training.push('trainer.current_step'))
@@ -176,24 +176,24 @@ def test_the_changed_rate_stays_changed(training):
     assert rate == pytest.approx(0.01 * 0.05, rel=0.05)
 
 
-def test_the_limit_is_changed_by_code(training):
+def the_limit_is_changed_by_code(training):
     training.push('trainer.grad_clip = 0.25')
     assert float(training.push('trainer.grad_clip')) == 0.25
     assert 'clip 0.25' in training.probe()
 
 
-def test_the_emergency_checkpoint_of_the_guide(training):
+def the_emergency_checkpoint_of_the_guide(training):
     saved = torch.load(training.folder / 'emergency_checkpoint.pt')
     assert saved['step'] > 0
     assert 'net.head.weight' in saved['model']
 
 
-def test_code_runs_between_two_steps_on_the_main_thread(training):
+def code_runs_between_two_steps_on_the_main_thread(training):
     code = 'import threading; threading.current_thread() is '
     assert training.push(code + 'threading.main_thread()') == 'True'
 
 
-def test_steps_and_events_are_tables(training):
+def steps_and_events_are_tables(training):
     query = (
         'SELECT iteration, fault, loss_scale FROM python.mmstable_steps '
         'ORDER BY iteration LIMIT 10'
@@ -209,20 +209,20 @@ def test_steps_and_events_are_tables(training):
     assert 'step_fault' in training.probe('sql', query)
 
 
-def test_the_slowest_modules_by_name(training):
+def the_slowest_modules_by_name(training):
     out = training.probe('slow')
     assert 's for an iteration' in out
     assert 'net.backbone' in out
 
 
-def test_no_port_is_opened_and_a_warning_says_what_is(training):
+def no_port_is_opened_and_a_warning_says_what_is(training):
     connections = psutil.Process(training.process.pid).net_connections()
     assert [one for one in connections if one.status == 'LISTEN'] == []
     log = training.log.read_text()
     assert log.count('EVERY user of this machine can now run code') == 1
 
 
-def test_a_run_that_hangs_still_answers_and_says_so(training):
+def a_run_that_hangs_still_answers_and_says_so(training):
     (training.folder / 'hang').touch()
     try:
         time.sleep(0.5)
@@ -239,7 +239,7 @@ def test_a_run_that_hangs_still_answers_and_says_so(training):
     assert '(x0.025 of the schedule)' in training.probe('lr')
 
 
-def test_signals_still_end_it(training):
+def signals_still_end_it(training):
     training.process.send_signal(signal.SIGTERM)
     training.process.wait(60)
     assert list((training.folder / 'run').glob('emergency_iter_*.pth'))
@@ -250,6 +250,19 @@ def test_signals_still_end_it(training):
     rates = [round(e.after / e.before, 6) for e in found if e.what == 'lr']
     assert rates == [0.1, 0.5, 0.5]
     assert any("pg['lr'] *= 0.1" in e.text for e in found)
+
+
+LOOKS = (
+    the_changed_rate_stays_changed,
+    the_limit_is_changed_by_code,
+    the_emergency_checkpoint_of_the_guide,
+    code_runs_between_two_steps_on_the_main_thread,
+    steps_and_events_are_tables,
+    the_slowest_modules_by_name,
+    no_port_is_opened_and_a_warning_says_what_is,
+    a_run_that_hangs_still_answers_and_says_so,
+    signals_still_end_it,
+)
 
 
 HEALTHY = """
