@@ -10,6 +10,8 @@ _LARGEST = 2**64
 _LONGEST, _MOST, _DEEPEST = 600, 24, 5
 # Of an object; no record has as many fields.
 _MOST_KEYS = 64
+# Characters of a whole record.
+_MOST_TEXT = 6000
 
 
 def number(value: Any) -> float | None:
@@ -51,18 +53,31 @@ def mapping(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def shorten(value: Any, deepest: int = _DEEPEST) -> Any:
-    """The same value, as far as anybody would read it."""
+def shorten(value: Any, most: int = _MOST_TEXT) -> Any:
+    """The same value, as far as anybody would read it.
+
+    Args:
+        value (Any): Plain types.
+        most (int): Characters of all its texts. Defaults to 6000.
+    """
+    return _shorten(value, _DEEPEST, [most])
+
+
+def _shorten(value: Any, deepest: int, room: list[int]) -> Any:
+    """What fits in; ``room`` has the number of characters that are left."""
     if isinstance(value, str):
-        more = len(value) - _LONGEST
-        return value if more <= 0 else f'{value[:_LONGEST]}… (+{more})'
-    if isinstance(value, (list, dict)) and deepest == 0:
+        longest = min(_LONGEST, room[0])
+        room[0] -= min(len(value), longest)
+        more = len(value) - longest
+        return value if more <= 0 else f'{value[:longest]}… (+{more})'
+    if not isinstance(value, (list, dict)):
+        return value
+    if deepest == 0 or room[0] <= 0:
         return '…'
     if isinstance(value, list):
-        return [shorten(one, deepest - 1) for one in value[:_MOST]]
-    if isinstance(value, dict):
-        return {
-            shorten(key): shorten(one, deepest - 1)
-            for key, one in list(value.items())[:_MOST_KEYS]
-        }
-    return value
+        return [_shorten(one, deepest - 1, room) for one in value[:_MOST]]
+    return {
+        _shorten(key, 0, room): _shorten(one, deepest - 1, room)
+        for key, one in list(value.items())[:_MOST_KEYS]
+        if room[0] > 0
+    }

@@ -68,7 +68,7 @@ def _parse(line: bytes, schema: int) -> dict[str, Any]:
     if type(iteration) is not int or not 0 <= iteration <= LARGEST:
         raise ValueError('`iteration` must be an integer')
     content['time'] = finite(content.get('time')) or 0.0
-    return content if len(line) < _LONG else shorten(content)
+    return content if len(line) < _LONG else shorten(content, 2 * _LONG)
 
 
 def _begin(path: Path, header: RunStart) -> Start:

@@ -263,7 +263,7 @@ def test_a_symbolic_link_loop_is_no_event_file(tmp_path: Path):
 
 
 def test_many_losses_leave_room_for_other_charts(tmp_path):
-    losses = {f'd{i}.loss_{"x" * 200}': 1.0 for i in range(200)}
+    losses = {f'd{i}.loss_{"x" * 130}': 1.0 for i in range(200)}
     beats = [{**heartbeat(i), 'losses': losses} for i in (10, 20)]
     write_run(tmp_path, *beats, end(20))
     read = read_history(tmp_path)
@@ -271,6 +271,14 @@ def test_many_losses_leave_room_for_other_charts(tmp_path):
     for chart in ('lr', 'grad_norm', 'time', 'memory'):
         assert len(read.line(chart, read.labels(chart)[0])) == 2
     assert all(len(read.line('loss', one)) == 2 for one in read.labels('loss'))
+
+
+def test_a_record_is_kept_as_far_as_it_can_be_read(tmp_path):
+    wide = {f'k{i}': ['B' * 590] * 24 for i in range(60)}
+    write_run(tmp_path, dict(fault(5), text='short', **wide), end(10))
+    (kept,) = read_history(tmp_path).incidents('step_fault')
+    assert kept['fault'] == 'overflow' and kept['text'] == 'short'
+    assert len(json.dumps(kept)) < 10_000
 
 
 def test_only_a_slow_run_is_worth_a_word(tmp_path):
