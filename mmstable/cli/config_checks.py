@@ -48,6 +48,8 @@ def check_start(
     )
     for one in impossible(view):
         raise UsageError(one.what)
+    if view.get('train_cfg') is None:
+        raise UsageError(message('mistake.nothing_to_train'))
     try:
         ignored_rules(view)
     except (TypeError, ValueError) as error:

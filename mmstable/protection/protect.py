@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from mmengine.hooks import CheckpointHook
 from mmengine.registry import HOOKS, LOOPS, OPTIM_WRAPPERS
 
 from mmstable.config_paths import runtime_hooks
@@ -20,6 +21,8 @@ from mmstable.protection.vis_backends import queue_backends
 
 # They bring optimizers and checkpoints of their own.
 _ENGINES = ('DeepSpeedStrategy', 'ColossalAIStrategy')
+# Those that SafeCheckpointHook saves with, besides a plain runner.
+_OUR_STRATEGIES = ('SafeFSDPStrategy', 'SafeFSDP2Strategy')
 
 
 def protect(
@@ -95,13 +98,22 @@ def _replace_hooks(draft: Draft) -> None:
     # mmengine adds them, if nothing is said.
     added = {('default_hooks', k): v for k, v in DEFAULT_HOOKS.items()}
     for path, found in list(draft.hooks()):
-        if found in SAFE and path in added and path[-1] not in named:
+        if found is CheckpointHook and _strategy_saves(draft):
+            draft.leave(path, found)
+        elif found in SAFE and path in added and path[-1] not in named:
             hook = {**added[path], 'type': scoped(SAFE[found])}
             draft.put(path, hook, Group.CLASS, dotted(path))
         elif found in SAFE:
             draft.make_safe(path, HOOKS)
         elif found is not None and is_foreign_hook(found):
             draft.leave(path, found)
+
+
+def _strategy_saves(draft: Draft) -> bool:
+    """Whether checkpoints are made by a strategy that is none of ours."""
+    is_flexible = kind_of(draft.get('runner_type')) == 'FlexibleRunner'
+    strategy = kind_of(draft.get('strategy'))
+    return is_flexible and strategy not in _OUR_STRATEGIES
 
 
 def _add_runtime_hooks(draft: Draft, preset: Preset) -> None:

@@ -13,6 +13,9 @@ _PLACES = (
     'stability/events*.jsonl',
     '*/stability/events*.jsonl',
 )
+# As in `work_dirs`, which has a folder for each config.
+_ONE_DEEPER = '*/*/stability/events*.jsonl'
+_MOST_NAMES = 5
 MOST_FILES = 1000
 
 
@@ -34,6 +37,10 @@ def find_event_files(path: Path) -> list[Path]:
         if found:
             # The folders are called by the time, so the newest are last.
             return found[-MOST_FILES:]
+    inside = sorted({one.parents[2] for one in path.glob(_ONE_DEEPER)})
+    if inside:
+        names = [str(one) for one in inside[:_MOST_NAMES]]
+        raise UsageError(say('report.deeper', path=path, names=names))
     raise UsageError(say('report.no_events', path=path))
 
 

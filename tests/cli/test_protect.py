@@ -184,6 +184,17 @@ def test_python_configs_are_protected(project: Path, tmp_path: Path) -> None:
     assert 'mmstable.SafeIterBasedTrainLoop' in text
 
 
+def test_a_flexible_runner_is_protected_but_for_its_checkpoints(
+    project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (project / 'flexible.py').write_text(
+        "_base_ = './config.py'\nrunner_type = 'FlexibleRunner'\n"
+        'env_cfg = dict(cudnn_benchmark=False)\n'
+    )
+    assert train(tmp_path / 'run', config='flexible.py') == 0
+    assert 'fits: default_hooks.checkpoint' in capsys.readouterr().err
+
+
 @pytest.mark.parametrize('kind', ['plain', 'python'])
 def test_the_overlay_works_in_any_train_script(
     kind: str, project: Path, tmp_path: Path

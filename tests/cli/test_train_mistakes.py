@@ -48,6 +48,17 @@ def test_exception_in_config_names_file_and_line(
     assert line.endswith('raises.py:2: ZeroDivisionError: division by zero')
 
 
+def test_a_config_for_tests_has_nothing_to_train(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = ('train_cfg', 'train_dataloader', 'optim_wrapper')
+    lines = [f'{name} = None' for name in ('param_scheduler', *names)]
+    text = '\n'.join(["_base_ = './config.py'", *lines])
+    (project / 'test_only.py').write_text(text)
+    line = error_of(capsys, 'test_only.py')
+    assert line.endswith(': there is nothing to train.')
+
+
 def test_missing_base_is_suggested(
     project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -264,10 +264,28 @@ def test_other_engines_are_left_alone() -> None:
     assert (found.changes, found.strategy) == ((), 'DeepSpeedStrategy')
 
 
+@pytest.mark.parametrize('strategy', ['SingleDeviceStrategy', None])
+def test_a_strategy_saves_its_own_checkpoints(strategy) -> None:
+    settings = dict(PLAIN, runner_type='mmengine.FlexibleRunner')
+    if strategy is not None:
+        settings.update(strategy=dict(type=strategy))
+    new, found = protected(settings)
+    assert 'checkpoint' not in new['default_hooks']
+    assert new['optim_wrapper']['type'] == 'mmstable.SafeOptimWrapper'
+    (left,) = found.left
+    assert (left.where, left.kind) == (
+        'default_hooks.checkpoint',
+        'CheckpointHook',
+    )
+
+
 def test_fsdp_gets_checkpoints_that_can_be_resumed() -> None:
     strategy = dict(type='FSDPStrategy', model_wrapper=dict())
-    new, _ = protected(dict(PLAIN, strategy=strategy))
+    runner = 'FlexibleRunner'
+    new, _ = protected(dict(PLAIN, strategy=strategy, runner_type=runner))
     assert new['strategy']['type'] == 'mmstable.SafeFSDPStrategy'
+    hook = new['default_hooks']['checkpoint']
+    assert hook['type'] == 'mmstable.SafeCheckpointHook'
 
 
 @pytest.mark.parametrize(

@@ -273,6 +273,13 @@ def test_many_losses_leave_room_for_other_charts(tmp_path):
     assert all(len(read.line('loss', one)) == 2 for one in read.labels('loss'))
 
 
+def test_a_folder_of_work_dirs_is_told_from_one(tmp_path):
+    for name in ('unet', 'fcn'):
+        write_run(tmp_path / name, end(10))
+    with pytest.raises(UsageError, match=r'some in it.*: \S+/fcn, \S+/unet'):
+        read_history(tmp_path)
+
+
 def test_a_record_is_kept_as_far_as_it_can_be_read(tmp_path):
     wide = {f'k{i}': ['B' * 590] * 24 for i in range(60)}
     write_run(tmp_path, dict(fault(5), text='short', **wide), end(10))

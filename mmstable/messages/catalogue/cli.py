@@ -131,6 +131,12 @@ MESSAGES = {
         en="the work dir '{path}' cannot be used: {error}.",
         zh_cn="无法使用工作目录 '{path}'：{error}。",
     ),
+    'mistake.nothing_to_train': Message(
+        en='the config has no train_cfg, train_dataloader and '
+        'optim_wrapper: there is nothing to train.',
+        zh_cn='配置中没有 train_cfg、train_dataloader 和 optim_wrapper：'
+        '没有可训练的内容。',
+    ),
     'mistake.not_writable': Message(
         en='it is not writable', zh_cn='没有写权限'
     ),

@@ -28,8 +28,8 @@ MESSAGES = {
         zh_cn='不会阻塞训练：{names}',
     ),
     'protect.left': Message(
-        en="left alone, not mmengine's own class: {items}",
-        zh_cn='保持原样，并非 mmengine 自带的类：{items}',
+        en='left alone, no safe class fits: {items}',
+        zh_cn='保持原样，没有适用的安全类：{items}',
     ),
     'protect.engine': Message(
         en='nothing is protected: {name} brings optimizers and checkpoints '
@@ -107,8 +107,8 @@ MESSAGES = {
         '任何训练脚本训练。',
     ),
     'overlay_file.left': Message(
-        en="Left alone, not mmengine's own classes: {items}.",
-        zh_cn='保持原样，并非 mmengine 自带的类：{items}。',
+        en='Left alone, no safe class fits: {items}.',
+        zh_cn='保持原样，没有适用的安全类：{items}。',
     ),
     'overlay.optim_wrapper': Message(
         en='Steps with a NaN or Inf are skipped, and named.',

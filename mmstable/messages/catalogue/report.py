@@ -42,10 +42,18 @@ MESSAGES = {
     'report.no_events': Message(
         en="'{path}' has no event file of mmstable "
         '(<run>/stability/events.jsonl). mmstable.EventLogHook '
-        'writes it while a run trains.',
+        'writes it while a run trains; `mmstable train CONFIG` adds that '
+        'hook by itself, unless --as-is is given.',
         zh_cn='“{path}”中没有 mmstable 的事件文件（'
         '<run>/stability/events.jsonl）。'
-        '训练时由 mmstable.EventLogHook 写入。',
+        '训练时由 mmstable.EventLogHook 写入；除非使用 --as-is，'
+        '`mmstable train CONFIG` 会自动添加该钩子。',
+    ),
+    'report.deeper': Message(
+        en="'{path}' is no work directory, but has some in it. Name one or "
+        'several: {names}.',
+        zh_cn='“{path}”不是工作目录，但其中包含工作目录。'
+        '请指定一个或多个：{names}。',
     ),
     'report.too_many': Message(
         en='at most {most} work directories can be compared, got {count}.',
