@@ -73,19 +73,18 @@ def _scales(history: History) -> list[Line]:
 
 
 def _norms(history: History) -> list[Line]:
-    labels = history.labels('grad_norm')
-    lines = [
-        _line(
-            label,
-            history.line('grad_norm', label),
-            dashed=label.endswith('clipped'),
-        )
-        for label in labels[:_MOST_LINES]
-    ]
-    if not lines:
-        labels = history.labels('mean_norm')[:_MOST_LINES]
-        lines = [_line(one, history.line('mean_norm', one)) for one in labels]
+    lines = _richer(history, 'grad_norm', 'mean_norm')
+    for line in lines:
+        line['dashed'] = line['label'].endswith('clipped')
     return lines + _limits(history)
+
+
+def _richer(history: History, first: str, second: str) -> list[Line]:
+    """The chart with more points: a short run has few samples."""
+    return max(
+        (_plain(history, chart) for chart in (first, second)),
+        key=lambda lines: max((len(line['x']) for line in lines), default=0),
+    )
 
 
 def _limits(history: History) -> list[Line]:
@@ -112,8 +111,7 @@ def _times(history: History) -> list[Line]:
 
 
 def _rates(history: History) -> list[Line]:
-    chart = 'lr' if history.labels('lr') else 'mean_lr'
-    return _plain(history, chart) + _factors(history)
+    return _richer(history, 'lr', 'mean_lr') + _factors(history)
 
 
 def _factors(history: History) -> list[Line]:

@@ -77,8 +77,9 @@ def _take_training(start: Start, name: str, x: float, value: Any) -> None:
         _add(start, 'mean_norm', 'clipped', x, value)
     elif name in ('time', 'data_time'):
         _add(start, 'mean_time', name, x, value)
-    elif name == 'lr':
-        _add(start, 'mean_lr', name, x, value)
+    elif name == 'lr' or name.endswith('.lr'):
+        # With the name of a wrapper, if there are several.
+        _add(start, 'mean_lr', name.replace('.', '/'), x, value)
 
 
 def _take_memory(start: Start, content: dict[str, Any]) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from mmstable.errors import UsageError
 from mmstable.events.reader import EventFileError
+from mmstable.report.charts import draw_charts
 from mmstable.report.figures import figures_of, notes_of
 from mmstable.report.history import read_history
 from mmstable.report.page import page_data, write_page
@@ -271,6 +272,20 @@ def test_many_losses_leave_room_for_other_charts(tmp_path):
     for chart in ('lr', 'grad_norm', 'time', 'memory'):
         assert len(read.line(chart, read.labels(chart)[0])) == 2
     assert all(len(read.line('loss', one)) == 2 for one in read.labels('loss'))
+
+
+def test_a_short_run_is_drawn_by_its_log(tmp_path):
+    lines = [
+        {'generator.lr': 0.1, 'loss_d': 0.5, 'grad_norm': 2.0}
+        | dict(iter=i, step=i)
+        for i in range(5, 60, 5)
+    ]
+    write_scalars(tmp_path, *lines, name='20260101_120000')
+    write_run(tmp_path, heartbeat(50), end(60))
+    charts = draw_charts(read_history(tmp_path))
+    (rate,) = charts['lr']
+    assert rate['label'] == 'generator/lr' and len(rate['x']) == 11
+    assert len(charts['norm'][0]['x']) == 11
 
 
 def test_a_folder_of_work_dirs_is_told_from_one(tmp_path):

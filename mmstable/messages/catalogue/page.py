@@ -106,8 +106,8 @@ MESSAGES = {
         zh_cn='运行中',
     ),
     'page.state_silent': Message(
-        en='silent',
-        zh_cn='无响应',
+        en='no end recorded',
+        zh_cn='无结束记录',
     ),
     'page.iterations': Message(
         en='Iterations',
@@ -296,6 +296,10 @@ MESSAGES = {
     'page.no_data': Message(
         en='nothing was recorded',
         zh_cn='没有记录',
+    ),
+    'page.no_scale': Message(
+        en='no loss scale was in use',
+        zh_cn='未使用 loss scale',
     ),
     'page.drag': Message(
         en='drag to zoom, double-click to go back',

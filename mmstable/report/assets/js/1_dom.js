@@ -81,3 +81,7 @@ function code(text) {
   });
   return box;
 }
+
+function shortened(text, most = 200) {
+  return text.length > most ? text.slice(0, most) + '…' : text;
+}

@@ -21,7 +21,7 @@ function chartCard(id, options = {}) {
   const box = h('div', {class: 'plot'});
   const card = h('div', {class: 'card chart', 'data-chart': id},
     h('h3', null, t('chart_' + id), h('small', null, t('chart_' + id + '_note'))),
-    lines.length ? box : h('div', {class: 'empty'}, t('no_data')));
+    lines.length ? box : h('div', {class: 'empty'}, t(id === 'scale' ? 'no_scale' : 'no_data')));
   if (lines.length) card.draw = () => plots.push(draw(box, id, lines, options));
   return card;
 }

@@ -121,7 +121,7 @@ function incidentList() {
     h('td', {class: 'num'}, short(entry.it)),
     h('td', {class: 'num hide-small'}, clock(entry.t)),
     h('td', {class: 'num'}, dot(entry), kindOf(entry), data.works.length > 1 ? ' · ' + data.works[entry.work].name : ''),
-    h('td', null, whatOf(entry).slice(0, 200), entry.cause ? h('div', null, h('span', {class: 'pill error'}, named('verdict_', entry.cause.verdict)), ' ', entry.cause.module || entry.cause.name || '') : null)));
+    h('td', null, shortened(whatOf(entry)), entry.cause ? h('div', null, h('span', {class: 'pill error'}, named('verdict_', entry.cause.verdict)), ' ', entry.cause.module || entry.cause.name || '') : null)));
   const left = shown.length - rows.length;
   return [chips, h('div', {class: 'card scroll'}, h('table', null,
     h('thead', null, h('tr', null, h('th', null, t('iteration')), h('th', {class: 'hide-small'}, t('when')), h('th', null, t('kind')), h('th', null, t('what')))),
