@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from http import HTTPStatus
@@ -106,6 +107,13 @@ class _Handler(BaseHTTPRequestHandler):
         """Say nothing; nobody reads it."""
 
 
+class _Server(ThreadingHTTPServer):
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say nothing of a browser that has closed its tab meanwhile."""
+        if not isinstance(sys.exc_info()[1], OSError):
+            super().handle_error(request, client_address)
+
+
 def make_server(paths: Sequence[str], port: int) -> ThreadingHTTPServer:
     """A server for this machine only.
 
@@ -117,7 +125,7 @@ def make_server(paths: Sequence[str], port: int) -> ThreadingHTTPServer:
         UsageError: If the port cannot be had.
     """
     try:
-        server = ThreadingHTTPServer((_HOST, port), _Handler)
+        server = _Server((_HOST, port), _Handler)
     except OSError as error:
         raise UsageError(
             say('report.serve_failed', port=port, error=error.strerror)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import socket
+import struct
 import threading
+import time
 from http.client import HTTPConnection
 
 import pytest
@@ -75,3 +78,25 @@ def test_a_port_that_is_taken(server, tmp_path):
     port = server.server_address[1]
     with pytest.raises(UsageError, match=f'cannot listen on port {port}'):
         make_server([str(tmp_path)], port)
+
+
+def test_a_closed_tab_is_nothing_to_talk_about(server, tmp_path, capfd):
+    # More than a socket takes in advance.
+    names = [f'{i:05d}' * 100 for i in range(2000)]
+    events = [
+        dict(heartbeat(i), event='note', text=name)
+        for i, name in enumerate(names)
+    ]
+    write_run(tmp_path, *events)
+    with socket.create_connection(server.server_address) as tab:
+        port = server.server_address[1]
+        words = f'GET /data.json HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\n'
+        tab.sendall(words.encode())
+        assert tab.recv(1)
+        # Closed at once, with data on its way.
+        tab.setsockopt(
+            socket.SOL_SOCKET, socket.SO_LINGER, struct.pack('ii', 1, 0)
+        )
+    assert ask(server)[0] == 200
+    time.sleep(0.2)
+    assert 'Traceback' not in capfd.readouterr().err
