@@ -32,9 +32,7 @@ optim_wrapper = dict(
 )"""
 _HOOKS = """\
 default_hooks = dict(
-    checkpoint=dict(
-        type='mmstable.SafeCheckpointHook', interval=1, max_keep_ckpts=3
-    ),
+    checkpoint=dict(type='mmstable.SafeCheckpointHook', max_keep_ckpts=3),
     guard=dict(
         type='mmstable.DivergenceGuardHook',
         max_rollbacks=3,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Callable
 
@@ -20,6 +21,8 @@ _SHORT = 1 << 12
 _MOST_MODULES = 500
 _MOST_WRAPPERS = 16
 _MIB = 1 << 20
+# Seconds since 1970: some three thousand years from now.
+_LATEST = 1e11
 
 
 def read_start(path: Path) -> Start:
@@ -67,11 +70,18 @@ def _parse(line: bytes, schema: int) -> dict[str, Any]:
     iteration = content.get('iteration')
     if type(iteration) is not int or not 0 <= iteration <= LARGEST:
         raise ValueError('`iteration` must be an integer')
-    content['time'] = finite(content.get('time')) or 0.0
+    content['time'] = _time(content.get('time'))
     return content if len(line) < _LONG else shorten(content, 2 * _LONG)
 
 
+def _time(value: Any) -> float:
+    """A time that can be drawn; 0.0 for any other."""
+    found = finite(value) or 0.0
+    return found if 0.0 <= found <= _LATEST else 0.0
+
+
 def _begin(path: Path, header: RunStart) -> Start:
+    header = replace(header, time=_time(header.time))
     start = Start(path=path, header=header, is_newer=header.schema > SCHEMA)
     start.last_iteration, start.last_time = header.iteration, header.time
     for name, wrapper in list(header.wrappers.items())[:_MOST_WRAPPERS]:

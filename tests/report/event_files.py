@@ -176,5 +176,7 @@ def hostile_records() -> list[dict[str, Any]]:
         dict(event='constructor', iteration=31, time=1031.0, data=[huge] * 9),
         dict(event='intervention', iteration=32, time='NaN', action=[], x={}),
         dict(event='hang', iteration=33, time=1033.0, phase=HOSTILE, line=7),
+        dict(event='hang', iteration=2**53, time=1e308, phase='data'),
+        dict(event='hang', iteration=33, time=-1e300, phase='data'),
         dict(event='profile', iteration=34, time=1034.0, phases={HOSTILE: 1}),
     ]

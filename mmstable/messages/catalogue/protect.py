@@ -75,11 +75,11 @@ MESSAGES = {
         'max_norm 时裁剪。',
     ),
     'init.default_hooks': Message(
-        en='Checkpoints: how often, and how many are kept. The guard: how '
-        'often a run goes back, with how much of the learning rate, and what '
-        'is done about which fault.',
-        zh_cn='checkpoint：保存间隔与保留个数。guard：最多回退几次、回退后学习率'
-        '乘以多少，以及对各类故障的处理。',
+        en='Checkpoints: how many are kept (interval=... says how often they '
+        'are saved). The guard: how often a run goes back, with how much of '
+        'the learning rate, and what is done about which fault.',
+        zh_cn='checkpoint：保留个数（保存间隔用 interval=... 设置）。'
+        'guard：最多回退几次、回退后学习率乘以多少，以及对各类故障的处理。',
     ),
     'init.custom_hooks': Message(
         en='Hooks of mmstable with settings of your own; those that are not '
