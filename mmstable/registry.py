@@ -78,6 +78,29 @@ def bare_names_free() -> Iterator[None]:
             _take_bare_name(parent, cls)
 
 
+def registered_names() -> set[tuple[str, str]]:
+    """What mmengine's own registries have: their names, and the classes'."""
+    return {
+        (registry.name, name)
+        for registry in _roots()
+        for name in registry.module_dict
+    }
+
+
+def forget_since(before: set[tuple[str, str]]) -> set[str]:
+    """Forget what was registered since; the modules that it came from."""
+    modules = set()
+    for registry in _roots():
+        for name in list(registry.module_dict):
+            if (registry.name, name) not in before:
+                modules.add(registry.module_dict.pop(name).__module__)
+    return modules
+
+
+def _roots() -> list[Registry]:
+    return [one for one in vars(root).values() if isinstance(one, Registry)]
+
+
 def _take_bare_name(parent: Registry, cls: type) -> None:
     name = cls.__name__
     other = parent.module_dict.get(name)

@@ -111,6 +111,10 @@ from mmengine.hooks import Hook
 from mmengine.registry import HOOKS
 
 @HOOKS.register_module()
+class AnotherHook(Hook):
+    pass
+
+@HOOKS.register_module()
 class EventLogHook(Hook):
     pass
 """

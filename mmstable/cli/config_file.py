@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
+import sys
 import traceback
+from contextlib import suppress
 from typing import Any
 
 from mmengine.config import Config
@@ -13,7 +16,14 @@ from mmstable.cli.plain_yaml import plain_yaml
 from mmstable.cli.suggest import near_files
 from mmstable.errors import UsageError
 from mmstable.messages import say as message
-from mmstable.registry import bare_names_free
+from mmstable.registry import (
+    bare_names_free,
+    forget_since,
+    registered_names,
+)
+
+# As mmengine says it of a bare name that is ours.
+_TAKEN = re.compile(r'is already registered in .* at mmstable\.')
 
 
 def check_config_path(path: str) -> None:
@@ -38,12 +48,27 @@ def load_config(path: str, import_modules: bool = True) -> Config:
     check_config_path(path)
     # Everything below runs the user's file: any exception may come from it.
     try:
-        with pkg_resources_available(), plain_yaml(), bare_names_free():
-            cfg = Config.fromfile(path, import_custom_modules=import_modules)
+        with pkg_resources_available(), plain_yaml():
+            cfg = _read(path, import_modules)
     except Exception as error:
         raise UsageError(_explain(path, error)) from error
     _drop_own_scope(cfg._cfg_dict)
     return cfg
+
+
+def _read(path: str, import_modules: bool) -> Config:
+    before = registered_names()
+    try:
+        return Config.fromfile(path, import_custom_modules=import_modules)
+    except KeyError as error:
+        if not _TAKEN.search(str(error)):
+            raise
+        # Again, without what is in the way of a class of the user.
+        for module in forget_since(before):
+            sys.modules.pop(module, None)
+        with suppress(KeyError), bare_names_free():
+            return Config.fromfile(path, import_custom_modules=import_modules)
+        raise
 
 
 def load_config_anyway(path: str) -> Config:
