@@ -45,7 +45,8 @@ ANSWERS = [
     '',
     'Grad clip value: 5.0',
     'tensor(0.)',
-    'net.backbone',
+    # It samples the modules: any of them.
+    'post forward',
     'GPU 利用率: 42 %',
     'peak_memory',
     '清理完成',
