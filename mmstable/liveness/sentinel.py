@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import os
 import select
+import signal
 import sys
 import time
+from collections.abc import Callable
 from contextlib import suppress
 
 # Seconds between two looks. Of a time in which this process itself was
@@ -30,6 +32,7 @@ def is_stopped(pid: int) -> bool:
 
 def watch(pid: int, number: int, path: str) -> None:
     """Ask for stacks each time that the limit is over."""
+    ask = asker(pid)
     silent, limit, last = 0.0, float('inf'), time.monotonic()
     while True:
         ready, _, _ = select.select([0], [], [], SLICE)
@@ -46,7 +49,15 @@ def watch(pid: int, number: int, path: str) -> None:
             silent = 0.0
             with open(path, 'a', encoding='utf-8') as file:
                 file.write(f'Timeout ({limit:g} s)!\n')
-            os.kill(pid, number)
+            ask(number)
+
+
+def asker(pid: int) -> Callable[[int], None]:
+    """Sends signals to a process, and never to another one of its number."""
+    if not hasattr(signal, 'pidfd_send_signal'):
+        return lambda number: os.kill(pid, number)
+    process = os.pidfd_open(pid)
+    return lambda number: signal.pidfd_send_signal(process, number)
 
 
 if __name__ == '__main__':

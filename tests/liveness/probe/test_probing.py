@@ -160,9 +160,13 @@ def command_of_a_guide(training, command, answer):
     # Two of them name machines of their author.
     for node in ('node1', 'node2'):
         command = command.replace(f'-t {node}:8080', '$ENDPOINT')
-    out, err = training.shell(command)
-    assert 'Traceback' not in err, (command, err)
-    assert answer in out if answer else out == '', (command, out)
+    # probing misses the frames of Python now and then.
+    for _ in range(5):
+        out, err = training.shell(command)
+        assert 'Traceback' not in err, (command, err)
+        if answer in out and (answer or not out):
+            return
+    raise AssertionError((command, out))
 
 
 def the_changed_rate_stays_changed(training):
