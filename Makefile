@@ -5,7 +5,7 @@ RUN := $(VENV)/bin/python
 READY := $(VENV)/.ready
 WORKERS ?= 2
 
-.PHONY: train test lint format docs soak browser bench test-versions
+.PHONY: train test lint format docs soak browser demo bench test-versions
 .DELETE_ON_ERROR:
 
 train: $(READY)
@@ -40,6 +40,10 @@ browser: $(READY)
 # Downloads several torches into .venvs; takes hours and 20 gigabytes.
 test-versions:
 	$(PYTHON) tests/versions/run_matrix.py --workers $(WORKERS)
+
+# Planted faults, with stock mmengine and with mmstable; under 5 minutes.
+demo: $(READY)
+	$(RUN) benchmarks/demo.py
 
 bench: $(READY)
 	for file in benchmarks/*.py; do $(RUN) "$$file" || exit 1; done

@@ -32,9 +32,10 @@ from mmstable.report import read_events
 OPTIM_WRAPPERS.register_module(module=CpuAmpOptimWrapper)
 CONTENDERS = ('stock fp32', 'stock fp16', 'mmstable fp32', 'mmstable fp16')
 _MOST_STARTS = 30
-_SCALE = 64.0
-# An exit code that nothing else uses.
+SCALE = 64.0
+# Exit codes that nothing else uses.
 _CANNOT_RESUME = 77
+_HUNG = 78
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,7 @@ def _use_mmstable(cfg: Config, fp16: bool) -> None:
     """What is shipped, but for the dtype."""
     cfg.optim_wrapper.update(
         dtype='float16' if fp16 else 'float32',
-        loss_scale=dict(init_scale=_SCALE) if fp16 else None,
+        loss_scale=dict(init_scale=SCALE) if fp16 else None,
     )
 
 
@@ -92,7 +93,7 @@ def _use_stock(cfg: Config, fp16: bool) -> None:
     )
     if fp16:
         cfg.optim_wrapper.type = 'CpuAmpOptimWrapper'
-        cfg.optim_wrapper.init_scale = _SCALE
+        cfg.optim_wrapper.init_scale = SCALE
     cfg.custom_hooks = []
     cfg.train_cfg.type = 'IterBasedTrainLoop'
     hooks = cfg.default_hooks
@@ -117,7 +118,28 @@ def run_case(
         iterations (int): How long.
         faults (Sequence[dict]): For ``FaultInjectorHook``.
     """
-    cfg = quick_config(contender, iterations)
+    return run_config(
+        folder, contender, quick_config(contender, iterations), faults
+    )
+
+
+def run_config(
+    folder: Path,
+    contender: str,
+    cfg: Config,
+    faults: Sequence[dict],
+    patience: float | None = None,
+) -> Result:
+    """The same for any config.
+
+    Args:
+        folder (Path): Where; it must not exist yet.
+        contender (str): One of :data:`CONTENDERS`.
+        cfg (Config): What it trains.
+        faults (Sequence[dict]): For ``FaultInjectorHook``.
+        patience (float, optional): Seconds without a line of output after
+            which the run is given up. Defaults to None, which waits.
+    """
     cfg.work_dir = str(folder)
     if faults:
         injector = dict(type='mmstable.FaultInjectorHook', enabled=True)
@@ -126,26 +148,39 @@ def run_case(
     cfg.dump(folder / 'survival_config.py')
     codes: list[int] = []
     while len(codes) < _MOST_STARTS and (not codes or codes[-1] != 0):
-        codes.append(_attempt(folder, contender, resume=bool(codes)))
-        if codes[-1] == _CANNOT_RESUME:
+        codes.append(_attempt(folder, contender, bool(codes), patience))
+        if codes[-1] in (_CANNOT_RESUME, _HUNG):
             break
     return Result(
         finished=codes[-1] == 0,
-        finite=_is_finite(folder),
-        miou=_last_miou(folder) if codes[-1] == 0 else 0.0,
+        finite=is_finite(folder),
+        miou=last_miou(folder) if codes[-1] == 0 else 0.0,
         starts=len(codes),
         told=_what_was_told(folder, contender, codes),
     )
 
 
-def _attempt(folder: Path, contender: str, resume: bool) -> int:
+def _attempt(
+    folder: Path, contender: str, resume: bool, patience: float | None
+) -> int:
     run = _run_stock if contender.startswith('stock') else _run_mmstable
     # Forked: importing torch takes longer than the whole training.
     context = multiprocessing.get_context('fork')
     process = context.Process(target=_in_child, args=(run, folder, resume))
     process.start()
-    process.join()
+    while process.is_alive():
+        before = _size(folder)
+        process.join(patience)
+        if process.is_alive() and _size(folder) == before:
+            process.kill()
+            process.join()
+            return _HUNG
     return process.exitcode or 0
+
+
+def _size(folder: Path) -> int:
+    path = folder / 'output.txt'
+    return path.stat().st_size if path.exists() else 0
 
 
 def _in_child(run: Any, folder: Path, resume: bool) -> None:
@@ -188,7 +223,7 @@ def _run_stock(folder: Path, resume: bool) -> int:
     return 0
 
 
-def _is_finite(folder: Path) -> bool:
+def is_finite(folder: Path) -> bool:
     paths = list(folder.glob('iter_*.pth'))
     if not paths:
         return False
@@ -196,7 +231,7 @@ def _is_finite(folder: Path) -> bool:
     return not find_poison(load_checkpoint(last))
 
 
-def _last_miou(folder: Path) -> float:
+def last_miou(folder: Path) -> float:
     found = re.findall(r'seg/mIoU: ([\d.]+)', _output(folder))
     return float(found[-1]) if found else 0.0
 
@@ -211,7 +246,7 @@ def _what_was_told(folder: Path, contender: str, codes: list[int]) -> str:
     parts: dict[str, None] = {}
     for path in sorted(folder.rglob('events*.jsonl')):
         for event in read_events(path):
-            parts.update(dict.fromkeys(_words(event)))
+            parts.update(dict.fromkeys(event_words(event)))
     return ', '.join(parts) or 'nothing'
 
 
@@ -222,12 +257,14 @@ def _told_by_the_log(text: str, codes: list[int]) -> str:
         parts.append(f'loss: nan in {len(lines)} log lines')
     if 'Traceback' in text:
         parts.append('a traceback')
+    if _HUNG in codes:
+        parts.append('not a word')
     if _CANNOT_RESUME in codes:
         parts.append('torch.load refuses the checkpoint')
     return ', '.join(parts) or 'nothing'
 
 
-def _words(event: Any) -> list[str]:
+def event_words(event: Any) -> list[str]:
     if event.event == 'step_fault':
         names = event.loss_terms or [c.name for c in event.culprits[:1]]
         return [

@@ -9,14 +9,20 @@ import sys
 from dataclasses import asdict, replace
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 
 import pytest
 import torch
+from mmengine.config import Config
 
 REPO = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(REPO / 'benchmarks'))
 
 from check_corpus import check_all, rows_of  # noqa: E402
+from demo import worth_telling  # noqa: E402
+from demo_runs import FAULTS as DEMO_FAULTS  # noqa: E402
+from demo_runs import schedule, write_drill  # noqa: E402
+from demo_story import tell_story  # noqa: E402
 from dispatch_counts import count  # noqa: E402
 from forensics import score  # noqa: E402
 from headroom_cost import rows_of as headroom_rows  # noqa: E402
@@ -34,6 +40,7 @@ from survival import FAULTS, format_row, plan_cases, survives  # noqa: E402
 from survival_runs import Result, run_case  # noqa: E402
 from vit_parameters import GradedParameters, vit_shapes  # noqa: E402
 
+from mmstable.events import Culprit  # noqa: E402
 from mmstable.events.number_records import FaultExplained, Verdict  # noqa: E402
 from mmstable.memory import tensor_bytes  # noqa: E402
 from mmstable.memory.presets import PRESETS  # noqa: E402
@@ -317,3 +324,65 @@ def test_check_corpus_counts_rules_and_what_cannot_be_read(tmp_path):
     rows = {row.what: row.value for row in rows_of(outcome)}
     assert rows['activation_checkpointing, error'] == 100
     assert rows['int_scale, error'] == 0
+
+
+def test_the_demo_tells_each_fault_with_what_was_done_about_it():
+    def event(kind, time, iteration=0, **fields):
+        facts = dict(event=kind, time=time, iteration=iteration, **fields)
+        return SimpleNamespace(**facts)
+
+    skip = dict(fault=SimpleNamespace(value='overflow'), loss_terms=())
+    story = tell_story(
+        [
+            event('run_start', 0.0, restarts=0),
+            # A bad step is recorded with the time at which it began.
+            event(
+                'step_fault', 9.9, 5, culprits=[Culprit('w', 'Inf')], **skip
+            ),
+            event('injected_fault', 10.0, 5),
+            event('injected_fault', 20.0, 8),
+            event('run_start', 30.0, 4, restarts=1),
+            event('injected_fault', 40.0, 5),
+            event(
+                'step_fault', 40.1, 5, culprits=[Culprit('w', 'Inf')], **skip
+            ),
+        ]
+    )
+    assert story == {
+        5: 'step skipped: overflow w',
+        8: 'restarted from 4',
+    }
+
+
+def test_the_demo_plants_every_fault_once_and_apart():
+    places = list(schedule(400).values())
+    assert len(places) == len(set(places)) == len(DEMO_FAULTS)
+    assert max(places) < 400
+    kinds = {fault['kind'] for fault in DEMO_FAULTS.values()}
+    assert {'hang', 'oom', 'signal', 'nan_loss', 'spike_loss'} <= kinds
+
+
+def test_the_drill_of_the_demo_is_a_stock_config(tmp_path):
+    write_drill(tmp_path / 'drill.py', 400)
+    cfg = Config.fromfile(tmp_path / 'drill.py')
+    assert cfg.optim_wrapper.type == 'AmpOptimWrapper'
+    assert cfg.train_cfg.type == 'IterBasedTrainLoop'
+    assert [hook.type for hook in cfg.custom_hooks] == [
+        'mmstable.FaultInjectorHook',
+        'mmstable.HangWatchdogHook',
+    ]
+
+
+@pytest.mark.parametrize(
+    ('line', 'text'),
+    [
+        ('WARNING - mmstable: injected: Iter 9: oom, x', 'Iter 9: oom'),
+        (
+            "mmstable train: resuming from '/a/b.pth' (x)",
+            'resuming from b.pth',
+        ),
+        ('mmengine - INFO - Iter(train) [10/400]', ''),
+    ],
+)
+def test_the_demo_repeats_few_lines_of_a_log(line, text):
+    assert worth_telling(line) == text
