@@ -2,7 +2,7 @@
 
 Stock mmengine gets a fresh run for every fault. ``mmstable train`` gets all
 of them in one run, of the same config, which has no line of mmstable in it
-but the faults and a short limit for hangs.
+but the faults, a short limit for hangs, and snapshots at shorter intervals.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def compare(
         (
             'survived',
             f'{alive} of {len(FAULTS)}, each alone',
-            f'{"all" if good else "NOT"} {len(FAULTS)}, in one run',
+            f'{"all" if good else "NOT all"} {len(FAULTS)}, in one run',
         )
     )
     rows.append(

@@ -81,6 +81,10 @@ def write_drill(path: Path, iterations: int) -> None:
         # Nobody wants to watch five minutes of nothing.
         dict(type='mmstable.HangWatchdogHook', min_limit=8.0),
     ]
+    # Of so short a run, 50 iterations would be an eighth.
+    cfg.default_hooks.guard = dict(
+        type='mmstable.DivergenceGuardHook', snapshot_interval=10
+    )
     path.parent.mkdir(parents=True, exist_ok=True)
     cfg.dump(path)
 

@@ -1,9 +1,9 @@
 """What does a run survive, with mmstable and without?
 
-The same faults, at the same iterations, for mmengine as it is and for
-mmstable, on a small version of the quick start. A run survives if it comes
-to its end, with finite weights and statistics, and with a metric near that
-of the same run without faults.
+The same faults, at the same iterations, for mmengine as it is, for mmstable
+and for other trainers, on a small version of the quick start. A run survives
+if it comes to its end, with finite weights and statistics, and with a metric
+near that of the same run without faults.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from peers import PACKAGES, find_peers
 from results import DEFAULT_FOLDER, machine_facts
 from survival_runs import CONTENDERS, Result, run_case
 
@@ -79,12 +80,15 @@ def survives(result: Result, clean: Result) -> bool:
 
 
 def measure(
-    cases: dict[str, list[dict[str, Any]]], iterations: int, folder: Path
+    cases: dict[str, list[dict[str, Any]]],
+    iterations: int,
+    folder: Path,
+    contenders: Sequence[str] = CONTENDERS,
 ) -> list[dict[str, Any]]:
     rows = []
     clean: dict[str, Result] = {}
     for case, faults in cases.items():
-        for contender in CONTENDERS:
+        for contender in contenders:
             place = folder / case.replace(' ', '_') / contender
             result = run_case(place, contender, iterations, faults)
             clean.setdefault(contender, result)
@@ -135,12 +139,34 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
         help='these rows of the table and no others',
     )
     parser.add_argument(
+        '--contenders',
+        nargs='+',
+        metavar='NAME',
+        choices=(*CONTENDERS, *PACKAGES),
+        help='these and no others (default: all that are installed)',
+    )
+    parser.add_argument(
         '--json',
         type=Path,
         default=DEFAULT_FOLDER / 'survival.json',
         help='where to write the figures (default: %(default)s)',
     )
     return parser.parse_args(argv)
+
+
+def choose_contenders(
+    asked: Sequence[str] | None,
+) -> tuple[list[str], dict[str, str]]:
+    """Who takes part, and the versions of the other trainers."""
+    versions, missing = find_peers()
+    for name, reason in missing.items():
+        if asked is None or name in asked:
+            print(f'{name}: left out, {reason}')
+    for name, version in versions.items():
+        print(f'{name}: {version}')
+    there = (*CONTENDERS, *versions)
+    wanted = there if asked is None else asked
+    return [name for name in wanted if name in there], versions
 
 
 def main() -> None:
@@ -150,13 +176,14 @@ def main() -> None:
     names = QUICK if args.quick else tuple(FAULTS)
     for fact, value in machine_facts().items():
         print(f'{fact}: {value}')
+    contenders, versions = choose_contenders(args.contenders)
     print(f'\n{align(_HEADER)}  what the owner is told')
     with tempfile.TemporaryDirectory() as folder:
         cases = plan_cases(names, iterations, args.seed)
         if args.only:
             cases = choose_cases(cases, args.only)
-        rows = measure(cases, iterations, Path(folder))
-    for contender in CONTENDERS:
+        rows = measure(cases, iterations, Path(folder), contenders)
+    for contender in contenders:
         own = [row for row in rows if row['contender'] == contender]
         count = sum(row['survives'] for row in own)
         print(f'{contender} survives {count} of {len(own)}')
@@ -165,6 +192,7 @@ def main() -> None:
         'machine': machine_facts(),
         'iterations': iterations,
         'seed': args.seed,
+        'peers': versions,
         'rows': rows,
     }
     args.json.write_text(json.dumps(content, indent=2) + '\n', 'utf-8')

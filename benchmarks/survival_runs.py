@@ -20,6 +20,7 @@ from mmengine.config import Config
 from mmengine.registry import OPTIM_WRAPPERS
 from mmengine.runner import CheckpointLoader, Runner
 from mmengine.runner.checkpoint import load_from_local
+from peers import RUNS as PEERS
 from stock_wrappers import CpuAmpOptimWrapper
 
 from mmstable import config_path
@@ -69,10 +70,10 @@ def quick_config(contender: str, iterations: int) -> Config:
     cfg.val_dataloader.dataset.update(size=48, num_scenes=100)
     cfg.default_hooks.checkpoint.interval = max(iterations // 5, 1)
     cfg.default_hooks.logger.interval = 10
-    if contender.startswith('stock'):
-        _use_stock(cfg, contender.endswith('fp16'))
-    else:
+    if contender.startswith('mmstable'):
         _use_mmstable(cfg, contender.endswith('fp16'))
+    else:
+        _use_stock(cfg, contender.endswith('fp16'))
     return cfg
 
 
@@ -114,7 +115,7 @@ def run_case(
 
     Args:
         folder (Path): Where; it must not exist yet.
-        contender (str): One of :data:`CONTENDERS`.
+        contender (str): One of :data:`CONTENDERS`, or a peer.
         iterations (int): How long.
         faults (Sequence[dict]): For ``FaultInjectorHook``.
     """
@@ -134,7 +135,7 @@ def run_config(
 
     Args:
         folder (Path): Where; it must not exist yet.
-        contender (str): One of :data:`CONTENDERS`.
+        contender (str): One of :data:`CONTENDERS`, or a peer.
         cfg (Config): What it trains.
         faults (Sequence[dict]): For ``FaultInjectorHook``.
         patience (float, optional): Seconds without a line of output after
@@ -164,6 +165,7 @@ def _attempt(
     folder: Path, contender: str, resume: bool, patience: float | None
 ) -> int:
     run = _run_stock if contender.startswith('stock') else _run_mmstable
+    run = PEERS.get(contender, run)
     # Forked: importing torch takes longer than the whole training.
     context = multiprocessing.get_context('fork')
     process = context.Process(target=_in_child, args=(run, folder, resume))
@@ -241,7 +243,7 @@ def _output(folder: Path) -> str:
 
 
 def _what_was_told(folder: Path, contender: str, codes: list[int]) -> str:
-    if contender.startswith('stock'):
+    if not contender.startswith('mmstable'):
         return _told_by_the_log(_output(folder), codes)
     parts: dict[str, None] = {}
     for path in sorted(folder.rglob('events*.jsonl')):
