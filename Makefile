@@ -45,8 +45,11 @@ test-versions:
 demo: $(READY)
 	$(RUN) benchmarks/demo.py
 
+# All benchmarks in one table; QUICK=1 for a short run, and
+# PEERS=PYTHON of benchmarks/make_peers_venv.sh to compare with more trainers.
 bench: $(READY)
-	for file in benchmarks/*.py; do $(RUN) "$$file" || exit 1; done
+	$(RUN) benchmarks/bench.py $(if $(QUICK),--quick) \
+		$(if $(PEERS),--peers $(PEERS))
 
 $(READY): setup.py $(wildcard requirements/*.sh) $(wildcard requirements/*.txt)
 	requirements/install.sh $(PYTHON) $(VENV)

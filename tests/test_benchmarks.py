@@ -18,6 +18,14 @@ from mmengine.config import Config
 REPO = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(REPO / 'benchmarks'))
 
+from bench import (  # noqa: E402
+    BENCHMARKS,
+    PRINTED,
+    read_rows,
+    run_one,
+    survival_table,
+)
+from bench_plots import draw_limits, draw_survival  # noqa: E402
 from check_corpus import check_all, rows_of  # noqa: E402
 from demo import worth_telling  # noqa: E402
 from demo_runs import FAULTS as DEMO_FAULTS  # noqa: E402
@@ -29,14 +37,20 @@ from headroom_cost import rows_of as headroom_rows  # noqa: E402
 from interleaved import Contender, Race, race  # noqa: E402
 from memory_presets import MODELS, PLAIN, Trainer  # noqa: E402
 from profile_cost import rows_of as profile_rows  # noqa: E402
-from results import Row, format_table  # noqa: E402
+from results import Row, format_table, write_json  # noqa: E402
 from spike_rates import (  # noqa: E402
     false_alarms,
     measure,
     missed_spikes,
     settings_of,
 )
-from survival import FAULTS, format_row, plan_cases, survives  # noqa: E402
+from survival import (  # noqa: E402
+    FAULTS,
+    choose_contenders,
+    format_row,
+    plan_cases,
+    survives,
+)
 from survival_runs import Result, run_case  # noqa: E402
 from vit_parameters import GradedParameters, vit_shapes  # noqa: E402
 
@@ -386,3 +400,56 @@ def test_the_drill_of_the_demo_is_a_stock_config(tmp_path):
 )
 def test_the_demo_repeats_few_lines_of_a_log(line, text):
     assert worth_telling(line) == text
+
+
+def test_bench_knows_every_benchmark():
+    names = {
+        path.stem
+        for path in (REPO / 'benchmarks').glob('*.py')
+        if '__main__' in path.read_text(encoding='utf-8')
+    }
+    assert names - {'bench', 'demo'} == {*BENCHMARKS, *PRINTED}
+
+
+def test_bench_puts_all_figures_into_one_table(tmp_path):
+    kept = Row('case', 'ratio', 0.5, 1.0)
+    empty = Row('case', 'nothing', 0)
+    write_json(tmp_path / 'step_overhead.json', [kept, empty], {})
+    (row,) = read_rows(tmp_path, ['step_overhead', 'save_cost'])
+    assert (row.case, row.what) == ('step_overhead: case', 'ratio')
+    draw_limits([row], tmp_path / 'limits.svg')
+    assert (tmp_path / 'limits.svg').stat().st_size > 1000
+
+
+def test_bench_counts_survivors_for_each_trainer(tmp_path):
+    rows = [
+        dict(fault=fault, contender=name, survives=name == 'b')
+        for fault in ('NaN loss', 'SIGKILL')
+        for name in 'ab'
+    ]
+    lines = survival_table(rows).splitlines()
+    assert [line.split() for line in lines] == [
+        ['survives', 'a', 'b'],
+        ['NaN', 'loss', 'NO', 'yes'],
+        ['SIGKILL', 'NO', 'yes'],
+        ['in', 'all', '0', 'of', '2', '2', 'of', '2'],
+    ]
+    draw_survival(rows, tmp_path / 'survival.svg')
+    assert (tmp_path / 'survival.svg').stat().st_size > 1000
+    assert survival_table([]) == 'survival: no figures'
+
+
+def test_bench_tells_why_a_benchmark_failed(tmp_path, monkeypatch):
+    monkeypatch.setitem(BENCHMARKS, 'no_such', ())
+    why = run_one('no_such', tmp_path, quick=True)
+    assert why.startswith('exit code 2')
+
+
+def test_trainers_that_are_not_installed_are_left_out_with_a_reason(
+    monkeypatch, capsys
+):
+    monkeypatch.setitem(sys.modules, 'accelerate', None)
+    names, versions = choose_contenders(['stock fp32', 'accelerate'])
+    assert names == ['stock fp32']
+    assert 'accelerate' not in versions
+    assert 'accelerate: left out, ModuleNotFound' in capsys.readouterr().out
