@@ -2,7 +2,8 @@
 # An environment with the trainers that survival.py compares with:
 #   benchmarks/make_peers_venv.sh PYTHON VENV
 # The torch of PYTHON is used as it is. mosaicml 0.32.1 asks for a torch before
-# 2.7.1, so it comes without its requirements, which are listed here.
+# 2.7.1, so it comes without its requirements, which are listed here, and with
+# the stub that lets torchvision be imported (tests/clients/stubs).
 set -euo pipefail
 
 python=$1
@@ -12,6 +13,7 @@ cd "$(dirname "$0")/.."
 "$python" -c '
 import pathlib, torch
 print(pathlib.Path(torch.__file__).parents[1])
+print(pathlib.Path("tests/clients/stubs").resolve())
 ' > "$("$venv/bin/python" -c '
 import sysconfig
 print(sysconfig.get_path("purelib"))
