@@ -123,16 +123,21 @@ def _locked(
 ) -> Iterator[None]:
     owner = Owner.this()
     path = folder / NAME
+    # Before the file can be read by another thread.
+    _HELD.add(owner.token)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         _acquire(path, owner, force, say)
+    except WorkDirInUse:
+        _HELD.discard(owner.token)
+        raise
     except OSError as error:
+        _HELD.discard(owner.token)
         # Whether the run can do without this folder is not decided here.
         text = error.strerror
         say(message('lock.impossible', folder=folder, error=text))
         yield
         return
-    _HELD.add(owner.token)
     done = threading.Event()
     beat = threading.Thread(target=_beat, args=(path, done), daemon=True)
     beat.start()
