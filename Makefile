@@ -3,7 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 RUN := $(VENV)/bin/python
 READY := $(VENV)/.ready
-WORKERS ?= 2
+# One more than cores: many tests wait for processes and for time.
+WORKERS ?= 3
 
 .PHONY: train test lint format docs soak browser demo bench test-versions
 .DELETE_ON_ERROR:

@@ -58,6 +58,7 @@ def test_a_table_a_trace_and_nothing_else(project, tmp_path, capsys):
     assert any(name and 'RuntimeInfoHook' in name for name in names)
 
 
+@pytest.mark.soak
 def test_the_default_folder_is_below_the_one_of_the_run(
     project, tmp_path, capsys
 ):
@@ -155,6 +156,7 @@ def test_what_is_refused(words, message, tmp_path, capsys):
     assert re.search(message, capsys.readouterr().err)
 
 
+@pytest.mark.soak
 def test_a_fault_of_the_model_is_shown_as_it_is(tmp_path):
     command = [sys.executable, '-m', 'mmstable', 'profile', 'config.py']
     options = ['--cfg-options', 'model.fail=True']

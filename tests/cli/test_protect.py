@@ -195,7 +195,9 @@ def test_a_flexible_runner_is_protected_but_for_its_checkpoints(
     assert 'fits: default_hooks.checkpoint' in capsys.readouterr().err
 
 
-@pytest.mark.parametrize('kind', ['plain', 'python'])
+@pytest.mark.parametrize(
+    'kind', ['plain', pytest.param('python', marks=pytest.mark.soak)]
+)
 def test_the_overlay_works_in_any_train_script(
     kind: str, project: Path, tmp_path: Path
 ) -> None:

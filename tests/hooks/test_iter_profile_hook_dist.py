@@ -71,7 +71,11 @@ def slow_data(rank, folder):
 
 
 @pytest.mark.parametrize(
-    ('work', 'part'), [(slow_forward, 'forward'), (slow_data, 'data')]
+    ('work', 'part'),
+    [
+        (slow_forward, 'forward'),
+        pytest.param(slow_data, 'data', marks=pytest.mark.soak),
+    ],
 )
 def test_the_slow_rank_is_named(tmp_path, work, part):
     run_ranks(work, tmp_path)

@@ -283,6 +283,7 @@ assert ('probing' in sys.modules) == (sys.argv[2] == 'probing')
 """
 
 
+@pytest.mark.soak
 def test_a_healthy_run_draws_the_same_numbers(tmp_path):
     drawn = []
     for use in ('probing', 'nothing'):
