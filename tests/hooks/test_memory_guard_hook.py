@@ -248,9 +248,9 @@ def test_warn_does_nothing_else(tmp_path):
 
 
 def test_a_run_that_ends_to_be_started_again(tmp_path):
-    guard = dict(host_limit=tree_now() + 120 * MIB, action='restart')
-    # Large: processes of an earlier test may end in the meantime.
-    pace = Pace(leak_main(8 * MIB))
+    # Far enough for growth to be seen before the limit is near.
+    guard = dict(host_limit=tree_now() + 200 * MIB, action='restart')
+    pace = Pace(leak_main())
     with pytest.raises(RestartNeeded) as stop:
         run(tmp_path, pace, loop=iter_loop(100), guard=guard)
     assert stop.value.exit_code == 22
