@@ -160,6 +160,7 @@ print(load_config('leaf.py').pretty_text)
     assert '_scope_' not in output
 
 
+@pytest.mark.soak
 def test_stand_in_serves_other_packages(site: Path, tmp_path: Path) -> None:
     package = tmp_path / 'mmseg'
     configs = package / '.mim' / 'configs' / '_base_'

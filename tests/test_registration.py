@@ -140,7 +140,14 @@ def test_config_with_custom_imports(folder: Path) -> None:
     assert iterations(folder / 'work') == [1, 2]
 
 
-@pytest.mark.parametrize('door', ['script', 'module', 'tool'])
+@pytest.mark.parametrize(
+    'door',
+    [
+        'script',
+        pytest.param('module', marks=pytest.mark.soak),
+        pytest.param('tool', marks=pytest.mark.soak),
+    ],
+)
 def test_commands_find_the_project_and_its_bare_names(
     door: str, folder: Path
 ) -> None:

@@ -125,7 +125,9 @@ def plain(tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize('stage', ['forward', 'backward'])
+@pytest.mark.parametrize(
+    'stage', ['backward', pytest.param('forward', marks=pytest.mark.soak)]
+)
 def test_an_exception_leaves_the_state_before_it(plain, stage):
     options = ('--cfg-options', f'model.fault={stage}:5')
     run = Run(plain, stage, *options, PAUSE=0)
@@ -137,6 +139,7 @@ def test_an_exception_leaves_the_state_before_it(plain, stage):
     )
 
 
+@pytest.mark.soak
 def test_an_exception_without_a_copy_of_the_buffers_says_so(plain):
     run = Run(
         plain,

@@ -88,6 +88,7 @@ def test_two_ranks_with_two_workers_each(folder):
 @pytest.mark.parametrize(
     'launcher', ['torchrun', pytest.param('slurm', marks=pytest.mark.soak)]
 )
+@pytest.mark.soak
 def test_all_ranks_fail_in_the_same_iteration(folder, launcher):
     # The first iteration of a window: none of its gradients are lost.
     options = ('--cfg-options', 'model.fault=forward:7')

@@ -191,6 +191,7 @@ def test_a_kill_before_the_old_best_goes_leaves_one(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.soak
 def test_a_best_one_that_the_run_does_not_know_is_adopted(
     tmp_path: Path,
 ) -> None:

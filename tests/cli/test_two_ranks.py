@@ -33,6 +33,7 @@ def dist_train(folder: Path, work: Path, *words: str) -> tuple[int, str]:
     return code, err
 
 
+@pytest.mark.soak
 def test_a_resume_that_does_not_fit(
     score_folder: Path, tmp_path: Path
 ) -> None:

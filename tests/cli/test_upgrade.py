@@ -218,6 +218,7 @@ def test_json_and_yaml_become_python(folder: Path) -> None:
         assert new.train_cfg.max_epochs == 3
 
 
+@pytest.mark.soak
 def test_the_tool_does_the_same(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -78,6 +78,7 @@ print(found.verdict, found.culprit.op, found.samples.names[0])
 """
 
 
+@pytest.mark.soak
 def test_it_is_replayed_in_a_fresh_process(tmp_path):
     _, found = explain(tmp_path, 'own autograd')
     done = subprocess.run(

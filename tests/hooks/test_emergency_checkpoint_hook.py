@@ -423,6 +423,7 @@ class SlowModel(BaseModel):
         pytest.param(signal.SIGTERM, False, marks=pytest.mark.soak),
     ],
 )
+@pytest.mark.soak
 def test_a_signal_during_validation(tmp_path, number, to_group):
     (tmp_path / 'slow_module.py').write_text(SLOW_MODULE)
     (tmp_path / 'slow.py').write_text(SLOW.format(root=ROOT))

@@ -323,7 +323,9 @@ class Numberless(ToyModel):
         return list(outputs) if mode == 'predict' else outputs
 
 
-@pytest.mark.parametrize('by_epoch', [False, True])
+@pytest.mark.parametrize(
+    'by_epoch', [True, pytest.param(False, marks=pytest.mark.soak)]
+)
 def test_a_healthy_run_stays_quiet(tmp_path, by_epoch):
     """Workers, validation and epochs, with a limit that is close."""
     pace = Pace()

@@ -304,6 +304,7 @@ def test_too_many_end_the_run(tmp_path):
     assert caught.value.exit_code == 10
 
 
+@pytest.mark.soak
 def test_several_in_a_row_come_with_advice(tmp_path, capsys):
     limits = dict.fromkeys(range(1, 6), NEVER)
     logger = dict(type='mmstable.GradNanLoggerHook')

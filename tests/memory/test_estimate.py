@@ -138,6 +138,7 @@ def test_a_model_that_needs_values_is_run_for_real():
     assert real.peak.batch == fake.peak.batch
 
 
+@pytest.mark.soak
 def test_what_makes_it_smaller():
     estimator = Estimator(Net, adam)
     plain = estimator.training(data(), Setup(None)).peak.activations
