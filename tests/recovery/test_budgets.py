@@ -150,6 +150,7 @@ def test_a_rollback_keeps_a_lower_scale(tmp_path, interval):
 WINDOW = dict(CAREFUL, accumulative_counts=16)
 
 
+@pytest.mark.soak
 def test_one_percent_of_bad_micro_batches_is_no_incident(tmp_path):
     iters = 16 * 120
     bad = random.Random(0).sample(range(1, iters + 1), iters // 100)
