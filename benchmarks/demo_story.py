@@ -20,29 +20,20 @@ def read_story(folder: Path) -> dict[int, str]:
 
 
 def tell_story(events: Iterable[Any]) -> dict[int, str]:
-    """The same for events in their order.
+    """The same for events in the order of their files.
 
-    Whatever happens between two faults is because of the first of them.
+    Whatever is written between two faults is because of the first of them.
+    Not by their times: a bad step has that of its beginning.
     """
     story: dict[int, dict[str, None]] = {}
     now: dict[str, None] | None = None
-    for event in sorted(events, key=_order):
+    for event in events:
         if event.event == 'injected_fault':
             # A run that resumes from before a fault has it once more.
             now = story.setdefault(event.iteration, {})
-        elif now is not None:
-            now.update(dict.fromkeys(_words(event)))
+        elif now is not None and (text := _describe(event)):
+            now[text] = None
     return {at: ', '.join(words) for at, words in story.items()}
-
-
-def _order(event: Any) -> tuple[float, bool]:
-    # A bad step is stamped when it began, a moment before its fault is told.
-    early = 1.0 if event.event == 'injected_fault' else 0.0
-    return event.time - early, event.event != 'injected_fault'
-
-
-def _words(event: Any) -> list[str]:
-    return [text for text in (_describe(event),) if text]
 
 
 def _describe(event: Any) -> str:

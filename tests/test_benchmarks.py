@@ -356,11 +356,11 @@ def test_the_demo_tells_each_fault_with_what_was_done_about_it():
     story = tell_story(
         [
             event('run_start', 0.0, restarts=0),
+            event('injected_fault', 10.0, 5),
             # A bad step is recorded with the time at which it began.
             event(
                 'step_fault', 9.9, 5, culprits=[Culprit('w', 'Inf')], **skip
             ),
-            event('injected_fault', 10.0, 5),
             event('injected_fault', 20.0, 8),
             event('run_start', 30.0, 4, restarts=1),
             event('injected_fault', 40.0, 5),
