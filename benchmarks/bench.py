@@ -81,7 +81,7 @@ def read_rows(folder: Path, names: Sequence[str]) -> list[Row]:
     rows = []
     for name in names:
         for one in _load(folder / f'{name}.json').get('rows', []):
-            # A count of nothing that nobody limits says nothing.
+            # A zero without a limit tells nothing.
             if one.get('value') or one.get('limit') is not None:
                 facts = {k: v for k, v in one.items() if k != 'holds'}
                 facts['case'] = f'{name}: {facts["case"]}'

@@ -138,28 +138,37 @@ def rows_of(outcome: Outcome) -> list[Row]:
     return rows
 
 
-def main() -> None:
-    """Print the table and write it as JSON."""
-    parser = argparse.ArgumentParser(description=__doc__)
+def corpus(description: str | None, name: str) -> tuple[list, Path]:
+    """The configs that the command line wants, and where the JSON goes.
+
+    Args:
+        description (str, optional): What the benchmark does.
+        name (str): Its name.
+    """
+    parser = argparse.ArgumentParser(description=description)
     parser.add_argument('--cache', type=Path, default=CACHE)
     parser.add_argument(
         '--every', type=int, default=1, help='take one config of so many'
     )
     parser.add_argument(
-        '--json', type=Path, default=DEFAULT_FOLDER / 'check_corpus.json'
+        '--json', type=Path, default=DEFAULT_FOLDER / f'{name}.json'
     )
     args = parser.parse_args()
     register_all()
     try:
-        found = list(configs(args.cache))[:: args.every]
+        return list(configs(args.cache))[:: args.every], args.json
     except subprocess.CalledProcessError:
-        print('skipped: the packages cannot be downloaded')
-        return
+        parser.exit(0, 'skipped: the packages cannot be downloaded\n')
+
+
+def main() -> None:
+    """Print the table and write it as JSON."""
+    found, path = corpus(__doc__, 'check_corpus')
     outcome = check_all(found)
     rows = rows_of(outcome)
     print(format_table(rows))
     print('\n'.join(outcome.failures))
-    write_json(args.json, rows, {})
+    write_json(path, rows, {})
 
 
 if __name__ == '__main__':

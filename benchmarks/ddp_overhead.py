@@ -23,7 +23,7 @@ from hook_overhead import _row
 from interleaved import Contender, Race, race
 from iteration_cases import WRAPPERS, SmallViT
 from mmengine.model import MMDistributedDataParallel
-from results import DEFAULT_FOLDER, format_table, machine_facts, write_json
+from results import DEFAULT_FOLDER, publish
 from step_cases import CLIP
 from torch import multiprocessing
 from torch.optim import AdamW
@@ -118,12 +118,8 @@ def main() -> None:
         for case, one in races.items()
         for name in ('safe', 'safe, unnamed')
     ]
-    for key, value in machine_facts().items():
-        print(f'{key}: {value}')
-    print(f'\n{format_table(rows)}')
     figures = {name: one.as_dict() for name, one in races.items()}
-    write_json(args.json, rows, figures)
-    print(f'\nwritten to {args.json}')
+    publish(args.json, rows, figures)
 
 
 if __name__ == '__main__':

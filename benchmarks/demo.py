@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import os
 import re
-import shutil
 import subprocess
 import sys
 import time
@@ -25,6 +24,7 @@ from demo_runs import (  # noqa: E402
     MOST_RESTARTS,
     PATIENCE,
     child_environment,
+    clear,
     run_stock,
     schedule,
     start_protected,
@@ -140,9 +140,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     began = time.monotonic()
     folder = args.work_dir.resolve()
-    if folder.exists():
-        shutil.rmtree(folder)
     drill, protected = folder / 'drill.py', folder / 'mmstable'
+    clear(folder / 'stock', protected)
     write_drill(drill, args.iterations)
     facts = machine_facts()
     print(

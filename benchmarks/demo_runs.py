@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -50,6 +51,16 @@ def demo_config(iterations: int) -> Config:
     return cfg
 
 
+def clear(*folders: Path) -> None:
+    """Remove what an earlier demo has left; the folder around it may be any.
+
+    Args:
+        *folders (Path): The folders that only the demo makes.
+    """
+    for folder in folders:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 def run_stock(folder: Path, iterations: int, name: str | None) -> Result:
     """Train with stock mmengine, with one fault or none."""
     at = iterations // 2 + 3
@@ -78,10 +89,10 @@ def write_drill(path: Path, iterations: int) -> None:
                 for name, at in schedule(iterations).items()
             ],
         ),
-        # Nobody wants to watch five minutes of nothing.
+        # The default of five minutes is too long for a demo.
         dict(type='mmstable.HangWatchdogHook', min_limit=8.0),
     ]
-    # Of so short a run, 50 iterations would be an eighth.
+    # The default of 50 iterations would be an eighth of so short a run.
     cfg.default_hooks.guard = dict(
         type='mmstable.DivergenceGuardHook', snapshot_interval=10
     )

@@ -22,13 +22,7 @@ from interleaved import Contender, Race, race
 from mmengine.registry import OPTIM_WRAPPERS
 from mmengine.runner import Runner
 from resnet50 import ResNet50
-from results import (
-    DEFAULT_FOLDER,
-    Row,
-    format_table,
-    machine_facts,
-    write_json,
-)
+from results import DEFAULT_FOLDER, Row, publish
 from stock_wrappers import CpuAmpOptimWrapper
 from torch.nn import Module, ParameterList
 from vit_parameters import WIDTHS, GradedParameters, vit_shapes
@@ -210,13 +204,7 @@ def main() -> None:
         Row(f'{size}, AdamW', 'snapshot, seconds', taken),
         Row(f'{size}, AdamW', 'rollback, seconds', back, 2.0),
     ]
-    for key, value in machine_facts().items():
-        print(f'{key}: {value}')
-    print(f'\n{format_table(rows)}')
-    write_json(
-        args.json, rows, {'fp16': half.as_dict(), 'fp32': runs.as_dict()}
-    )
-    print(f'\nwritten to {args.json}')
+    publish(args.json, rows, {'fp16': half.as_dict(), 'fp32': runs.as_dict()})
 
 
 def _compared(case: str, runs: Race) -> Row:

@@ -14,13 +14,7 @@ from pathlib import Path
 import torch
 from hook_overhead import ready_runner
 from interleaved import Contender, Race, race
-from results import (
-    DEFAULT_FOLDER,
-    Row,
-    format_table,
-    machine_facts,
-    write_json,
-)
+from results import DEFAULT_FOLDER, Row, publish
 
 INTERVAL = 200
 LIMIT = 1.01
@@ -86,11 +80,7 @@ def main() -> None:
     torch.set_num_threads(2)
     result = race_samples(3 if args.quick else 101)
     rows = rows_of(result)
-    for key, value in machine_facts().items():
-        print(f'{key}: {value}')
-    print(f'\n{format_table(rows)}')
-    write_json(args.json, rows, {'samples': result.as_dict()})
-    print(f'\nwritten to {args.json}')
+    publish(args.json, rows, {'samples': result.as_dict()})
 
 
 if __name__ == '__main__':

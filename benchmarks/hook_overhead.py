@@ -17,13 +17,7 @@ import torch
 from interleaved import Contender, Race, race
 from mmengine.config import Config
 from mmengine.runner import Runner
-from results import (
-    DEFAULT_FOLDER,
-    Row,
-    format_table,
-    machine_facts,
-    write_json,
-)
+from results import DEFAULT_FOLDER, Row, publish
 from torch.nn import Module, ParameterList
 from torch.optim import AdamW
 from vit_parameters import WIDTHS, GradedParameters, vit_shapes
@@ -145,12 +139,8 @@ def main() -> None:
         _row('quick start, fp16', hooks, 'with hooks', 'without', 1.01),
         _row(f'{size}, fused AdamW', clips, 'by module', 'together', 1.15),
     ]
-    for key, value in machine_facts().items():
-        print(f'{key}: {value}')
-    print(f'\n{format_table(rows)}')
     races = {'hooks': hooks.as_dict(), 'clips': clips.as_dict()}
-    write_json(args.json, rows, races)
-    print(f'\nwritten to {args.json}')
+    publish(args.json, rows, races)
 
 
 def _row(case: str, one: Race, name: str, base: str, limit: float) -> Row:

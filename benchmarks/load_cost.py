@@ -16,13 +16,7 @@ from pathlib import Path
 
 import torch
 from interleaved import Contender, race
-from results import (
-    DEFAULT_FOLDER,
-    Row,
-    format_table,
-    machine_facts,
-    write_json,
-)
+from results import DEFAULT_FOLDER, Row, publish
 from vit_parameters import WIDTHS, vit_shapes
 
 from mmstable.checkpoint.loading import load_file
@@ -111,11 +105,7 @@ def main() -> None:
     size, rounds = (8 << 20, 2) if args.quick else (1 << 30, args.rounds)
     with tempfile.TemporaryDirectory(dir=args.folder) as folder:
         rows, races = measure(size, rounds, Path(folder))
-    for fact, value in machine_facts().items():
-        print(f'{fact}: {value}')
-    print(f'\n{format_table(rows)}\n')
-    write_json(args.json, rows, races)
-    print(f'written to {args.json}')
+    publish(args.json, rows, races)
 
 
 if __name__ == '__main__':

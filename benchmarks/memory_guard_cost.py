@@ -20,13 +20,7 @@ from typing import Callable
 import torch
 from hook_overhead import ready_runner
 from interleaved import Contender, Race, race
-from results import (
-    DEFAULT_FOLDER,
-    Row,
-    format_table,
-    machine_facts,
-    write_json,
-)
+from results import DEFAULT_FOLDER, Row, publish
 from torch.utils.data import DataLoader
 
 from mmstable.memory.leaks import LeakDetector
@@ -79,9 +73,10 @@ def time_a_look(rounds: int) -> tuple[float, float]:
     numbers = iter(range(10**6))
 
     def judge() -> None:
-        for forecast in detector.add(next(numbers), reading):
-            detector.is_new(forecast, 0)
-            detector.becomes_critical(forecast)
+        number = next(numbers)
+        for forecast in detector.add(number, reading):
+            detector.is_new(forecast, number)
+            detector.becomes_critical(forecast, number)
 
     for _ in range(60):
         judge()
@@ -134,11 +129,7 @@ def main() -> None:
             note=f'{1e3 * look:.1f} ms reading, {1e3 * judge:.1f} ms judging',
         ),
     ]
-    for key, value in machine_facts().items():
-        print(f'{key}: {value}')
-    print(f'\n{format_table(rows)}')
-    write_json(args.json, rows, {'iterations': result.as_dict()})
-    print(f'\nwritten to {args.json}')
+    publish(args.json, rows, {'iterations': result.as_dict()})
 
 
 if __name__ == '__main__':

@@ -18,13 +18,7 @@ from typing import Any
 import torch
 from interleaved import Contender, Race, race
 from mmengine.model import BaseModel
-from results import (
-    DEFAULT_FOLDER,
-    Row,
-    format_table,
-    machine_facts,
-    write_json,
-)
+from results import DEFAULT_FOLDER, Row, publish
 from torch import nn
 from torch.nn import functional as F
 
@@ -248,11 +242,7 @@ def main() -> None:
         found, result = compare(name, side, rounds)
         rows += found
         races[name] = result.as_dict()
-    for key, value in machine_facts().items():
-        print(f'{key}: {value}')
-    print(f'\n{format_table(rows)}')
-    write_json(args.json, rows, races)
-    print(f'\nwritten to {args.json}')
+    publish(args.json, rows, races)
 
 
 if __name__ == '__main__':

@@ -18,13 +18,7 @@ import torch
 from hook_overhead import ready_runner
 from interleaved import Contender, Race, race
 from mmengine.runner import Runner
-from results import (
-    DEFAULT_FOLDER,
-    Row,
-    format_table,
-    machine_facts,
-    write_json,
-)
+from results import DEFAULT_FOLDER, Row, publish
 
 from mmstable.liveness.iteration_sample import IterationSample
 
@@ -123,11 +117,7 @@ def main() -> None:
     clock = time.process_time if args.cpu_time else time.perf_counter
     result = race_samples(3 if args.quick else 21, clock)
     rows = rows_of(result)
-    for key, value in machine_facts().items():
-        print(f'{key}: {value}')
-    print(f'\n{format_table(rows)}')
-    write_json(args.json, rows, {'samples': result.as_dict()})
-    print(f'\nwritten to {args.json}')
+    publish(args.json, rows, {'samples': result.as_dict()})
 
 
 if __name__ == '__main__':

@@ -11,18 +11,16 @@ something else than what ``mmstable train`` would train.
 
 from __future__ import annotations
 
-import argparse
 import copy
-import subprocess
 import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from check_corpus import CACHE, configs
+from check_corpus import corpus
 from mmengine.config import Config
-from results import DEFAULT_FOLDER, Row, format_table, write_json
+from results import Row, format_table, write_json
 
 from mmstable.cli.base_files import plain_settings
 from mmstable.cli.config_file import load_config
@@ -31,7 +29,6 @@ from mmstable.errors import UsageError
 from mmstable.protection.change import ABSENT, Group, Protection, apply_changes
 from mmstable.protection.overlay import overlay
 from mmstable.protection.protect import protect
-from mmstable.registration import register_all
 
 # A name that no config of theirs has.
 OUTPUT = '_protected_by_the_benchmark.py'
@@ -124,23 +121,9 @@ def protect_all(found: list[Path], presets: list[str]) -> Counter[str]:
 
 def main() -> None:
     """Print the table and write it as JSON."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument('--cache', type=Path, default=CACHE)
-    parser.add_argument(
-        '--every', type=int, default=1, help='take one config of so many'
-    )
-    parser.add_argument(
-        '--json', type=Path, default=DEFAULT_FOLDER / 'protect_corpus.json'
-    )
-    args = parser.parse_args()
-    register_all()
-    try:
-        found = [path for path, _ in configs(args.cache)][:: args.every]
-    except subprocess.CalledProcessError:
-        print('skipped: the packages cannot be downloaded')
-        return
+    found, path = corpus(__doc__, 'protect_corpus')
     start = time.monotonic()
-    counts = protect_all(found, list(STABILITY))
+    counts = protect_all([one for one, _ in found], list(STABILITY))
     rows = [
         Row('all configs', 'configs x presets', counts['protected']),
         Row('all configs', 'not readable', counts['not readable']),
@@ -152,7 +135,7 @@ def main() -> None:
         Row('all configs', 'seconds', time.monotonic() - start),
     ]
     print(format_table(rows))
-    write_json(args.json, rows, {})
+    write_json(path, rows, {})
 
 
 if __name__ == '__main__':

@@ -84,6 +84,15 @@ def _number(value: float | None) -> str:
     return str(value) if isinstance(value, int) else f'{value:.3f}'
 
 
+def publish(path: Path, rows: Sequence[Row], races: dict[str, Any]) -> None:
+    """Print the machine and the rows, and write both with the times."""
+    for fact, value in machine_facts().items():
+        print(f'{fact}: {value}')
+    print(f'\n{format_table(rows)}')
+    write_json(path, rows, races)
+    print(f'\nwritten to {path}')
+
+
 def write_json(path: Path, rows: Sequence[Row], races: dict[str, Any]) -> None:
     """Write the rows, the times behind them and the machine."""
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -16,13 +16,7 @@ from pathlib import Path
 
 import torch
 from mmengine.dataset import DefaultSampler, InfiniteSampler
-from results import (
-    DEFAULT_FOLDER,
-    Row,
-    format_table,
-    machine_facts,
-    write_json,
-)
+from results import DEFAULT_FOLDER, Row, publish
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
@@ -129,11 +123,7 @@ def main() -> None:
     args = parse_args()
     torch.set_num_threads(1)
     rows = measure(*((200, 3) if args.quick else (200_000, 200)))
-    for fact, value in machine_facts().items():
-        print(f'{fact}: {value}')
-    print(f'\n{format_table(rows)}\n')
-    write_json(args.json, rows, {})
-    print(f'written to {args.json}')
+    publish(args.json, rows, {})
 
 
 if __name__ == '__main__':

@@ -20,13 +20,7 @@ from mmengine.config import Config
 from mmengine.hooks import CheckpointHook
 from mmengine.model import BaseModel
 from mmengine.runner import Runner
-from results import (
-    DEFAULT_FOLDER,
-    Row,
-    format_table,
-    machine_facts,
-    write_json,
-)
+from results import DEFAULT_FOLDER, Row, publish
 from torch import Tensor, nn
 from vit_parameters import WIDTHS, vit_shapes
 
@@ -182,11 +176,7 @@ def main() -> None:
             more_rows, more_races = measure(model, rounds, Path(folder))
         rows += more_rows
         races.update(more_races)
-    for fact, value in machine_facts().items():
-        print(f'{fact}: {value}')
-    print(f'\n{format_table(rows)}\n')
-    write_json(args.json, rows, races)
-    print(f'written to {args.json}')
+    publish(args.json, rows, races)
 
 
 if __name__ == '__main__':

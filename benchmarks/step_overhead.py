@@ -11,13 +11,7 @@ from typing import Any
 import torch
 from interleaved import Race
 from iteration_cases import race_iterations
-from results import (
-    DEFAULT_FOLDER,
-    Row,
-    format_table,
-    machine_facts,
-    write_json,
-)
+from results import DEFAULT_FOLDER, Row, publish
 from step_cases import StepCase, equal_shapes
 from vit_parameters import WIDTHS, vit_shapes
 
@@ -196,11 +190,7 @@ def main() -> None:
     args = parse_args()
     torch.set_num_threads(args.threads)
     report = measure(QUICK if args.quick else Sizes())
-    for fact, value in machine_facts().items():
-        print(f'{fact}: {value}')
-    print(f'\n{format_table(report.rows)}\n')
-    write_json(args.json, report.rows, report.races)
-    print(f'written to {args.json}')
+    publish(args.json, report.rows, report.races)
 
 
 if __name__ == '__main__':

@@ -19,13 +19,7 @@ from hook_overhead import CONFIG
 from interleaved import Race
 from mmengine.hooks import Hook
 from mmengine.runner import Runner
-from results import (
-    DEFAULT_FOLDER,
-    Row,
-    format_table,
-    machine_facts,
-    write_json,
-)
+from results import DEFAULT_FOLDER, Row, publish
 
 from mmstable.cli.config_file import load_config
 from mmstable.hooks import HangWatchdogHook
@@ -150,11 +144,7 @@ def main() -> None:
     torch.set_num_threads(args.threads)
     result, share = race_blocks(2 if args.quick else 40)
     rows = rows_of(result, share)
-    for key, value in machine_facts().items():
-        print(f'{key}: {value}')
-    print(f'\n{format_table(rows)}')
-    write_json(args.json, rows, {'blocks': result.as_dict()})
-    print(f'\nwritten to {args.json}')
+    publish(args.json, rows, {'blocks': result.as_dict()})
 
 
 if __name__ == '__main__':

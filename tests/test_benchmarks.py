@@ -18,6 +18,7 @@ from mmengine.config import Config
 REPO = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(REPO / 'benchmarks'))
 
+import demo  # noqa: E402
 from bench import (  # noqa: E402
     BENCHMARKS,
     PRINTED,
@@ -375,6 +376,23 @@ def test_the_demo_tells_each_fault_with_what_was_done_about_it():
     }
 
 
+def test_the_demo_removes_nothing_that_is_not_its_own(tmp_path, monkeypatch):
+    mine = tmp_path / 'mine.txt'
+    old = tmp_path / 'mmstable' / 'old.txt'
+    old.parent.mkdir()
+    for path in (mine, old):
+        path.write_text('')
+
+    def stop(*args):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(demo, 'start_protected', stop)
+    with pytest.raises(KeyboardInterrupt):
+        demo.main(['--work-dir', str(tmp_path)])
+    assert mine.exists()
+    assert not old.exists()
+
+
 def test_the_demo_plants_every_fault_once_and_apart():
     places = list(schedule(400).values())
     assert len(places) == len(set(places)) == len(DEMO_FAULTS)
@@ -444,6 +462,12 @@ def test_bench_counts_survivors_for_each_trainer(tmp_path):
     draw_survival(rows, tmp_path / 'survival.svg')
     assert (tmp_path / 'survival.svg').stat().st_size > 1000
     assert survival_table([]) == 'survival: no figures'
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize('name', [*BENCHMARKS, *PRINTED])
+def test_every_benchmark_runs(name, tmp_path):
+    assert run_one(name, tmp_path, quick=True) == ''
 
 
 def test_bench_tells_why_a_benchmark_failed(tmp_path, monkeypatch):
