@@ -55,6 +55,20 @@ MESSAGES = {
         en='give it a `type`, or correct its name',
         zh_cn='补上 `type`，或改正名字',
     ),
+    'check.custom_hooks_no_dicts': Message(
+        en='`{path}` is {value!r}, but `custom_hooks` is a list of dicts, '
+        'each with a `type`.',
+        zh_cn='`{path}` 是 {value!r}，而 `custom_hooks` 应是由 dict 组成的'
+        '列表，每个 dict 都有 `type`。',
+    ),
+    'check_why.custom_hooks_no_dicts': Message(
+        en='mmengine cannot build a hook from anything else.',
+        zh_cn='mmengine 无法由其他内容构建 hook。',
+    ),
+    'check_fix.custom_hooks_no_dicts': Message(
+        en="write custom_hooks = [dict(type='...'), ...]",
+        zh_cn="写成 custom_hooks = [dict(type='...'), ...]",
+    ),
     'check.resume_and_load_from': Message(
         en="`resume=True` with `load_from='{file}'`.",
         zh_cn="`resume=True` 且 `load_from='{file}'`。",

@@ -65,6 +65,13 @@ MESSAGES = {
     'options.unreadable': Message(
         en='--cfg-options: {error}', zh_cn='--cfg-options 有误：{error}'
     ),
+    'options.dict': Message(
+        en="'{word}' cannot be read: a value is a number, a text, or a list "
+        'or tuple of those. Set the values of a dict one by one, as '
+        'default_hooks.logger.interval=10.',
+        zh_cn="无法解析 '{word}'：值只能是数字、文本，或由它们组成的列表、"
+        '元组。dict 中的值请逐个设置，例如 default_hooks.logger.interval=10。',
+    ),
     'options.new_section': Message(
         en="--cfg-options: the config has no '{top}', needed by '{key}'."
         '{hint}',

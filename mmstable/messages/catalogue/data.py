@@ -79,6 +79,14 @@ MESSAGES = {
         en='mmstable: this happened in validation, not in training.',
         zh_cn='mmstable: 错误发生在验证时，而不是训练时。',
     ),
+    'failure.no_grad': Message(
+        en='mmstable: the loss depends on no parameter that can be trained. '
+        'Is every parameter frozen (requires_grad=False), or is the loss '
+        'detached or computed under torch.no_grad()?',
+        zh_cn='mmstable: loss 不依赖任何可训练的参数。是否冻结了所有参数'
+        '（requires_grad=False），或者 loss 被 detach、在 torch.no_grad() 下'
+        '计算？',
+    ),
     'loop.hook_failed': Message(
         en='{hook}.on_exception failed; the error that it was called for '
         'follows.',

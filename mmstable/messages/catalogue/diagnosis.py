@@ -285,9 +285,34 @@ MESSAGES = {
         en='{share:.0%} of the time of an iteration goes to: {phase}.',
         zh_cn='{phase} 占迭代时间的 {share:.0%}。',
     ),
+    'diagnosis.slow.straggler': Message(
+        en='The ranks wait for the slowest of them.',
+        zh_cn='各 rank 都在等待最慢的一个。',
+    ),
+    'diagnosis.slow.validation': Message(
+        en='Much of the time goes to validation.',
+        zh_cn='大量时间花在验证上。',
+    ),
+    'diagnosis.slow.rare': Message(
+        en='Much of the time goes by between the iterations that were '
+        'measured.',
+        zh_cn='大量时间花在被测量的迭代之外。',
+    ),
     'diagnosis.slow_phase_fix': Message(
         en='What takes how long: mmstable profile CONFIG.',
         zh_cn='查看各部分耗时：mmstable profile CONFIG。',
+    ),
+    'diagnosis.unsaved': Message(
+        en='{count:checkpoint was|checkpoints were} not saved, at last {name} '
+        'at iteration {iteration}.',
+        zh_cn='有 {count} 个 checkpoint 未能保存，最后一个是迭代 {iteration} '
+        '的 {name}。',
+    ),
+    'diagnosis.unsaved_fix': Message(
+        en='Make room on the disk of the work directory, or keep fewer '
+        'checkpoints (max_keep_ckpts).',
+        zh_cn='清理工作目录所在磁盘，或减少保留的 checkpoint 数量'
+        '（max_keep_ckpts）。',
     ),
     'diagnosis.hang': Message(
         en='The run hung {count:time|times}, at last in the phase '
@@ -340,6 +365,12 @@ MESSAGES = {
         'mmstable train CONFIG --resume --before-iter {since}.',
         zh_cn='请先解决此处指出的问题，再从此前的检查点继续：'
         'mmstable train CONFIG --resume --before-iter {since}。',
+    ),
+    'diagnosis.failed_fix': Message(
+        en='Mend what it says, then resume: mmstable train CONFIG --resume '
+        'auto. What does not happen again is survived by --max-restarts.',
+        zh_cn='按错误信息修正后继续训练：mmstable train CONFIG --resume auto。'
+        '偶发的错误可用 --max-restarts 自动重启。',
     ),
     'diagnosis.end_fix': Message(
         en='Resume it: mmstable train CONFIG --resume auto. With '

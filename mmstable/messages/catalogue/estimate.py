@@ -86,6 +86,11 @@ MESSAGES = {
         zh_cn='主机内存，{loader}：{workers} 个 worker × 预取 {prefetch} 批：'
         '预读的批占 {size}。',
     ),
+    'estimate.host_alone': Message(
+        en='Host RAM, {loader}: no workers, so nothing is read ahead: {size} '
+        'in a batch.',
+        zh_cn='主机内存，{loader}：没有 worker，不会预读：一批占 {size}。',
+    ),
     'estimate.presets': Message(
         en='the same training with a preset of _base_/memory',
         zh_cn='使用 _base_/memory 预设的同一训练',

@@ -95,6 +95,14 @@ MESSAGES = {
         'mmstable.EmergencyCheckpointHook '
         '和 mmstable.SafeCheckpointHook',
     ),
+    'probe.needs_traces': Message(
+        en='the times of modules are not measured: set trace_modules=True of '
+        'LiveProbeHook, or PROBING_TORCH_PROFILING=on, before the run '
+        'starts; `mmstable profile CONFIG` tells more',
+        zh_cn='没有测量各模块的耗时：请在启动训练之前设置 LiveProbeHook 的 '
+        'trace_modules=True，或设置 PROBING_TORCH_PROFILING=on；'
+        '`mmstable profile CONFIG` 给出的信息更多',
+    ),
     'probe.needs_probing': Message(
         en='this needs `probing` in the environment of the run: `pip install '
         'mmstable[probe]`, and no use_probing=False',

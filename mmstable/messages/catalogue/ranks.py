@@ -16,6 +16,12 @@ MESSAGES = {
         zh_cn='进程崩溃（{signal}）：本地代码的缺陷，或机器故障；可用 '
         '`mmstable doctor` 检查本机',
     ),
+    'dist.port_taken': Message(
+        en='port {port} is taken, perhaps by another training on this '
+        'machine: choose another one by --port.',
+        zh_cn='端口 {port} 已被占用，可能是本机的另一个训练：请用 --port '
+        '换一个端口。',
+    ),
     'dist.stopped': Message(
         en='stopped by {signal}', zh_cn='因 {signal} 停止'
     ),
