@@ -16,6 +16,7 @@ ORDER = [
     'registry',
     'errors',
     'files',
+    'background',
     'messages',
     'settings',
     'config_paths',

@@ -118,6 +118,8 @@ def _slow(question: Question) -> list[str]:
     lines += text.describe_speed(question.rank.ask('speed'))
     if not question.rank.status['probing']:
         return [*lines, say('probe.needs_probing')]
+    if not question.rank.status['traces']:
+        return [*lines, say('probe.needs_traces')]
     found = question.rank.ask('sql', query=_SLOWEST)
     return [*lines, *text.describe_table(found)]
 

@@ -16,6 +16,7 @@ from typing import Any, Callable
 from mmengine.dist import get_rank, get_world_size
 from torch.distributed import Store
 
+from mmstable.background import BackgroundThread
 from mmstable.checked_json import Check, boolean, integer, record, text
 from mmstable.distributed.store import (
     has_keys,
@@ -91,10 +92,7 @@ class PeerWatch:
         self._store: Store = open_store(f'watch/{next(_SERIAL)}')
         self._rank = get_rank()
         self._next = (self._rank + 1) % get_world_size()
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(
-            target=self._run, name='mmstable peer watch', daemon=True
-        )
+        self._thread = BackgroundThread('mmstable peer watch', self._run)
         self._beats = itertools.count()
         self._seen: bytes | None = None
         self._seen_at = time.monotonic()
@@ -106,14 +104,17 @@ class PeerWatch:
 
     def stop(self) -> None:
         """This rank has come to its end, in whatever way."""
-        self._stopped.set()
-        if threading.current_thread() is not self._thread:
-            self._thread.join(timeout=self.interval)
+        self._thread.stop(self.interval)
         try:
             self._store.set(f'beat/{self._rank}', _DONE)
         except RuntimeError:
             # The process that kept the store has ended before this one.
             return
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether this rank has come to its end."""
+        return self._thread.is_stopped
 
     def report(
         self, iteration: int, error: str, decided: bool = False
@@ -179,13 +180,13 @@ class PeerWatch:
         """Whether a rank has come to its end."""
         return self.last_beat(rank) == _DONE.encode()
 
-    def _run(self) -> None:
-        while not self._stopped.wait(self.interval):
+    def _run(self, stopped: threading.Event) -> None:
+        while not stopped.wait(self.interval):
             try:
                 self._beat()
                 self._look_after_next()
             except RuntimeError as error:
-                if not self._stopped.is_set():
+                if not stopped.is_set():
                     self._react(_store_is_gone(error))
                 return
             failure = self.failure()

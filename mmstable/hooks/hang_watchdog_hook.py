@@ -1,4 +1,4 @@
-"""The hook that says where a run hangs."""
+"""The hook that reports where a run hangs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from mmstable.hooks.rank_failure_hook import RankFailureHook
 from mmstable.hooks.safe_checkpoint_hook import SafeCheckpointHook
 from mmstable.hooks.step_hook import StepHook
 from mmstable.liveness.collectives import read_collectives
-from mmstable.liveness.dead_man import DeadMan
+from mmstable.liveness.dead_man_switch import DeadManSwitch
 from mmstable.liveness.hang_text import describe_ranks
 from mmstable.liveness.inspection import Finding, inspect
 from mmstable.liveness.limits import PHASES, PhaseLimits
@@ -38,7 +38,7 @@ from mmstable.registry import HOOKS, register_globally
 from mmstable.settings import language, mapping, number, one_of, text
 
 _NAME = 'HangWatchdogHook'
-# What the state of a run is complete in, but for what is put back.
+# Phases in which the state is complete once the failed iteration is undone.
 _COMPLETE = ('data', 'forward', 'backward', 'validation')
 # Seconds that saving may take, after which a supervisor kills the process.
 _SAVING = 1800.0
@@ -117,7 +117,7 @@ class HangWatchdogHook(StepHook):
         self.watchdog = Watchdog(
             self,
             PhaseLimits(**self._settings),
-            DeadMan(self._folder / f'watchdog.rank{get_rank()}.txt'),
+            DeadManSwitch(self._folder / f'watchdog.rank{get_rank()}.txt'),
         )
         self.watchdog.start()
 
@@ -188,12 +188,11 @@ class HangWatchdogHook(StepHook):
                 self._board.leave(self._status(phase, seconds, ''))
 
     def on_stall(self, stall: Stall) -> None:
-        """Say what there is to say; end the run if that is wanted."""
+        """Report it; end the run if that is wanted."""
         dog = self.watchdog
         if dog is None:
             return
         found = inspect(stall, dog.frame(), self._batch(), self._workers_file)
-        ends = not stall.is_over and self._ends()
         own = self._status(stall.phase, stall.seconds, found.where)
         ranks: dict[int, RankStatus | None] = {own.rank: own}
         if self._board is not None:
@@ -203,13 +202,18 @@ class HangWatchdogHook(StepHook):
         if any(one and one.phase == DEBUGGER for one in ranks.values()):
             # The others wait for its user.
             return
+        # Not if training has ended meanwhile.
+        ends = self._ends() and not (stall.is_over or dog.is_stopped)
         text = self._describe(stall, ranks, ends)
-        write_stacks(self._folder, get_rank(), text, found.stacks)
-        self._runner.logger.error(text)
-        self._has_told |= not stall.is_over
-        self._emit(stall, found, ranks, ends, text)
-        if ends:
-            self._leave(stall, text)
+        try:
+            write_stacks(self._folder, get_rank(), text, found.stacks)
+            self._runner.logger.error(text)
+            self._has_told |= not stall.is_over
+            self._emit(stall, found, ranks, ends, text)
+        finally:
+            # Also if another hook fails: the run would hang for ever.
+            if ends:
+                self._leave(stall, TrainingHangs(text))
 
     def on_recovery(self, phase: Phase, seconds: float) -> None:
         """Say that it was no hang for ever."""
@@ -283,11 +287,19 @@ class HangWatchdogHook(StepHook):
         )
         self.monitor.emit(self._runner, event)
 
-    def _leave(self, stall: Stall, text: str) -> None:
-        """Save what can be had, and end this process."""
+    def _leave(self, stall: Stall, error: TrainingHangs) -> None:
+        """End this process, even if saving fails."""
         show_life(_SAVING, str(stall.phase))
-        runner, error = self._runner, TrainingHangs(text)
-        step = getattr(runner.train_loop, 'train_step', None)
+        try:
+            self._rescue(stall, error)
+        finally:
+            os._exit(error.exit_code)
+
+    def _rescue(self, stall: Stall, error: TrainingHangs) -> None:
+        """Save what can be had, and say what that is."""
+        runner = self._runner
+        loop = run_view.built_train_loop(runner)
+        step = getattr(loop, 'train_step', None)
         is_complete = stall.phase.name in _COMPLETE and step is not None
         if step is not None:
             step.freeze()
@@ -297,28 +309,27 @@ class HangWatchdogHook(StepHook):
         except Exception:
             runner.logger.exception(say('hang.not_saved', resume=''))
         if path is None:
-            last = _hook_of(runner, SafeCheckpointHook)
+            last = run_view.find_hook(runner, SafeCheckpointHook)
             resume = resume_hint(runner, getattr(last, 'last_ckpt', None))
             resume = resume or say('resume.newest')
             runner.logger.error(say('hang.not_saved', resume=resume))
         else:
             resume = resume_hint(runner, path)
             runner.logger.error(say('hang.saved', path=path, resume=resume))
-        log = _hook_of(runner, EventLogHook)
+        log = run_view.find_hook(runner, EventLogHook)
         if log is not None:
             log.on_exception(runner, error)
-        os._exit(error.exit_code)
 
     def _save(self, error: TrainingHangs, is_complete: bool) -> str | None:
         runner = self._runner
         if self._board is not None:
-            ranks = _hook_of(runner, RankFailureHook)
+            ranks = run_view.find_hook(runner, RankFailureHook)
             if ranks is None:
                 return None
             if is_complete:
                 runner.train_loop.train_step.undo_failed()
             return ranks.end_hanging(runner, error, is_complete)
-        saver = _hook_of(runner, EmergencyCheckpointHook)
+        saver = run_view.find_hook(runner, EmergencyCheckpointHook)
         if saver is None or not is_complete:
             return None
         return saver.save_hanging(runner)
@@ -332,9 +343,3 @@ def _check_limits(limits: Any) -> dict[str, float]:
             one_of(_NAME, 'limits', name, PHASES)
         checked[name] = number(_NAME, key, seconds, above=0)
     return checked
-
-
-def _hook_of(runner: Runner, kind: type) -> Any:
-    return next(
-        (hook for hook in runner.hooks if isinstance(hook, kind)), None
-    )

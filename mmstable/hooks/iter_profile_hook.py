@@ -83,7 +83,8 @@ class IterProfileHook(StepHook):
         self.causes: list[Cause] = []
         self._running: IterationSample | None = None
         self._next = 0
-        self._told: list[tuple[str, str]] | None = None
+        # Causes that are in the log; None before the first line.
+        self._told: set[tuple[str, str]] | None = None
         self._reset()
 
     def before_train(self, runner: Runner) -> None:
@@ -189,11 +190,11 @@ class IterProfileHook(StepHook):
         if sample is None:
             return
         text = describe_profile(iteration, sample, causes)
-        told = [(cause.kind, cause.name) for cause in causes]
-        if told != self._told:
-            self._told = told
+        found = {(cause.kind, cause.name) for cause in causes}
+        if self._told is None or found - self._told:
             log = runner.logger.warning if causes else runner.logger.info
             log(text)
+        self._told = found | (self._told or set())
         profile, seconds = sample.profile, sample.profile.seconds
         figures = {'data_share': profile.data_share, 'seconds': seconds}
         runner.visualizer.add_scalars(

@@ -17,7 +17,11 @@ from mmstable.liveness.probe.commands import Commands
 from mmstable.liveness.probe.console import Console
 from mmstable.liveness.probe.live_run import LiveRun
 from mmstable.liveness.probe.names import names_of
-from mmstable.liveness.probe.probing_door import ProbingDoor, is_installed
+from mmstable.liveness.probe.probing_bridge import (
+    ProbingBridge,
+    asks_for_times,
+    is_installed,
+)
 from mmstable.liveness.probe.server import ProbeServer
 from mmstable.liveness.probe.tables import Tables
 from mmstable.messages import say
@@ -48,9 +52,11 @@ class LiveProbeHook(StepHook):
     Args:
         use_probing (bool, optional): Whether to start ``probing``. Defaults
             to None, which means if it is installed.
-        trace_modules (bool): Whether ``probing`` measures how long modules
-            take, which costs time in every iteration. Not if the model is
-            compiled, since that would compile it again. Defaults to True.
+        trace_modules (bool, optional): Whether ``probing`` measures how long
+            modules take, which costs time in every iteration. Never if the
+            model is compiled, since that would compile it again. Defaults to
+            None, which means if the environment variable
+            ``PROBING_TORCH_PROFILING`` says 'on'.
         patience (float): Seconds that code waits for the end of a step. Then
             it is run at once, on another thread. Defaults to 5.0.
     """
@@ -62,22 +68,24 @@ class LiveProbeHook(StepHook):
     def __init__(
         self,
         use_probing: bool | None = None,
-        trace_modules: bool = True,
+        trace_modules: bool | None = None,
         patience: float = 5.0,
     ) -> None:
         if use_probing is not None:
             flag(_NAME, 'use_probing', use_probing)
         self._use_probing = use_probing
+        if trace_modules is None:
+            trace_modules = asks_for_times()
         self._trace_modules = flag(_NAME, 'trace_modules', trace_modules)
         self._patience = number(_NAME, 'patience', patience, above=0)
         self._saved: dict[str, Any] = {}
         self._run: LiveRun | None = None
         self._server: ProbeServer | None = None
-        self._door: ProbingDoor | None = None
+        self._bridge: ProbingBridge | None = None
         self._tables: Tables | None = None
 
     def before_train(self, runner: Runner) -> None:
-        """Open the doors."""
+        """Open the socket, and start ``probing`` if it is wanted."""
         super().before_train(runner)
         self._close()
         self._run = run = LiveRun(runner, self.monitor)
@@ -89,7 +97,7 @@ class LiveProbeHook(StepHook):
         commands = Commands(run, partial(_request_save, runner))
         self._open_probing(run, commands)
         try:
-            self._server = ProbeServer(commands.all())
+            self._server = ProbeServer(commands.all(), run.thread.has_ended)
         except OSError as error:
             runner.logger.warning(say('probe.no_socket', error=error))
         else:
@@ -125,7 +133,7 @@ class LiveProbeHook(StepHook):
         data_batch: dict | tuple | list | None = None,
         outputs: dict | None = None,
     ) -> None:
-        """Let schedules find their own rates, if torch lost our hooks."""
+        """Put the rates of the schedule back, if torch lost our hooks."""
         if self._run is not None and self._run.rates.scheduled:
             self._run.rates.take_off()
 
@@ -146,11 +154,11 @@ class LiveProbeHook(StepHook):
             self._run.events.append(event)
 
     def after_train(self, runner: Runner) -> None:
-        """Close the doors."""
+        """Close the socket."""
         self._close()
 
     def on_exception(self, runner: Runner, exception: BaseException) -> None:
-        """Close the doors."""
+        """Close the socket."""
         self._close()
 
     def state_dict(self) -> dict[str, Any]:
@@ -176,30 +184,29 @@ class LiveProbeHook(StepHook):
         console = Console(
             run.boundary, names_of(run), run.noticing_changes, self._patience
         )
-        self._door = commands.door = door = ProbingDoor(console)
-        self._tables = Tables(door.make_table)
+        self._bridge = commands.bridge = bridge = ProbingBridge(console)
+        self._tables = Tables(bridge.make_table)
         if self._trace_modules and not run_view.is_compiled(run.runner.model):
-            door.trace_modules()
+            bridge.trace_modules()
         log.warning(say('probe.opened'))
 
     def _close(self) -> None:
         server, self._server = self._server, None
         if server is not None:
             server.close()
-        door, self._door = self._door, None
+        bridge, self._bridge = self._bridge, None
         self._tables = None
-        if door is not None:
-            door.close()
+        if bridge is not None:
+            bridge.close()
         if self._run is not None:
             self._run.end()
 
 
 def _request_save(runner: Runner, ends: bool) -> None:
-    for hook in runner.hooks:
-        if isinstance(hook, EmergencyCheckpointHook):
-            hook.request('mmstable probe', SIGTERM if ends else SAVE)
-            return
-    raise ValueError(say('probe.no_saver'))
+    saver = run_view.find_hook(runner, EmergencyCheckpointHook)
+    if saver is None:
+        raise ValueError(say('probe.no_saver'))
+    saver.request('mmstable probe', SIGTERM if ends else SAVE)
 
 
 def _in_words(run: LiveRun) -> dict[str, list[str]]:

@@ -9,11 +9,13 @@ from typing import Any
 from mmengine.dist import get_rank, get_world_size
 from mmengine.runner import Runner
 
+from mmstable import run_view
 from mmstable.checkpoint.stop_signal import RESTART, SAVE
 from mmstable.events.machine_records import MemoryAlarm
 from mmstable.events.run_header import device_of
 from mmstable.hooks.emergency_checkpoint_hook import EmergencyCheckpointHook
 from mmstable.hooks.step_hook import StepHook
+from mmstable.liveness.training_thread import TrainingThread
 from mmstable.memory.alarm_text import describe_critical, describe_growth
 from mmstable.memory.device_memory import read_device
 from mmstable.memory.figures import figures_of
@@ -89,7 +91,7 @@ class MemoryGuardHook(StepHook):
         )
         self._detector = LeakDetector(runner.max_iters, runner.iter + batches)
         self._has_to_lower = False
-        self._sampler.start()
+        self._sampler.start(TrainingThread().has_ended)
 
     def after_train_iter(
         self,
@@ -147,7 +149,7 @@ class MemoryGuardHook(StepHook):
         for forecast in found:
             if is_training and self._detector.is_new(forecast, iteration):
                 self._warn(runner, forecast, reading)
-            if self._detector.becomes_critical(forecast):
+            if self._detector.becomes_critical(forecast, iteration):
                 self._rescue(runner, forecast, reading)
         if is_training:
             self._publish(runner, reading)
@@ -168,22 +170,22 @@ class MemoryGuardHook(StepHook):
     def _rescue(
         self, runner: Runner, forecast: Forecast, reading: Reading
     ) -> None:
+        iteration = self.monitor.iteration
         action = _SAVE if self._action == _LOWER else self._action
-        if action == _RESTART and not forecast.holder:
+        runs_out = self._detector.runs_out(forecast, iteration)
+        if action == _RESTART and not runs_out:
             # What does not grow is there again after a start.
             action = _SAVE
-        runner.logger.warning(
-            describe_critical(self.monitor.iteration, forecast, action)
-        )
+        runner.logger.warning(describe_critical(iteration, forecast, action))
         self._emit(runner, forecast, reading, action)
         if action == _WARN:
             return
-        for hook in runner.hooks:
-            if isinstance(hook, EmergencyCheckpointHook):
-                number = RESTART if action == _RESTART else SAVE
-                hook.request(say('memory.asker'), number)
-                return
-        runner.logger.warning(say('memory.no_saver'))
+        saver = run_view.find_hook(runner, EmergencyCheckpointHook)
+        if saver is None:
+            runner.logger.warning(say('memory.no_saver'))
+            return
+        number = RESTART if action == _RESTART else SAVE
+        saver.request(say('memory.asker'), number)
 
     def _lower(self, runner: Runner) -> None:
         loop: Any = runner.train_loop

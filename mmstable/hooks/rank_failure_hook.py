@@ -15,7 +15,6 @@ from mmstable import run_view
 from mmstable.checked_json import text
 from mmstable.checkpoint.resume_hint import resume_hint
 from mmstable.distributed.heartbeat import PeerFailure, PeerWatch
-from mmstable.distributed.parallelism import Sharing, find_sharing
 from mmstable.errors import (
     MMStableError,
     PeerFailedError,
@@ -26,9 +25,9 @@ from mmstable.hooks.event_log_hook import EventLogHook
 from mmstable.hooks.safe_checkpoint_hook import SafeCheckpointHook
 from mmstable.liveness.stacks import write_exception, write_stacks
 from mmstable.loops.after_failure import (
-    is_half_updated,
     why_inexact,
-    window_was_open,
+    why_not_for_all,
+    why_own_buffers,
 )
 from mmstable.messages import say
 from mmstable.registry import HOOKS, register_globally
@@ -52,7 +51,7 @@ class RankFailureHook(Hook):
     say why, and end with exit code 21. A rank that was killed is noticed
     too; then the newest regular checkpoint is the one to resume from.
 
-    Exceptions are heard of through mmstable's loops. Saving takes
+    mmstable's loops tell it of exceptions. Saving takes
     :class:`SafeCheckpointHook`. With one process it does nothing.
 
     Args:
@@ -66,7 +65,7 @@ class RankFailureHook(Hook):
             10.0.
     """
 
-    # Before all that write down why a run has ended.
+    # Ahead of the hooks that record why a run has ended.
     priority = 'VERY_HIGH'
     saves_on_exception = True
 
@@ -135,35 +134,36 @@ class RankFailureHook(Hook):
 
     def on_exception(self, runner: Runner, exception: BaseException) -> None:
         """Tell the others, save, and wait until they know."""
-        if self._watch is None:
+        watch = self._watch
+        if watch is None:
             return
         if isinstance(exception, StoppedBySignal):
             self._stop()
             return
         if isinstance(exception, MMStableError):
             # Most likely all ranks have it, and each says it by itself.
-            self._watch.report(
+            watch.report(
                 run_view.iterations_done(runner),
                 _name(exception),
                 decided=True,
             )
-            self._watch.leave('result', '')
+            watch.leave('result', '')
             self._stop()
             return
         write_exception(_folder(runner), get_rank(), exception)
-        failure = self._find_reason(runner, exception)
+        failure = self._find_reason(watch, runner, exception)
         if failure.rank != get_rank():
-            self._help(failure)
-            self._leave_last()
+            self._help(watch, failure)
+            self._leave_last(watch)
             self._stop()
             raise _error(failure) from exception
-        path = self._save_for_all(runner, exception)
+        path = self._save_for_all(watch, runner, exception)
         resume = _describe(runner, path)
         runner.logger.error(
             say('rank.all_stop', failure=failure, resume=resume)
         )
         add_note(exception, resume)
-        self._leave_last()
+        self._leave_last(watch)
         self._stop()
 
     def end_hanging(
@@ -184,26 +184,25 @@ class RankFailureHook(Hook):
             return None
         path = None
         try:
-            failure = self._find_reason(runner, error)
+            failure = self._find_reason(watch, runner, error)
             if failure.rank != get_rank():
-                self._help(failure)
+                self._help(watch, failure)
             elif may_save:
-                path = self._save_for_all(runner, error)
+                path = self._save_for_all(watch, runner, error)
             else:
                 watch.leave('result', '')
-            self._leave_last()
+            self._leave_last(watch)
         except RuntimeError:
             # The store is gone.
             return path
         return path
 
     def _save_for_all(
-        self, runner: Runner, exception: BaseException
+        self, watch: PeerWatch, runner: Runner, exception: BaseException
     ) -> str | None:
         """Save, and tell the others what."""
-        assert self._watch is not None
-        path = self._save(runner, exception)
-        self._watch.leave('result', os.path.basename(path or ''))
+        path = self._save(watch, runner, exception)
+        watch.leave('result', os.path.basename(path or ''))
         return path
 
     def _raise_failure(self, failure: PeerFailure) -> None:
@@ -216,28 +215,23 @@ class RankFailureHook(Hook):
             watch.stop()
 
     def _find_reason(
-        self, runner: Runner, exception: BaseException
+        self, watch: PeerWatch, runner: Runner, exception: BaseException
     ) -> PeerFailure:
         """The failure that counts: this one, or what it comes from."""
-        assert self._watch is not None
-        found = self._watch.failure()
+        found = watch.failure()
         said = str(exception).lower()
         if found is None and any(word in said for word in _SECOND_HAND):
-            found = self._watch.await_failure(self._grace)
+            found = watch.await_failure(self._grace)
         if found is not None:
             return found
-        return self._watch.report(
-            run_view.iterations_done(runner), _name(exception)
-        )
+        return watch.report(run_view.iterations_done(runner), _name(exception))
 
-    def _help(self, failure: PeerFailure) -> None:
+    def _help(self, watch: PeerWatch, failure: PeerFailure) -> None:
         """Give the rank that saves what it needs, and time.
 
         This rank has failed as well. If it left now, a launcher would end
         the others, and the store could be gone.
         """
-        watch = self._watch
-        assert watch is not None
         try:
             watch.leave('state', self._keeper.pack())
             self._await_result(watch, failure)
@@ -245,10 +239,9 @@ class RankFailureHook(Hook):
             # The store is gone.
             return
 
-    def _leave_last(self) -> None:
+    def _leave_last(self, watch: PeerWatch) -> None:
         """Wait for all others on rank 0, which may hold the store."""
-        watch = self._watch
-        if watch is None or get_rank() != 0:
+        if get_rank() != 0:
             return
         deadline = time.monotonic() + self._grace
         try:
@@ -261,39 +254,23 @@ class RankFailureHook(Hook):
             # It was elsewhere, and is gone.
             return
 
-    def _save(self, runner: Runner, exception: BaseException) -> str | None:
-        reason = _why_not_to_save(runner)
+    def _save(
+        self, watch: PeerWatch, runner: Runner, exception: BaseException
+    ) -> str | None:
+        reason = why_not_for_all(runner)
         if reason is not None:
             runner.logger.error(say('rank.not_saved', reason=reason))
             return None
-        rng = self._collect_rng(runner)
-        reason = why_inexact(runner, exception) or _whose_buffers(runner)
+        rng = self._keeper.collect(
+            lambda rank: watch.read('state', rank, unpack),
+            run_view.iterations_done(runner),
+            self._grace,
+        )
+        reason = why_inexact(runner, exception) or why_own_buffers(runner)
         if reason is not None:
             runner.logger.error(say('rank.inexact', reason=reason))
-        for hook in runner.hooks:
-            if isinstance(hook, SafeCheckpointHook):
-                return hook.save_alone(runner, rng)
-        return None
-
-    def _collect_rng(self, runner: Runner) -> dict[int, Any]:
-        """The random state of all ranks that are where this one is."""
-        assert self._watch is not None
-        done = run_view.iterations_done(runner)
-        known = {}
-        if self._keeper.iteration == done:
-            known[get_rank()] = self._keeper.rng
-        waiting = set(range(get_world_size())) - {get_rank()}
-        deadline = time.monotonic() + self._grace
-        while waiting and time.monotonic() < deadline:
-            for rank in sorted(waiting):
-                word = self._watch.read('state', rank, unpack)
-                if word is not None:
-                    waiting.discard(rank)
-                    iteration, state = word
-                    if iteration == done:
-                        known[rank] = state
-            time.sleep(0.05)
-        return known
+        saver = run_view.find_hook(runner, SafeCheckpointHook)
+        return None if saver is None else saver.save_alone(runner, rng)
 
     def _leave(self, runner: Runner, failure: PeerFailure) -> None:
         """End this rank, from the thread that watches the others."""
@@ -314,13 +291,16 @@ class RankFailureHook(Hook):
             patience = 2 * self._interval
         deadline = time.monotonic() + patience
         while time.monotonic() < deadline:
-            if self._watch is not watch:
+            if self._watch is not watch or watch.is_stopped:
                 return
             time.sleep(0.05)
-        _say_goodbye(runner, failure, path)
-        self._leave_last()
-        watch.stop()
-        os._exit(PeerFailedError.exit_code)
+        try:
+            _say_goodbye(runner, failure, path)
+            self._leave_last(watch)
+            watch.stop()
+        finally:
+            # The training waits for a rank that never comes.
+            os._exit(PeerFailedError.exit_code)
 
     def _await_result(
         self, watch: PeerWatch, failure: PeerFailure
@@ -342,26 +322,6 @@ class RankFailureHook(Hook):
         return None
 
 
-def _why_not_to_save(runner: Runner) -> str | None:
-    if find_sharing(runner.model) is not Sharing.REDUCED:
-        return say('rank.has_no_whole_state')
-    if is_half_updated(runner):
-        return say('rank.was_updating')
-    wrappers = run_view.wrappers(runner).values()
-    if any(getattr(wrapper, 'is_behind', False) for wrapper in wrappers):
-        return say('rank.is_behind')
-    if window_was_open(runner):
-        return say('rank.was_accumulating')
-    return None
-
-
-def _whose_buffers(runner: Runner) -> str | None:
-    """A note if others hold other buffers than this rank, which saves."""
-    if get_rank() == 0 or not run_view.saved_buffers(runner):
-        return None
-    return say('rank.own_buffers', rank=get_rank())
-
-
 def _name(exception: BaseException) -> str:
     return f'{type(exception).__name__}: {exception}'
 
@@ -376,10 +336,10 @@ def _read_name(value: Any) -> str:
 
 def _in_folder(runner: Runner, name: str | None) -> str | None:
     """A checkpoint in the folder of this run."""
-    for hook in runner.hooks:
-        if isinstance(hook, SafeCheckpointHook) and hook.out_dir and name:
-            return os.path.join(hook.out_dir, name)
-    return None
+    saver = run_view.find_hook(runner, SafeCheckpointHook)
+    if saver is None or not saver.out_dir or not name:
+        return None
+    return os.path.join(saver.out_dir, name)
 
 
 def _folder(runner: Runner) -> Path:
@@ -400,9 +360,9 @@ def _say_goodbye(
     runner: Runner, failure: PeerFailure, path: str | None
 ) -> None:
     error = _error(failure)
-    for hook in runner.hooks:
-        if isinstance(hook, EventLogHook):
-            hook.on_exception(runner, error)
+    log = run_view.find_hook(runner, EventLogHook)
+    if log is not None:
+        log.on_exception(runner, error)
     resume, folder = _describe(runner, path), _folder(runner)
     runner.logger.error(
         say('rank.left', error=error, resume=resume, folder=folder)

@@ -18,7 +18,7 @@ from mmstable.messages import say
 _MOST_NAMED = 4
 # What only the thread of a worker calls that reads.
 _READING = ('_worker_loop',)
-# Those who give no batch, whoever is next.
+# States of workers that can give no batch at all.
 _UNABLE = ('stopped', 'dead', 'disk')
 
 

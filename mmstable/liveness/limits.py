@@ -15,10 +15,11 @@ FIRST_ITERATIONS = 3
 class PhaseLimits:
     """Limits that are learned from the run, or set by hand.
 
-    Of every phase the second longest time is remembered, so that a single
-    freak does not raise its limit. The first iterations are slow by nature;
-    but what takes long in all of them will do so later. Phases that are never
-    seen to last need not be remembered: the least limit is enough for them.
+    The second longest time of every phase is remembered, so that a single
+    outlier does not raise its limit. The first iterations are slow by nature;
+    but what takes long in all of them is expected to do so later. Phases that
+    are too short to be seen need not be remembered: the least limit is enough
+    for them.
 
     Args:
         by_hand (Mapping): Phases, or classes of hooks, and their limits in

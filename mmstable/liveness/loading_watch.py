@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
 from collections import Counter
@@ -11,7 +10,7 @@ from itertools import count
 
 import psutil
 
-from mmstable.liveness.calls import calls_of
+from mmstable.background import BackgroundThread
 from mmstable.liveness.loader import (
     asked_loader,
     awaited_worker,
@@ -19,8 +18,8 @@ from mmstable.liveness.loader import (
     starts_loader,
     worker_pids,
 )
-from mmstable.liveness.phases import ENDED, find_phase
 from mmstable.liveness.processes import state_of, waits_in
+from mmstable.liveness.training_thread import TrainingThread
 
 # Seconds between two looks.
 _INTERVAL = 0.01
@@ -28,7 +27,7 @@ _INTERVAL = 0.01
 _LOOKS_TO_END = 100
 # Shares of looks, and of a core.
 _BUSY, _DISK, _MOSTLY = 0.5, 0.3, 0.5
-# What training does itself while there is no batch.
+# What the training thread does itself while it waits for a batch.
 _OF_ITSELF = {'starting': starts_loader, 'pause': pauses_between_passes}
 _IN_MAIN = (*_OF_ITSELF, 'main')
 
@@ -56,22 +55,18 @@ class LoadingWatch:
     """Looks at the calling thread, from a thread of its own."""
 
     def __init__(self) -> None:
-        self._trains = threading.get_ident()
-        self._stopped = threading.Event()
+        self._training = TrainingThread()
         self._looks: Counter[str] = Counter()
         self._kernel: Counter[str] = Counter()
         # When a worker was first seen, and its CPU time then.
         self._begin: dict[int, tuple[float, float]] = {}
         self._cpu: dict[int, float] = {}
-        self._thread = threading.Thread(
-            target=self._run, name='mmstable profile', daemon=True
-        )
+        self._thread = BackgroundThread('mmstable profile', self._run)
         self._thread.start()
 
     def stop(self) -> Loading:
         """End looking, and tell what was seen."""
-        self._stopped.set()
-        self._thread.join(timeout=5.0)
+        self._thread.stop()
         looks, total = self._looks, sum(self._looks.values())
         if total == 0:
             return Loading('')
@@ -87,21 +82,16 @@ class LoadingWatch:
             state = 'disk'
         return Loading(state, kernel, cpu)
 
-    def _run(self) -> None:
+    def _run(self, stopped: threading.Event) -> None:
         for number in count(1):
-            if self._stopped.wait(_INTERVAL):
+            if stopped.wait(_INTERVAL):
                 return
-            # mmengine's loops tell nobody of an exception.
-            if number % _LOOKS_TO_END == 0 and self._has_ended():
+            if number % _LOOKS_TO_END == 0 and self._training.has_ended():
                 return
             self._look()
 
-    def _has_ended(self) -> bool:
-        calls = calls_of(sys._current_frames().get(self._trains))
-        return find_phase(calls).name == ENDED
-
     def _look(self) -> None:
-        frame = sys._current_frames().get(self._trains)
+        frame = self._training.frame()
         for state, applies in _OF_ITSELF.items():
             if applies(frame):
                 self._looks[state] += 1

@@ -1,4 +1,4 @@
-"""What ranks say of themselves when they make no progress."""
+"""The status that ranks exchange when they make no progress."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mmstable.distributed.store import leave_value, open_store, read_value
 
 _SERIAL = itertools.count()
 _LONGEST = 1000
-# Seconds between two words of ranks that compare how they are.
+# Seconds between two exchanges of a status.
 _PAUSE = 0.1
 # The phases of an iteration in which ranks wait for each other.
 _ITERATION = ('data', 'forward', 'backward', 'step')
@@ -55,7 +55,7 @@ class StatusBoard:
         self._beats = itertools.count(1)
 
     def leave(self, status: RankStatus) -> None:
-        """Tell the others how this rank is."""
+        """Write the status of this rank for the others."""
         word = asdict(status)
         word['where'] = status.where[:_LONGEST]
         word['beat'] = next(self._beats)
@@ -64,15 +64,15 @@ class StatusBoard:
     def exchange(
         self, own: RankStatus, seconds: float
     ) -> dict[int, RankStatus | None]:
-        """Tell the others how this rank is, and read how they are.
+        """Write the status of this rank, and read that of the others.
 
         Args:
             own (RankStatus): The status of this rank.
-            seconds (float): How long to wait for what they say next: a rank
-                that only has an old status says nothing.
+            seconds (float): How long to wait for a new status: an old one
+                does not count.
 
         Returns:
-            dict: The status by rank; None for those that say nothing.
+            dict: The status by rank; None for those that wrote none.
         """
         others = [r for r in range(get_world_size()) if r != own.rank]
         before = {rank: self._read(rank) for rank in others}

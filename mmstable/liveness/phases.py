@@ -1,6 +1,7 @@
 """Which phase of training is this, judged by the calls of its thread?
 
-Nothing has to be noted while a run is healthy: somebody looks now and then.
+The calls are read now and then, from another thread: a healthy run has
+nothing to record.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from mmstable.liveness.calls import Call
 BUSY = ('data', 'forward', 'backward', 'step')
 # What happens now and then, and may take long.
 RARE = ('hook', 'validation', 'checkpoint', 'resume', 'compile', 'other')
-# In the hands of a user: never too long.
+# A user works with it: no time is too long.
 DEBUGGER = 'debugger'
 # Training is over.
 ENDED = 'ended'
@@ -24,7 +25,7 @@ ENDED = 'ended'
 _RUNNERS = ('mmengine/runner/runner.py', 'mmengine/runner/_flexible_runner.py')
 _LOOPS = ('mmengine/runner/loops.py',)
 _RUNS = (*_LOOPS, 'mmstable/loops/safe_loop.py')
-# What is no phase, but tells of one.
+# Names of calls that are no phase, but show that a run is under way.
 _LOOP, _RUNNER = 'loop', 'runner'
 _OWN_LOOPS = (
     'mmstable/loops/safe_iter_based_train_loop.py',

@@ -10,6 +10,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+from mmstable.checkpoint.stop_signal import catches
 from mmstable.files import read_only
 from mmstable.loops.shielded_workers import STACKS
 
@@ -58,7 +59,7 @@ def waits_in(pid: int) -> str:
 
 
 def ask_for_stacks(pid: int, file: Path | None) -> str:
-    """The stacks of a process, by its own word or by py-spy.
+    """The stacks of a process, written by itself or read by py-spy.
 
     Args:
         pid (int): The process.
@@ -66,7 +67,7 @@ def ask_for_stacks(pid: int, file: Path | None) -> str:
             the signal for that, if it does.
     """
     text = ''
-    if file is not None and _catches(pid, STACKS):
+    if file is not None and catches(pid, STACKS):
         with suppress(OSError):
             text = _ask(pid, file)
     return text or _spy(pid)
@@ -85,15 +86,6 @@ def _ask(pid: int, file: Path) -> str:
     with open(file, 'rb', opener=read_only) as opened:
         opened.seek(before)
         return opened.read(_LONGEST).decode(errors='replace')
-
-
-def _catches(pid: int, number: int) -> bool:
-    """Whether a process has a handler; without one, it would die of it."""
-    with suppress(OSError, ValueError, StopIteration):
-        lines = Path(f'/proc/{pid}/status').read_text().splitlines()
-        line = next(one for one in lines if one.startswith('SigCgt:'))
-        return bool(int(line.split()[1], 16) >> (number - 1) & 1)
-    return False
 
 
 def _spy(pid: int) -> str:

@@ -1,4 +1,4 @@
-"""How a run shows that it is alive to whoever would start it again."""
+"""How a run shows its supervisor that it is alive."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _TORCHRUN = 'TORCHELASTIC_MAX_RESTARTS'
 
 
 def is_supervised() -> bool:
-    """Whether somebody is going to start this run again."""
+    """Whether a supervisor is going to start this run again."""
     restarts = os.environ.get(_TORCHRUN, '')
     return bool(os.environ.get(VARIABLE)) or (
         restarts.isdigit() and int(restarts) > 0

@@ -145,11 +145,11 @@ def _data(sample: Sample) -> Cause | None:
 
 
 def _hook(profile: Profile) -> Cause | None:
-    for name, seconds in profile.hooks.items():
-        if profile.share(seconds) >= _HOOK:
-            return Cause('hook', profile.share(seconds), name, 0, seconds)
-        break
-    return None
+    # The slowest comes first.
+    name, seconds = next(iter(profile.hooks.items()), ('', 0.0))
+    if profile.share(seconds) < _HOOK:
+        return None
+    return Cause('hook', profile.share(seconds), name, 0, seconds)
 
 
 def _module(profile: Profile) -> Cause | None:
@@ -193,7 +193,7 @@ def _straggler(sample: Sample) -> Cause | None:
 
 
 def _between(sample: Sample) -> list[Cause | None]:
-    """What sampled iterations have no part in."""
+    """Causes outside of the sampled iterations."""
     known, profile = sample.between, sample.profile
     if known.seconds <= 0:
         return []

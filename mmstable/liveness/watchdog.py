@@ -1,24 +1,25 @@
-"""A thread that looks at the one that trains, and tells when that hangs."""
+"""A thread that watches the training thread, and reports when it hangs."""
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any, Protocol
 
-from mmstable.liveness.calls import Call, calls_of, read_dump
-from mmstable.liveness.dead_man import DeadMan
+from mmstable.background import BackgroundThread
+from mmstable.liveness.calls import Call, read_dump
+from mmstable.liveness.dead_man_switch import DeadManSwitch
 from mmstable.liveness.limits import FIRST_ITERATIONS, PhaseLimits
 from mmstable.liveness.phases import ENDED, Phase, find_phase
+from mmstable.liveness.training_thread import TrainingThread
 
 # Seconds between two looks; fewer if a limit is short.
 _INTERVAL, _SHORTEST = 1.0, 0.05
-# Looks in a row without training that show that it is over.
+# Looks in a row that must find no training until it counts as ended.
 _LOOKS_TO_END = 3
-# Functions that only the thread calls that trains.
+# Functions that only the training thread calls.
 _TRAINING = ('train', 'val', 'test', 'load_or_resume')
 
 
@@ -43,7 +44,7 @@ class Stall:
 
 
 class Watched(Protocol):
-    """Who wants to know."""
+    """What a watchdog reports to, from its own thread."""
 
     def progress(self) -> tuple[int, Any]:
         """Iterations of training done, and what else changes with time."""
@@ -55,38 +56,36 @@ class Watched(Protocol):
         """Called when a phase takes too long, and again when twice that."""
 
     def on_recovery(self, phase: Phase, seconds: float) -> None:
-        """Called when a phase has come to an end after all."""
+        """Called when a phase that took too long has ended."""
 
 
 class Watchdog:
-    """Looks at the calling thread, from a thread of its own.
+    """Watches the thread that makes it, from a thread of its own.
 
-    Only time in which it could look by itself counts: a process that was
+    Only time in which the watching thread ran counts: a process that was
     suspended, or got no time of a busy machine, does not hang. Where a
     function in C keeps all threads from running, the switch counts.
 
     Args:
         watched (Watched): What to call, from the thread.
         limits (PhaseLimits): How long phases may take.
-        switch (DeadMan): Tells if nobody could look.
+        switch (DeadManSwitch): Knows the time in which the watching thread
+            could not run.
     """
 
     def __init__(
-        self, watched: Watched, limits: PhaseLimits, switch: DeadMan
+        self, watched: Watched, limits: PhaseLimits, switch: DeadManSwitch
     ) -> None:
         self._watched, self._limits, self._switch = watched, limits, switch
         self.interval = max(_SHORTEST, min(_INTERVAL, limits.shortest / 5))
-        self._trains = threading.get_ident()
+        self._training = TrainingThread()
         self._first_iteration, _ = watched.progress()
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(
-            target=self._run, name='mmstable hang watchdog', daemon=True
-        )
+        self._thread = BackgroundThread('mmstable hang watchdog', self._run)
         self._key: Any = None
         self._phase = Phase('other')
         self._is_first = True
         self._seconds = 0.0
-        # When to tell next.
+        # The next report comes after so many times the limit.
         self._patience = 1.0
         self._looks_without = 0
 
@@ -95,31 +94,40 @@ class Watchdog:
         self._thread.start()
 
     def stop(self) -> None:
-        """End it."""
-        self._stopped.set()
-        if threading.current_thread() is not self._thread:
-            self._thread.join(timeout=2 * self.interval)
+        """End it, from the thread that trains."""
+        self._thread.stop()
+        self._switch.take_signals()
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether it was told to end."""
+        return self._thread.is_stopped
 
     def frame(self) -> FrameType | None:
         """Where the thread that trains is. Not to be kept."""
-        return sys._current_frames().get(self._trains)
+        return self._training.frame()
 
-    def _run(self) -> None:
+    def _run(self, stopped: threading.Event) -> None:
         self._switch.take_signals()
+        try:
+            self._watch(stopped)
+        finally:
+            self._switch.close()
+        if self._patience > 1:
+            self._watched.on_recovery(self._phase, self._seconds)
+
+    def _watch(self, stopped: threading.Event) -> None:
         self._arm()
         last = time.monotonic()
-        while not self._stopped.wait(self.interval):
+        while not stopped.wait(self.interval):
             now = time.monotonic()
             late, last = now - last, now
             held, dump = self._switch.read()
             self._judge_dump(min(held, late), dump)
             self._look(min(late, 2 * self.interval))
             if self._looks_without >= _LOOKS_TO_END:
-                break
+                return
             self._arm()
-        self._switch.close()
-        if self._patience > 1:
-            self._watched.on_recovery(self._phase, self._seconds)
 
     def _arm(self) -> None:
         self._switch.arm(max(2 * self.interval, self._limits.shortest / 4))
@@ -128,7 +136,7 @@ class Watchdog:
         return self._limits.of(self._phase, self._is_first)
 
     def _look(self, spent: float) -> None:
-        calls = calls_of(self.frame())
+        calls = self._training.calls()
         phase = find_phase(calls)
         if phase.name == ENDED:
             self._looks_without += 1
@@ -145,7 +153,7 @@ class Watchdog:
         self._watched.on_look(phase, self._seconds, limit)
         if self._seconds > limit * self._patience:
             self._patience *= 2
-            self._watched.on_stall(Stall(phase, self._seconds, limit, calls))
+            self._tell(Stall(phase, self._seconds, limit, calls))
 
     def _begin(self, phase: Phase, iteration: int) -> None:
         before = self._phase, self._seconds
@@ -157,12 +165,16 @@ class Watchdog:
         self._is_first = done < FIRST_ITERATIONS
 
     def _judge_dump(self, held: float, dump: str) -> None:
-        """Judge what happened while nobody could look."""
+        """Judge the time in which this thread could not run."""
         if held == 0:
             return
         calls = read_dump(dump, _TRAINING)
         phase = find_phase(calls)
         limit = self._limits.of(phase, self._is_first)
         if held > limit and phase.name != ENDED:
-            stall = Stall(phase, held, limit, calls, is_over=True)
-            self._watched.on_stall(stall)
+            self._tell(Stall(phase, held, limit, calls, is_over=True))
+
+    def _tell(self, stall: Stall) -> None:
+        # It may take long to find out more; training may continue meanwhile.
+        self._switch.pause()
+        self._watched.on_stall(stall)

@@ -79,9 +79,10 @@ class LeakDetector:
         self._iteration = 0
         # When the newest reading was, and how long after the one before.
         self._seconds, self._gap = math.inf, 0.0
-        # Seconds left when it was last warned of, and who is critical.
+        # Seconds left when it was last warned of; what is critical, and
+        # whether it was known to run out when that was told.
         self._warned: dict[str, float] = {}
-        self._critical: set[str] = set()
+        self._critical: dict[str, bool] = {}
 
     def add(
         self, iteration: int, reading: Reading, is_training: bool = True
@@ -104,10 +105,7 @@ class LeakDetector:
 
     def is_new(self, forecast: Forecast, iteration: int) -> bool:
         """Whether to warn of it, for the first time or once more."""
-        ends = self._last
-        if iteration < self._first_pass_ends:
-            ends = min(ends, self._first_pass_ends)
-        if forecast.iterations_left > ends - iteration:
+        if not self.runs_out(forecast, iteration):
             return False
         before = self._warned.get(forecast.resource, math.inf)
         if not forecast.seconds_left < _AGAIN * before:
@@ -115,8 +113,18 @@ class LeakDetector:
         self._warned[forecast.resource] = forecast.seconds_left
         return True
 
-    def becomes_critical(self, forecast: Forecast) -> bool:
-        """Whether the limit has just come within reach."""
+    def runs_out(self, forecast: Forecast, iteration: int) -> bool:
+        """Whether growth uses it up before the run, or first pass, ends."""
+        ends = self._last
+        if iteration < self._first_pass_ends:
+            ends = min(ends, self._first_pass_ends)
+        return forecast.iterations_left <= ends - iteration
+
+    def becomes_critical(self, forecast: Forecast, iteration: int) -> bool:
+        """Whether the limit has just come within reach.
+
+        Once more if it only turns out then that growth will reach it.
+        """
         margin = max(
             _LEAST * forecast.limit,
             _READINGS_AHEAD * self._gap * forecast.per_second,
@@ -125,11 +133,14 @@ class LeakDetector:
         name = forecast.resource
         if forecast.left > margin:
             if forecast.left > 2 * margin:
-                self._critical.discard(name)
+                self._critical.pop(name, None)
             return False
-        is_first = name not in self._critical
-        self._critical.add(name)
-        return is_first
+        runs_out = self.runs_out(forecast, iteration)
+        is_told = name in self._critical
+        if is_told and (self._critical[name] or not runs_out):
+            return False
+        self._critical[name] = runs_out
+        return True
 
     def _add_to_trends(self, iteration: int, reading: Reading) -> None:
         if iteration >= self._first_pass_ends > self._iteration:

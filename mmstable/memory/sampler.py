@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import threading
 import time
+from functools import partial
 from typing import Callable
 
+from mmstable.background import BackgroundThread
 from mmstable.memory.process_tree import Reading
 
 # Looking takes at most one part of so many of the time.
@@ -23,39 +25,38 @@ class TreeSampler:
 
     def __init__(self, read: Callable[[], Reading], interval: float) -> None:
         self._read, self._interval = read, interval
-        self._stop = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._thread: BackgroundThread | None = None
         self._newest: Reading | None = None
         # Whether there is a reading, or a failure, that nobody has seen.
         self.has_news = False
         # What ended the thread, if something did.
         self.failure: Exception | None = None
 
-    def start(self) -> None:
-        """Begin to look; the first reading comes after one interval."""
+    def start(self, is_over: Callable[[], bool]) -> None:
+        """Begin to look; the first reading comes after one interval.
+
+        Args:
+            is_over (Callable): Whether nobody needs readings any more: asked
+                before each of them.
+        """
         self.stop()
         self._newest = self.failure = None
         self.has_news = False
-        self._stop = threading.Event()
-        self._thread = threading.Thread(
-            target=self._run,
-            args=(self._stop,),
-            name='mmstable-memory',
-            daemon=True,
+        self._thread = BackgroundThread(
+            'mmstable memory', partial(self._run, is_over)
         )
         self._thread.start()
 
     def stop(self) -> None:
         """End, after the reading that is under way."""
-        self._stop.set()
         if self._thread is not None:
-            self._thread.join(timeout=5.0)
+            self._thread.stop()
             self._thread = None
 
     @property
     def is_alive(self) -> bool:
         """Whether it still looks."""
-        return self._thread is not None and self._thread.is_alive()
+        return self._thread is not None and self._thread.is_alive
 
     def take(self) -> Reading | None:
         """The newest reading, once."""
@@ -64,9 +65,11 @@ class TreeSampler:
         newest, self._newest = self._newest, None
         return newest
 
-    def _run(self, stop: threading.Event) -> None:
+    def _run(
+        self, is_over: Callable[[], bool], stopped: threading.Event
+    ) -> None:
         pause = self._interval
-        while not stop.wait(pause):
+        while not stopped.wait(pause) and not is_over():
             start = time.thread_time()
             try:
                 self._newest = self._read()

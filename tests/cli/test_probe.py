@@ -36,6 +36,7 @@ STATUS = dict(
     skipped={'optim_wrapper': 1},
     checkpoint='',
     probing=False,
+    traces=False,
 )
 
 
@@ -58,7 +59,7 @@ def serve(tmp_path):
         commands = dict(status=lambda request: {**status})
         for name, answer in answers.items():
             commands[name] = lambda request, answer=answer: answer
-        servers.append(ProbeServer(commands))
+        servers.append(ProbeServer(commands, lambda: False))
         return work_dir
 
     yield begin
@@ -76,6 +77,19 @@ def test_status(serve, target, capsys):
         "'data'\n  optim_wrapper: lr 0.001 (x0.1 of the schedule), clip -, "
         'loss scale 512, 1 bad step skipped\n  no checkpoint yet\n'
     )
+
+
+@pytest.mark.parametrize(
+    ('probing', 'hint'),
+    [(False, 'this needs `probing`'), (True, 'set trace_modules=True')],
+)
+def test_modules_that_nobody_measures(serve, probing, hint, capsys):
+    status = dict(STATUS, work_dir='', log_dir='', probing=probing)
+    serve(status=status, speed=0.5)
+    assert main(['probe', str(os.getpid()), 'slow']) == 0
+    out = capsys.readouterr().out
+    assert '0.5' in out
+    assert hint in out
 
 
 def test_the_process_that_has_started_it(serve, capsys):
@@ -198,6 +212,7 @@ def test_stacks_are_those_of_the_rank_that_others_wait_for():
     assert _rank_that_is_late([waits]) is waits
 
 
+@pytest.mark.soak
 def test_output_that_nobody_reads_is_no_error(serve):
     lines = ['x' * 100] * 10000
     work_dir = serve(stacks=dict(threads=[('main', lines)], children=[]))

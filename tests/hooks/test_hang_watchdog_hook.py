@@ -22,7 +22,8 @@ from mmengine.hooks import Hook
 
 from mmstable import run_view
 from mmstable.errors import TrainingHangs
-from mmstable.hooks import HangWatchdogHook
+from mmstable.hooks import HangWatchdogHook, hang_watchdog_hook
+from mmstable.liveness.inspection import Finding
 from mmstable.report import Hang, read_events
 from tests.loops.runs import Numbered, Score, iter_loop, loader, log_of
 from tests.toys import (
@@ -428,10 +429,30 @@ def test_the_end_of_an_exception_is_the_end_of_the_thread(tmp_path):
     assert not [t for t in threading.enumerate() if 'watchdog' in t.name]
 
 
-def run_until_it_exits(folder: str) -> None:
+def test_a_run_that_has_ended_meanwhile_is_not_ended(tmp_path, monkeypatch):
+    left, hook = [], HangWatchdogHook(LIMIT, LIMIT, action='exit')
+
+    def inspect(*args):
+        # Finding out takes until the run has come to its end.
+        dog, deadline = hook.watchdog, time.monotonic() + 20
+        while dog and not dog.is_stopped and time.monotonic() < deadline:
+            time.sleep(0.01)
+        return Finding()
+
+    monkeypatch.setattr(hang_watchdog_hook, 'inspect', inspect)
+    monkeypatch.setattr(hook, '_leave', lambda *args: left.append(args))
+    runner = hanging_run(
+        tmp_path, watchdog=hook, train_dataloader=data_loader()
+    )
+    assert runner.iter == 6
+    assert not left
+    assert "rank 0 has been in 'data" in log_of(runner)
+
+
+def run_until_it_exits(folder: str, *hooks: Hook) -> None:
     hanging_run(
         folder,
-        [dict(type='mmstable.EmergencyCheckpointHook')],
+        [dict(type='mmstable.EmergencyCheckpointHook'), *hooks],
         watchdog={**WATCHDOG, 'action': 'exit'},
         model=HangingModel(lambda: nap(600)),
         default_hooks=dict(
@@ -462,6 +483,24 @@ def test_exit_saves_the_last_complete_state(tmp_path):
     assert events[-1].reason == 'exception'
     (log,) = tmp_path.glob('*/*.log')
     assert f'saved {tmp_path / "emergency_iter_4.pth"}' in log.read_text()
+
+
+class FailsToListen(Hook):
+    """A hook of somebody else, with a mistake."""
+
+    def after_event(self, runner, event):
+        raise KeyError('mine')
+
+
+def test_it_ends_whatever_hooks_do_about_it(tmp_path):
+    process = multiprocessing.get_context('fork').Process(
+        target=run_until_it_exits, args=(str(tmp_path), FailsToListen())
+    )
+    process.start()
+    process.join(60)
+    process.kill()
+    assert process.exitcode == 23
+    assert (tmp_path / 'emergency_iter_4.pth').exists()
 
 
 @pytest.mark.parametrize(

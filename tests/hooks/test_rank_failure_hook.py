@@ -15,6 +15,7 @@ from mmstable.hooks import (
     SafeCheckpointHook,
     rank_failure_hook,
 )
+from mmstable.loops import after_failure
 from mmstable.loops.train_step import StepRecord
 
 
@@ -27,9 +28,7 @@ def test_bad_settings(name, value):
 
 
 def run_with(sharing, monkeypatch, closed=True, **record):
-    monkeypatch.setattr(
-        rank_failure_hook, 'find_sharing', lambda model: sharing
-    )
+    monkeypatch.setattr(after_failure, 'find_sharing', lambda model: sharing)
     wrapper = SimpleNamespace(should_update=lambda: closed)
     step = StepRecord(iteration=3, batch=None, **record)
     loop = SimpleNamespace(train_step=SimpleNamespace(last=step))
@@ -37,7 +36,7 @@ def run_with(sharing, monkeypatch, closed=True, **record):
 
 
 def test_what_is_saved_is_the_state_of_all(monkeypatch):
-    why_not = rank_failure_hook._why_not_to_save
+    why_not = after_failure.why_not_for_all
     assert why_not(run_with(Sharing.REDUCED, monkeypatch)) is None
     sharded = run_with(Sharing.SHARDED, monkeypatch)
     assert 'no rank has the whole state' in why_not(sharded)

@@ -203,6 +203,7 @@ def estimate(*words, capsys):
     return code, capsys.readouterr()
 
 
+@pytest.mark.soak
 def test_the_command(tmp_path, capsys):
     path = tmp_path / 'figures.json'
     code, said = estimate(
@@ -224,10 +225,12 @@ def test_the_command(tmp_path, capsys):
     }
     text = ' '.join(said.out.split())
     assert 'These are bytes of tensors.' in text
+    assert 'train_dataloader: no workers, so nothing is read ahead' in text
     assert 'Validation takes more than training: 50 samples' in text
     assert "with 'mmstable::_base_/memory/max_saving.py' it does" in text
 
 
+@pytest.mark.soak
 def test_the_batch_is_asked_for(capsys):
     code, said = estimate('--batch-size=2', '--lang=zh_cn', capsys=capsys)
     assert code == 0

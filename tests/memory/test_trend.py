@@ -191,7 +191,7 @@ def test_critical_is_told_once_and_in_time():
     critical = []
     for number in range(614):
         for one in detector.add(10 * number, leak_of_workers(number)):
-            if detector.becomes_critical(one):
+            if detector.becomes_critical(one, 10 * number):
                 critical.append(one.left)
     # 1 % of the limit, which is more than two readings.
     assert len(critical) == 1
@@ -204,9 +204,30 @@ def test_fast_growth_is_critical_earlier():
         room = Room(64 * GIB, (60 - 2 * number) * GIB, 'cgroup')
         one = reading(number, workers=(1 + 2 * number) * GIB, room=room)
         for forecast in detector.add(number, one):
-            if detector.becomes_critical(forecast):
+            if detector.becomes_critical(forecast, number):
                 found.append(forecast.left)
     assert found == [4 * GIB]
+
+
+@pytest.mark.parametrize(
+    ('last', 'expected'),
+    [
+        # At once, and when growth is known to use up the rest.
+        (10**6, [0, 130]),
+        # It does not before the run ends.
+        (200, [0]),
+    ],
+)
+def test_growth_that_is_known_late(last, expected):
+    detector, found = LeakDetector(last), []
+    for number in range(20):
+        left = 600 * MIB - number * 10 * MIB
+        room = Room(64 * GIB, left, 'cgroup')
+        one = reading(number, main=2 * GIB + number * 10 * MIB, room=room)
+        for forecast in detector.add(10 * number, one):
+            if detector.becomes_critical(forecast, 10 * number):
+                found.append(10 * number)
+    assert found == expected
 
 
 @pytest.mark.parametrize(

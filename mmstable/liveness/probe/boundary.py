@@ -1,4 +1,4 @@
-"""Work that others leave for the thread that trains, to do between steps."""
+"""Jobs of other threads that the training thread does between two steps."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Callable
 
 
 class Job:
-    """Something to do once, by whoever comes first.
+    """A piece of work that is done once, by whichever thread comes first.
 
     Args:
         work (Callable): What to do.
@@ -56,7 +56,7 @@ class Boundary:
         self._is_open = True
 
     def post(self, work: Callable[[], Any]) -> Job:
-        """Leave something to do; done here and now if training is over."""
+        """Add a job; it is done here and now if training is over."""
         job = Job(work)
         self.waiting.append(job)
         if not self._is_open:
@@ -64,7 +64,7 @@ class Boundary:
         return job
 
     def visit(self) -> None:
-        """Do all that waits."""
+        """Do all jobs that wait."""
         while True:
             try:
                 job = self.waiting.popleft()
@@ -73,6 +73,6 @@ class Boundary:
             job.run()
 
     def close(self) -> None:
-        """Training is over; whoever waits gets an answer."""
+        """Training is over: do the jobs that still wait."""
         self._is_open = False
         self.visit()

@@ -1,4 +1,4 @@
-"""What one thread prints, without what all others print."""
+"""Captures what one thread prints; others print as before."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from mmstable import run_view
 from mmstable.checked_json import integer, number, optional, text
 from mmstable.liveness.probe.agreed_changes import INTERVAL
 from mmstable.liveness.probe.live_run import LiveRun
-from mmstable.liveness.probe.probing_door import ProbingDoor
+from mmstable.liveness.probe.probing_bridge import ProbingBridge
 from mmstable.liveness.probe.tables import EVENT_COLUMNS, event_row
 from mmstable.liveness.processes import state_of, waits_in
 from mmstable.memory.process_tree import read_tree
@@ -41,7 +41,7 @@ class Commands:
     ) -> None:
         self._run = run
         self._request_save = request_save
-        self.door: ProbingDoor | None = None
+        self.bridge: ProbingBridge | None = None
 
     def all(self) -> dict[str, Callable[[Mapping[str, Any]], Any]]:
         """All of them, by name."""
@@ -60,7 +60,11 @@ class Commands:
         )
 
     def _status(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        return dict(self._run.status(), probing=self.door is not None)
+        return dict(
+            self._run.status(),
+            probing=self.bridge is not None,
+            traces=self.bridge is not None and self.bridge.traces,
+        )
 
     def _stacks(self, request: Mapping[str, Any]) -> dict[str, Any]:
         pids = [one.pid for one in psutil.Process().children()]
@@ -147,9 +151,9 @@ class Commands:
         return self._ask_to_save(ends=True)
 
     def _sql(self, request: Mapping[str, Any]) -> dict[str, list[Any]]:
-        if self.door is None:
+        if self.bridge is None:
             raise ValueError(say('probe.needs_probing'))
-        return self.door.query(_check(request, 'query', text(10000)))
+        return self.bridge.query(_check(request, 'query', text(10000)))
 
     def _ask_to_save(self, ends: bool) -> dict[str, Any]:
         def work() -> None:

@@ -1,4 +1,4 @@
-"""A training as those see it who ask it something while it runs."""
+"""A run that is being trained, as ``mmstable probe`` sees it."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ from mmstable.liveness.probe.agreed_changes import INTERVAL, AgreedChanges
 from mmstable.liveness.probe.boundary import Boundary
 from mmstable.liveness.probe.live_clip import read_clip, set_clip
 from mmstable.liveness.probe.live_rates import LiveRates
+from mmstable.liveness.training_thread import TrainingThread
 from mmstable.messages import say
 
 # Bad steps and events that are remembered.
@@ -56,7 +57,7 @@ class LiveRun:
         self.bad_steps: deque[StepReport] = deque(maxlen=_MOST_KEPT)
         self.events: deque[Event] = deque(maxlen=_MOST_KEPT)
         self._monitor = monitor
-        self._thread = threading.get_ident()
+        self.thread = TrainingThread()
         # Whether other ranks have to make the same changes.
         self.is_shared = get_world_size() > 1
         self._changes: AgreedChanges | None = None
@@ -87,7 +88,7 @@ class LiveRun:
 
     def status(self) -> dict[str, Any]:
         """Where the run is, in plain types."""
-        runner, calls = self.runner, calls_of(self._frame())
+        runner, calls = self.runner, self.thread.calls()
         call = blamed(calls)
         wrappers = run_view.wrappers(runner)
         return dict(
@@ -124,7 +125,7 @@ class LiveRun:
         """The calls of all threads, the outermost first, that trains first."""
         names = {one.ident: one.name for one in threading.enumerate()}
         frames = dict(sys._current_frames())
-        order = sorted(frames, key=lambda one: one != self._thread)
+        order = sorted(frames, key=lambda one: one != self.thread.ident)
         return [
             (
                 names.get(one, str(one)),
@@ -160,7 +161,7 @@ class LiveRun:
         be about to change them, too.
         """
         notes: list[str] = []
-        if threading.get_ident() != self._thread:
+        if not self.thread.is_current:
             self._note_code(code)
             yield notes
             return
@@ -256,9 +257,6 @@ class LiveRun:
         if self.is_shared:
             return say('probe.lr_on_all_ranks', **facts, count=2 * INTERVAL)
         return say('probe.lr_now', **facts, iteration=self.iteration + 1)
-
-    def _frame(self) -> Any:
-        return sys._current_frames().get(self._thread)
 
     def _checkpoint(self) -> str:
         info = self.runner.message_hub.runtime_info

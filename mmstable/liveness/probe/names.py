@@ -12,7 +12,7 @@ from mmstable.liveness.probe.live_run import LiveRun
 
 
 class Trainer:
-    """The few things that others expect of a trainer.
+    """The few attributes that debugging guides expect of a trainer.
 
     Args:
         run (LiveRun): The run.

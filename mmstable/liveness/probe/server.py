@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import atexit
 import json
-import os
 import socket
 import threading
 import time
@@ -13,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Callable
 
+from mmstable.background import BackgroundThread
 from mmstable.checked_json import parse_json
 from mmstable.liveness.probe.sockets import (
     is_own,
@@ -26,6 +25,8 @@ LONGEST_REQUEST = 1 << 16
 LONGEST_ANSWER = 1 << 22
 # Seconds for a request to arrive, and for its answer to leave.
 _PATIENCE = 10.0
+# Seconds between two questions whether the run is over.
+_INTERVAL = 1.0
 # Connections at a time; others are closed at once.
 _MOST = 8
 
@@ -45,54 +46,69 @@ class ProbeServer:
     Args:
         commands (Mapping): What can be asked, by name. A command takes the
             request, and raises ValueError if it cannot be answered.
+        is_over (Callable): Whether nobody needs answers any more: asked once
+            a second.
     """
 
-    def __init__(self, commands: Mapping[str, Command]) -> None:
+    def __init__(
+        self, commands: Mapping[str, Command], is_over: Callable[[], bool]
+    ) -> None:
         global _open  # noqa: PLW0603
         if _open is not None:
             # Of a run that an error has ended, which nobody told the hooks.
             _open.close()
-        self._commands = commands
-        self._pid = os.getpid()
+        self._commands, self._is_over = commands, is_over
         self._slots = threading.BoundedSemaphore(_MOST)
         folder = open_folder()
         remove_dead()
         self._socket, self.path = listen(folder)
-        self._thread = threading.Thread(
-            target=self._serve, name='mmstable-probe', daemon=True
+        self._socket.settimeout(_INTERVAL)
+        self._thread = BackgroundThread(
+            'mmstable probe', self._serve, self._refuse_all
         )
         self._thread.start()
         _open = self
-        atexit.register(self.close)
 
     def close(self) -> None:
         """End it, and remove the socket."""
-        # A forked process has a copy of all this.
-        if os.getpid() != self._pid:
+        self._thread.stop()
+
+    def _serve(self, stopped: threading.Event) -> None:
+        global _open  # noqa: PLW0603
+        try:
+            while not stopped.is_set() and not self._is_over():
+                try:
+                    self._accept()
+                except socket.timeout:
+                    continue
+                except OSError:
+                    # Too many open files, or the end.
+                    stopped.wait(_INTERVAL)
+        finally:
+            Path(self.path).unlink(missing_ok=True)
+            self._socket.close()
+            if _open is self:
+                # It has the whole run.
+                _open = None
+
+    def _accept(self) -> None:
+        connection, _ = self._socket.accept()
+        # In some versions of Python it has the timeout of the other one.
+        connection.setblocking(True)
+        if not is_own(connection) or not self._slots.acquire(False):
+            connection.close()
             return
-        atexit.unregister(self.close)
-        Path(self.path).unlink(missing_ok=True)
+        threading.Thread(
+            target=self._answer,
+            args=(connection,),
+            name='mmstable probe client',
+            daemon=True,
+        ).start()
+
+    def _refuse_all(self) -> None:
         with suppress(OSError):
             # Wakes up the thread, which `close` does not.
             self._socket.shutdown(socket.SHUT_RDWR)
-        self._socket.close()
-        self._thread.join(1.0)
-
-    def _serve(self) -> None:
-        while True:
-            try:
-                connection, _ = self._socket.accept()
-            except OSError:
-                return
-            if not is_own(connection) or not self._slots.acquire(False):
-                connection.close()
-                continue
-            threading.Thread(
-                target=self._answer,
-                args=(connection,),
-                name='mmstable-probe-client',
-                daemon=True,
-            ).start()
 
     def _answer(self, connection: socket.socket) -> None:
         try:

@@ -19,7 +19,7 @@ import pytest
 import torch
 
 from mmstable.liveness.probe import sockets
-from mmstable.liveness.probe.probing_door import is_installed
+from mmstable.liveness.probe.probing_bridge import is_installed
 from mmstable.report import LiveChange, read_events
 from tests.cli.runs import ROOT
 from tests.patience import PATIENCE
@@ -76,8 +76,9 @@ class Training:
             'PYTHONPATH': str(ROOT),
             'PATH': f'{programs}:{scripts}:{os.environ["PATH"]}',
             sockets.VARIABLE: str(folder / 'sockets'),
-            # Nothing of this may have an effect.
+            # This may have no effect.
             'PROBING_PORT': '0',
+            # This asks for the times of modules, and must do nothing else.
             'PROBING_TORCH_PROFILING': 'on',
         }
         self.log = folder / 'log.txt'
@@ -148,6 +149,7 @@ def test_every_command_has_an_answer_here():
     assert len(COMMANDS) == len(ANSWERS)
 
 
+@pytest.mark.soak
 def test_one_live_training(training):
     # One after another: each finds the run as the others have left it.
     for command, answer in zip(COMMANDS, ANSWERS):
@@ -274,7 +276,8 @@ HEALTHY = """
 import random, sys
 from tests.toys import toy_runner, weights
 runner = toy_runner(sys.argv[1], max_iters=8, hooks=[
-    dict(type='mmstable.LiveProbeHook', use_probing=sys.argv[2] == 'probing')])
+    dict(type='mmstable.LiveProbeHook', use_probing=sys.argv[2] == 'probing',
+         trace_modules=True)])
 random.seed(3)
 runner.train()
 sums = [w.double().sum().item() for w in weights(runner.model).values()]

@@ -35,10 +35,15 @@ def server(folder):
         {
             'double': lambda request: 2 * request['number'],
             'sleep': lambda request: time.sleep(request['seconds']),
-        }
+        },
+        never,
     )
     yield one
     one.close()
+
+
+def never() -> bool:
+    return False
 
 
 def raw(path: Path, content: bytes) -> bytes:
@@ -71,7 +76,7 @@ def test_only_its_user_can_enter(server, folder):
 def test_nothing_is_left_behind(server, folder):
     server.close()
     assert list(folder.iterdir()) == []
-    assert not any(t.name == 'mmstable-probe' for t in threading.enumerate())
+    assert not any(t.name == 'mmstable probe' for t in threading.enumerate())
 
 
 @pytest.mark.parametrize(
@@ -161,7 +166,7 @@ def test_a_real_other_user(monkeypatch, is_open):
         os.chmod(top, 0o755)
         folder = Path(top, 'sockets')
         monkeypatch.setenv(sockets.VARIABLE, str(folder))
-        server = ProbeServer({'double': lambda request: 2})
+        server = ProbeServer({'double': lambda request: 2}, never)
         if is_open:
             # As if somebody had opened the doors: the kernel tells who it is.
             folder.chmod(0o777)
@@ -183,7 +188,7 @@ def test_a_folder_of_others_is_not_used(folder):
     folder.mkdir()
     folder.chmod(0o755)
     with pytest.raises(PermissionError, match='not a folder of mode 700'):
-        ProbeServer({})
+        ProbeServer({}, never)
     assert find_sockets() == []
 
 
@@ -191,7 +196,7 @@ def test_a_planted_link_is_not_followed(folder, tmp_path):
     (tmp_path / 'other').mkdir(mode=0o700)
     folder.symlink_to(tmp_path / 'other')
     with pytest.raises(PermissionError, match='not a folder of mode 700'):
-        ProbeServer({})
+        ProbeServer({}, never)
     assert list((tmp_path / 'other').iterdir()) == []
 
 
@@ -201,7 +206,7 @@ def test_a_link_in_the_place_of_a_socket_is_left_alone(folder, tmp_path):
     victim.write_text('mine')
     link = folder / f'{os.getpid()}-00000000.sock'
     link.symlink_to(victim)
-    one = ProbeServer({'hi': lambda request: 'hi'})
+    one = ProbeServer({'hi': lambda request: 'hi'}, never)
     assert one.path != link
     assert ask(one.path, 'hi') == 'hi'
     one.close()
@@ -215,7 +220,7 @@ def test_sockets_of_dead_processes_are_removed(folder):
         one.bind(str(dead))
     other = folder / 'notes.txt'
     other.write_text('not a socket')
-    server = ProbeServer({})
+    server = ProbeServer({}, never)
     assert not dead.exists()
     assert other.exists()
     server.close()
@@ -237,7 +242,7 @@ def test_a_path_can_be_longer_than_an_address(tmp_path, monkeypatch):
     folder = tmp_path / ('long' * 30) / ('path' * 30)
     folder.parent.mkdir()
     monkeypatch.setenv(sockets.VARIABLE, str(folder))
-    server = ProbeServer({'hi': lambda request: 'hi'})
+    server = ProbeServer({'hi': lambda request: 'hi'}, never)
     assert len(str(server.path)) > 200
     assert ask(server.path, 'hi') == 'hi'
     assert find_sockets() == [server.path]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -9,7 +10,8 @@ import time
 
 import pytest
 
-from mmstable.liveness.dead_man import DeadMan
+from mmstable.liveness import sentinel
+from mmstable.liveness.dead_man_switch import DeadManSwitch
 from tests.cli.runs import ROOT
 from tests.patience import PATIENCE
 
@@ -20,7 +22,7 @@ pytestmark = pytest.mark.skipif(
 BUSY = """
 import sys, threading, time
 from pathlib import Path
-from mmstable.liveness.dead_man import DeadMan
+from mmstable.liveness.dead_man_switch import DeadManSwitch
 
 def deep(count):
     return count and deep(count - 1) + 1
@@ -30,7 +32,7 @@ def arm():
     while not stopped.wait(0.05):
         one.arm(1.0)
 
-one, stopped = DeadMan(Path(sys.argv[1])), threading.Event()
+one, stopped = DeadManSwitch(Path(sys.argv[1])), threading.Event()
 thread = threading.Thread(target=arm)
 thread.start()
 print('ready', flush=True)
@@ -47,6 +49,7 @@ one.close()
 """
 
 
+@pytest.mark.soak
 def test_a_suspended_process_writes_nothing_and_goes_on(tmp_path):
     with subprocess.Popen(
         [sys.executable, '-c', BUSY, str(tmp_path / 'stacks')],
@@ -68,7 +71,7 @@ def test_a_suspended_process_writes_nothing_and_goes_on(tmp_path):
 
 
 def test_a_silent_process_writes_again_and_again(tmp_path):
-    one = DeadMan(tmp_path / 'stacks')
+    one = DeadManSwitch(tmp_path / 'stacks')
     try:
         one.take_signals()
         one.arm(0.3)
@@ -82,3 +85,61 @@ def test_a_silent_process_writes_again_and_again(tmp_path):
     finally:
         one.close()
     assert not (tmp_path / 'stacks').exists()
+
+
+@pytest.fixture
+def switch(tmp_path):
+    one = DeadManSwitch(tmp_path / 'stacks')
+    one.take_signals()
+    yield one
+    one.close()
+
+
+def test_a_forked_process_does_not_keep_it_from_ending(tmp_path):
+    one = DeadManSwitch(tmp_path / 'stacks')
+    one.arm(0.2)
+    # It has a copy of the pipe, as workers of a data loader have.
+    child = os.fork()
+    if child == 0:
+        time.sleep(60)
+        os._exit(0)
+    try:
+        one.close()
+        # A sentinel that is left writes to the file once more.
+        time.sleep(1.0)
+        assert not (tmp_path / 'stacks').exists()
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        one.take_signals()
+
+
+def test_a_thread_that_runs_is_not_silent(switch, tmp_path):
+    # Python's lock is free, the thread has too much to do.
+    switch.arm(0.3)
+    end = time.thread_time() + 1.0
+    while time.thread_time() < end:
+        pass
+    assert not (tmp_path / 'stacks').read_text()
+
+
+def test_nothing_is_written_in_a_pause(switch, tmp_path):
+    switch.arm(0.3)
+    switch.pause()
+    time.sleep(1.0)
+    assert not (tmp_path / 'stacks').read_text()
+    assert switch.read() == (0.0, '')
+    switch.arm(0.3)
+    time.sleep(1.0)
+    assert (tmp_path / 'stacks').read_text()
+
+
+def test_a_kernel_without_handles_of_processes(monkeypatch):
+    def missing(pid):
+        raise OSError('Function not implemented')
+
+    asked = []
+    monkeypatch.setattr(os, 'pidfd_open', missing, raising=False)
+    monkeypatch.setattr(os, 'kill', lambda *words: asked.append(words))
+    sentinel.signal_sender(4711)(43)
+    assert asked == [(4711, 43)]

@@ -1,7 +1,7 @@
 """The package ``probing``, opened for a run.
 
-Importing it starts its server: a socket of this machine that does not ask
-who is there. So it is imported only when somebody wants it.
+Importing it starts its server, whose socket every user of this machine can
+use. So it is imported only when it is asked for.
 """
 
 from __future__ import annotations
@@ -21,12 +21,14 @@ from typing import Any
 from mmstable.liveness.probe.console import Console
 from mmstable.messages import say
 
+# How its users ask for the times of modules.
+_PROFILING = 'PROBING_TORCH_PROFILING'
 # What would open a port to the whole network; and what makes Python take
 # another thread for its main one, so that nobody gets signals any more.
 _NEVER = (
     'PROBING_PORT',
     'PROBING_SERVER_ADDR',
-    'PROBING_TORCH_PROFILING',
+    _PROFILING,
 )
 _CONSOLE = 'probing.repl'
 _READS = re.compile(r'\s*(select|show|with|describe)\b', re.I)
@@ -39,7 +41,12 @@ def is_installed() -> bool:
     return importlib.util.find_spec('probing') is not None
 
 
-class ProbingDoor:
+def asks_for_times() -> bool:
+    """Whether the environment asks for the times of modules."""
+    return os.environ.get(_PROFILING, '').lower() in ('on', '1', 'true')
+
+
+class ProbingBridge:
     """Lets ``probing`` look into this process.
 
     Its own console needs a package that it does not ask for, loses loops and
@@ -53,6 +60,8 @@ class ProbingDoor:
         with _without_settings():
             import probing
         self._probing = probing
+        # Whether it measures how long modules take.
+        self.traces = False
         module: Any = types.ModuleType(_CONSOLE)
         module.__path__ = []
         module.debug_console = console
@@ -71,12 +80,13 @@ class ProbingDoor:
         # It draws a number after every step: not one of the run's.
         torch_probe.random = random.Random()
         torch_probe.configure('on')
+        self.traces = True
 
     def query(self, sql: str) -> dict[str, list[Any]]:
         """The answer to a query, by column.
 
         Raises:
-            ValueError: If it cannot be answered; it does not tell why.
+            ValueError: If it cannot be answered; ``probing`` gives no reason.
         """
         # Other statements change settings, and can open a port.
         if not _READS.match(sql) or ';' in sql.rstrip(' \n\t;'):
