@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from operator import attrgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from mmengine.hooks import EMAHook, Hook
 from mmengine.model import is_model_wrapper
@@ -21,11 +21,18 @@ from mmengine.runner import BaseLoop, Runner, loops
 from torch.nn import Module
 from torch.optim import Optimizer
 
+Some = TypeVar('Some', bound=Hook)
+
 
 def saved_model(runner: Runner) -> Module:
     """The module whose ``state_dict()`` is in a checkpoint."""
     model = runner.model
     return model.module if is_model_wrapper(model) else model
+
+
+def find_hook(runner: Runner, kind: type[Some]) -> Some | None:
+    """The first hook of a class, if there is one."""
+    return next((one for one in runner.hooks if isinstance(one, kind)), None)
 
 
 def saved_buffers(runner: Runner) -> set[str]:

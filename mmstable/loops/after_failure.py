@@ -5,9 +5,11 @@ from __future__ import annotations
 import traceback
 from typing import Any
 
+from mmengine.dist import get_rank
 from mmengine.runner import Runner
 
 from mmstable import run_view
+from mmstable.distributed.parallelism import Sharing, find_sharing
 from mmstable.messages import say
 
 # What hooks do between two iterations is part of the first one.
@@ -46,6 +48,27 @@ def why_inexact(runner: Runner, exception: BaseException) -> str | None:
     if step is not None and not step.is_undone:
         return say('failure.buffers')
     return None
+
+
+def why_not_for_all(runner: Runner) -> str | None:
+    """Why the state of this rank is not that of all; None if it is."""
+    if find_sharing(runner.model) is not Sharing.REDUCED:
+        return say('rank.has_no_whole_state')
+    if is_half_updated(runner):
+        return say('rank.was_updating')
+    wrappers = run_view.wrappers(runner).values()
+    if any(getattr(wrapper, 'is_behind', False) for wrapper in wrappers):
+        return say('rank.is_behind')
+    if window_was_open(runner):
+        return say('rank.was_accumulating')
+    return None
+
+
+def why_own_buffers(runner: Runner) -> str | None:
+    """A note if others hold other buffers than this rank, which saves."""
+    if get_rank() == 0 or not run_view.saved_buffers(runner):
+        return None
+    return say('rank.own_buffers', rank=get_rank())
 
 
 def _failed_step(runner: Runner) -> Any:

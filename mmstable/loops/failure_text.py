@@ -9,6 +9,9 @@ from mmengine.runner import BaseLoop, Runner
 from mmstable.memory.out_of_memory import is_out_of_memory
 from mmstable.messages import say
 
+# What torch says of a loss that nothing can be learned from.
+_NO_GRAD = 'does not require grad and does not have a grad_fn'
+
 
 def explain_failure(runner: Runner, error: BaseException) -> str | None:
     """Where it happened, and what helps, if that is known.
@@ -20,7 +23,9 @@ def explain_failure(runner: Runner, error: BaseException) -> str | None:
     in_validation = _came_from_validation(runner, error)
     if is_out_of_memory(error):
         return say('failure.val_memory' if in_validation else 'failure.memory')
-    return say('failure.validation') if in_validation else None
+    if in_validation:
+        return say('failure.validation')
+    return say('failure.no_grad') if _NO_GRAD in str(error) else None
 
 
 def _came_from_validation(runner: Runner, error: BaseException) -> bool:

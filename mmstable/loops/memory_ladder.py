@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
 from typing import Any
 
 from mmengine.runner import Runner
@@ -13,7 +12,7 @@ from torch import Tensor
 from mmstable import run_view
 from mmstable.batches import batch_shapes
 from mmstable.errors import TrainingOutOfMemory, add_note
-from mmstable.loops.oom_teller import OomTeller, file_hint
+from mmstable.loops.oom_teller import OomCase, OomTeller, file_hint
 from mmstable.loops.partial_gradients import PartialGradients
 from mmstable.loops.remedies import Remedies
 from mmstable.loops.retry_mode import RetryMode
@@ -27,7 +26,7 @@ from mmstable.memory.failure import (
     Failure,
 )
 from mmstable.memory.ladder import LadderMemory, Remedy, Rung
-from mmstable.memory.oom_report import BatchFacts, advice
+from mmstable.memory.oom_report import advice
 from mmstable.memory.oom_settings import OomSettings
 from mmstable.memory.out_of_memory import (
     empty_cache,
@@ -36,18 +35,6 @@ from mmstable.memory.out_of_memory import (
 )
 from mmstable.messages import say
 from mmstable.run_state.rng import restore_rng
-
-
-@dataclass
-class _Case:
-    """One batch that does not fit."""
-
-    record: Any
-    failure: Failure
-    facts: BatchFacts
-    ladder: list[Rung]
-    meter: ActivationMeter
-    reasons: list[str] = field(default_factory=list)
 
 
 class MemoryLadder:
@@ -149,15 +136,17 @@ class MemoryLadder:
         self._leave_out(case, error)
         return None
 
-    def _open_case(self, record: Any, error: BaseException) -> _Case:
+    def _open_case(self, record: Any, error: BaseException) -> OomCase:
         device = self._remedies.device
         failure = self._look_at(error)
-        case = _Case(
+        case = OomCase(
             record,
             failure,
             self._tell.facts(record.batch, record.iteration),
             self._remedies.ladder(record.batch),
             ActivationMeter(device),
+            list(self._remedies.modules),
+            device,
             self._remedies.missing(record.batch),
         )
         self._tell.say(
@@ -193,7 +182,7 @@ class MemoryLadder:
         now = list(map(run_view.inner_count, self._wrappers))
         return record.has_updated or now != record.counts
 
-    def _try(self, case: _Case, rung: Rung) -> tuple[Any, bool]:
+    def _try(self, case: OomCase, rung: Rung) -> tuple[Any, bool]:
         """What a rung gave, and whether it came to its end."""
         record = case.record
         self._put_back(record)
@@ -230,7 +219,7 @@ class MemoryLadder:
         return None, False
 
     @contextmanager
-    def _again(self, case: _Case) -> Iterator[None]:
+    def _again(self, case: OomCase) -> Iterator[None]:
         def backward(loss: Tensor, *args: Any, **kwargs: Any) -> None:
             case.meter.end_phase(FORWARD)
             self._ranks.backward(loss, *args, **kwargs)
@@ -252,12 +241,12 @@ class MemoryLadder:
         if record.rng is not None:
             restore_rng(record.rng)
 
-    def _note_survival(self, case: _Case, rung: Rung) -> None:
+    def _note_survival(self, case: OomCase, rung: Rung) -> None:
         shapes = batch_shapes(case.record.batch)
         self._memory.note_remedy(shapes, rung)
         self._be_alert()
         calm = self._memory.calm_of(shapes)
-        path = self._write(case, self._remedies.describe(rung))
+        path = self._tell.write(case, self._remedies.describe(rung))
         gradients, reason = self._remedies.gradients(rung)
         self._tell.say(
             say(
@@ -270,7 +259,9 @@ class MemoryLadder:
                 report=file_hint(path),
             )
         )
-        self._emit(case, rung, path, gradients=gradients, reason=reason)
+        self._emit(
+            case, str(rung), report=path, gradients=gradients, reason=reason
+        )
 
     def _note_calm(self, rung: Rung, batch: Any) -> None:
         calm = self._memory.calm_of(self._shapes)
@@ -290,7 +281,7 @@ class MemoryLadder:
                 )
             )
 
-    def _leave_out(self, case: _Case, error: BaseException) -> None:
+    def _leave_out(self, case: OomCase, error: BaseException) -> None:
         record, facts = case.record, case.facts
         why_not = self._why_not_leave_out()
         if why_not is not None:
@@ -298,7 +289,7 @@ class MemoryLadder:
         self._put_back(record)
         empty_cache(self._remedies.device, everything=False)
         skip = case.ladder[-1]
-        path = self._write(case, self._remedies.describe(skip))
+        path = self._tell.write(case, self._remedies.describe(skip))
         self._skipped += 1
         names: Any = list(facts.samples) or say('oom.no_names')
         if self._skipped > self._settings.max_skipped:
@@ -318,7 +309,8 @@ class MemoryLadder:
                 report=file_hint(path),
             )
         )
-        self._emit(case, skip, path, reason='; '.join(case.reasons))
+        reason = '; '.join(case.reasons)
+        self._emit(case, str(skip), report=path, reason=reason)
         for wrapper, count in zip(self._wrappers, record.counts):
             if run_view.inner_count(wrapper) == count:
                 self._leave_out_of(wrapper)
@@ -347,7 +339,7 @@ class MemoryLadder:
             run_view.leave_out_iteration(wrapper)
 
     def _stop(
-        self, case: _Case, error: BaseException, names: Any, path: str | None
+        self, case: OomCase, error: BaseException, names: Any, path: str | None
     ) -> None:
         text = say(
             'oom.too_many',
@@ -355,55 +347,25 @@ class MemoryLadder:
             most=self._settings.max_skipped,
             samples=names,
             shapes=case.facts.shapes,
-            advice=_numbered(advice(case.facts, list(self._remedies.modules))),
+            advice=_numbered(advice(case.facts, case.modules)),
             report=file_hint(path),
         )
-        self._tell.emit(
-            case.failure,
-            case.facts,
-            'stop',
-            self._remedies.device,
-            report=path,
-        )
+        self._emit(case, 'stop', report=path)
         raise TrainingOutOfMemory(f'mmstable: {text}') from error
 
-    def _give_up(self, case: _Case, error: BaseException, reason: str) -> None:
+    def _give_up(
+        self, case: OomCase, error: BaseException, reason: str
+    ) -> None:
         """End the run with the error that it came from."""
-        path = self._write(case, reason)
-        self._tell.emit(
-            case.failure,
-            case.facts,
-            'stop',
-            self._remedies.device,
-            reason=reason,
-            report=path,
-        )
+        path = self._tell.write(case, reason)
+        self._emit(case, 'stop', reason=reason, report=path)
         text = say('oom.not_again', reason=reason) + file_hint(path)
         self._tell.say(text)
         add_note(error, text)
         raise error
 
-    def _write(self, case: _Case, rung: str) -> str | None:
-        return self._tell.write(
-            case.failure,
-            case.facts,
-            rung,
-            case.meter,
-            list(self._remedies.modules),
-            self._remedies.device,
-        )
-
-    def _emit(
-        self, case: _Case, rung: Rung, path: str | None, **more: Any
-    ) -> None:
-        self._tell.emit(
-            case.failure,
-            case.facts,
-            str(rung),
-            self._remedies.device,
-            report=path,
-            **more,
-        )
+    def _emit(self, case: OomCase, rung: str, **more: Any) -> None:
+        self._tell.emit(case.failure, case.facts, rung, case.device, **more)
 
 
 def _numbered(lines: Sequence[str]) -> str:

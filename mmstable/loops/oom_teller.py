@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,38 @@ from mmstable.batches import batch_shapes, batch_size, name_sample
 from mmstable.events.machine_records import OutOfMemory
 from mmstable.memory.activation_meter import ActivationMeter
 from mmstable.memory.failure import Failure
+from mmstable.memory.ladder import Rung
 from mmstable.memory.oom_report import BatchFacts, describe, save_snapshot
 from mmstable.messages import say
 from mmstable.optim.step_sources import monitor_of
 
 _FOLDER = 'out_of_memory'
 _MOST_FILES, _MOST_SAMPLES, _MOST_SHAPES = 5, 64, 8
+
+
+@dataclass
+class OomCase:
+    """One batch that does not fit.
+
+    Args:
+        record (StepRecord): The step.
+        failure (Failure): The first error.
+        facts (BatchFacts): The batch.
+        ladder (list[Rung]): What can be tried, the mildest first.
+        meter (ActivationMeter): What was measured.
+        modules (list[str]): What could compute again.
+        device (torch.device): Where the model is.
+        reasons (list[str]): Why remedies could not be tried. Defaults to [].
+    """
+
+    record: Any
+    failure: Failure
+    facts: BatchFacts
+    ladder: list[Rung]
+    meter: ActivationMeter
+    modules: list[str]
+    device: torch.device
+    reasons: list[str] = field(default_factory=list)
 
 
 class OomTeller:
@@ -65,37 +92,32 @@ class OomTeller:
             accumulation=max(map(run_view.accumulative_counts, wrappers)),
         )
 
-    def write(
-        self,
-        failure: Failure,
-        facts: BatchFacts,
-        rung: str,
-        meter: ActivationMeter,
-        modules: list[str],
-        device: torch.device,
-    ) -> str | None:
+    def write(self, case: OomCase, rung: str) -> str | None:
         """Write the report, if there are not too many of them.
 
         Args:
-            failure (Failure): The first error.
-            facts (BatchFacts): The batch.
+            case (OomCase): The batch that did not fit.
             rung (str): What has helped, in words.
-            meter (ActivationMeter): What was measured.
-            modules (list[str]): What could compute again.
-            device (torch.device): Where the model is.
         """
         if not self.writes:
             return None
         self._files += 1
         folder = run_view.stability_folder(self._runner) / _FOLDER
-        name = f'iter_{facts.iteration}'
+        name = f'iter_{case.facts.iteration}'
         if get_rank() > 0:
             name += f'.rank{get_rank()}'
         path = Path(folder, f'{name}.txt')
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            snapshot = save_snapshot(device, path.with_suffix('.pickle'))
-            text = describe(failure, facts, rung, meter, snapshot, modules)
+            snapshot = save_snapshot(case.device, path.with_suffix('.pickle'))
+            text = describe(
+                case.failure,
+                case.facts,
+                rung,
+                case.meter,
+                snapshot,
+                case.modules,
+            )
             path.write_text(text, encoding='utf-8')
         except OSError as error:
             # A full disk must not end a run that has just been saved.

@@ -20,8 +20,7 @@ class SafeEpochBasedTrainLoop(SafeLoop, EpochBasedTrainLoop):
     """``EpochBasedTrainLoop`` that resumes exactly, inside an epoch too.
 
     A checkpoint saved in the middle of an epoch resumes with the batch after
-    it. Validation leaves the random numbers of training alone. Before an
-    exception leaves, hooks are called by ``on_exception``.
+    it. Before an exception leaves, hooks are called by ``on_exception``.
 
     Args:
         runner (Runner): The runner.

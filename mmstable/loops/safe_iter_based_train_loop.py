@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader
 
 from mmstable.loops.batch_checks import check_batch_size, check_data
 from mmstable.loops.endless_batches import EndlessBatches
-from mmstable.loops.pass_rng import restore_pass_rng
+from mmstable.loops.pass_rng import capture_pass_rng, restore_pass_rng
 from mmstable.loops.reread_batches import reread
 from mmstable.loops.safe_loop import SafeLoop
 from mmstable.loops.skip_batches import can_skip
@@ -22,6 +22,7 @@ from mmstable.run_state.data_position import (
     position_of_iteration,
 )
 from mmstable.run_state.rng import capture_rng, restore_rng
+from mmstable.run_state.workers import draw_worker_seed
 
 
 class _NoData:
@@ -40,8 +41,7 @@ class SafeIterBasedTrainLoop(SafeLoop, IterBasedTrainLoop):
 
     The sampler is moved to where the checkpoint was saved, instead of reading
     all past data again. Reading starts when training does, not before.
-    Validation leaves the random numbers of training alone. Before an
-    exception leaves, hooks are called by ``on_exception``.
+    Before an exception leaves, hooks are called by ``on_exception``.
 
     Args:
         runner (Runner): The runner.
@@ -72,6 +72,10 @@ class SafeIterBasedTrainLoop(SafeLoop, IterBasedTrainLoop):
         )
         self.dataloader = loader
         self._batches = None
+        # mmengine starts to read now, before weights are initialized, which
+        # draws a seed; ours starts later, with the same one.
+        self._first_pass_rng = capture_pass_rng(loader)
+        draw_worker_seed(loader)
 
     @property
     def dataloader_iterator(self) -> EndlessBatches:

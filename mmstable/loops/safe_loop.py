@@ -105,11 +105,14 @@ class SafeLoop(BaseLoop):
             ladder = MemoryLadder(self.runner, settings, owner)
         self.train_step = TrainStep(self.runner, ladder)
         self._position = DataPosition()
-        self._mark = ValidationMark()
+        self._mark = ValidationMark(self._note_validated)
         self._saved: dict[str, Any] | None = None
         self._saved_rng: dict[str, Any] | None = None
+        # Where the first pass starts, if that is not where it is opened.
+        self._first_pass_rng: dict[str, Any] | None = None
         self._pass_rng: dict[str, Any] | None = None
-        self._rng_outside: dict[str, Any] | None = None
+        # While a validation has no result: a resumed run does it again.
+        self._rng_before_validation: dict[str, Any] | None = None
         self._sampler_numbers: dict[str, Any] = {}
 
     def run(self) -> Any:
@@ -172,13 +175,11 @@ class SafeLoop(BaseLoop):
     def rng_state(self) -> dict[str, Any]:
         """The random state to resume with, of this rank.
 
-        It is that of training, also while a validation runs. It is exact
-        between two iterations only.
+        It is exact between two iterations only. While a validation runs it
+        is that from before.
         """
-        if self._saved_rng is not None:
-            # Nothing was drawn yet.
-            return self._saved_rng
-        return self._with_start(self._rng_outside or capture_rng())
+        known = self._rng_before_validation or self._saved_rng
+        return known or self._with_start(capture_rng())
 
     def keep_rng(self) -> Callable[[], dict[str, Any]]:
         """Keep the random state after an iteration, and give it if asked.
@@ -310,9 +311,13 @@ class SafeLoop(BaseLoop):
     def _open_pass(self, skip: int) -> Iterator[Any]:
         """Start a pass over the data after its first batches."""
         rng, self._saved_rng = self._saved_rng, None
+        first, self._first_pass_rng = self._first_pass_rng, None
         start = (rng or {}).get('pass_start')
         if skip == 0:
             start = start or rng
+        is_first = rng is None and first is not None
+        if is_first:
+            start = first
         outside = rng or capture_rng()
         if start is not None:
             restore_pass_rng(self.dataloader, start)
@@ -320,16 +325,24 @@ class SafeLoop(BaseLoop):
         self._sampler_numbers = sampler_numbers(self.dataloader)
         if self._replay:
             forget_workers(self.dataloader)
-        with self._as_in_an_unbroken_run():
+        is_late = self._position.epoch > 0 and not self._replay
+        with self._starting_workers(self.dataloader, is_late):
             batches = self._skip(skip) if skip else iter(self.dataloader)
-        if skip:
+        if skip or is_first:
             restore_rng(outside)
         return batches
 
-    def _as_in_an_unbroken_run(self) -> AbstractContextManager[None]:
-        is_late = self._position.epoch > 0 and not self._replay
-        if is_late and workers_persist(self.dataloader):
-            return drawing_no_seed(self.dataloader)
+    def _starting_workers(
+        self, dataloader: Any, is_late: bool
+    ) -> AbstractContextManager[None]:
+        """Draw the seed of workers only if an unbroken run would do so now.
+
+        Args:
+            dataloader (Any): The loader.
+            is_late (bool): Whether an unbroken run would have used it before.
+        """
+        if is_late and workers_persist(dataloader):
+            return drawing_no_seed(dataloader)
         return nullcontext()
 
     def _skip(self, skip: int) -> Iterator[Any]:
@@ -341,7 +354,7 @@ class SafeLoop(BaseLoop):
         return batches
 
     def _validate(self, count: int, total: int) -> None:
-        """Validate if it is time, without touching training's randomness."""
+        """Validate if it is time."""
         if not (
             self.runner.val_loop is not None
             and count >= self.val_begin
@@ -350,9 +363,26 @@ class SafeLoop(BaseLoop):
             return
         # Running statistics of a bad step are restored with its verdict.
         run_view.resolve_steps(self.runner)
-        # A resumed run has no validation in this place, or has it twice.
-        self._rng_outside = capture_rng()
+        self._rng_before_validation = self.rng_state()
+        if self._saved_rng is not None:
+            # A resumed run: the validation sees what it saw before.
+            restore_rng(self._saved_rng)
+        is_late = self._mark.validated >= 0
         self._mark.watch(self.runner, count)
-        self.runner.val_loop.run()
-        restore_rng(self._rng_outside)
-        self._rng_outside = None
+        loader = getattr(self.runner.val_loop, 'dataloader', None)
+        with self._starting_workers(loader, is_late):
+            self.runner.val_loop.run()
+        self._note_validated()
+
+    def _note_validated(self) -> None:
+        """Let checkpoints resume after the validation."""
+        self._rng_before_validation = None
+        saved = self._saved_rng
+        if saved is None:
+            return
+        now = capture_rng()
+        start = saved.get('pass_start', now)
+        if self._position.index == 0:
+            # The next pass has not started, so it starts from here.
+            start = {**start, **now}
+        self._saved_rng = {**now, 'pass_start': start}

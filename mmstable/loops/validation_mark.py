@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Callable
+
 from mmengine.hooks import Hook
 from mmengine.runner import Runner
 
@@ -11,11 +13,15 @@ class ValidationMark(Hook):
 
     A checkpoint saved because of that result must not ask for the same
     validation again, so this runs before all other hooks.
+
+    Args:
+        on_result (Callable): Called when there is a result.
     """
 
     priority = 'HIGHEST'
 
-    def __init__(self) -> None:
+    def __init__(self, on_result: Callable[[], None]) -> None:
+        self._on_result = on_result
         self.validated = -1
         self._running = -1
 
@@ -35,3 +41,4 @@ class ValidationMark(Hook):
     ) -> None:
         """Take note."""
         self.validated = self._running
+        self._on_result()

@@ -26,6 +26,10 @@ class WorkerDeaths:
         """Start, from the main thread."""
         # Once in a process; torch would do it with the first worker.
         signal_handling._set_SIGCHLD_handler()
+        other = getattr(signal.getsignal(signal.SIGCHLD), '__self__', None)
+        if isinstance(other, WorkerDeaths):
+            # Of a run that an error has ended, which nobody told the hooks.
+            other.uninstall()
         self.is_pending = False
         self._raise = signal.signal(signal.SIGCHLD, self._handle)
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Union
 
-# Names of keys, and places in lists.
+# Keys of dicts and indices of lists.
 Path = tuple[Union[str, int], ...]
-# As a value: the setting goes away.
+# As a value: the setting is removed.
 ABSENT = object()
 
 
@@ -94,7 +94,7 @@ def apply_changes(settings: Any, changes: Iterable[Change]) -> None:
         if change.value is ABSENT:
             node.pop(change.path[-1])
             continue
-        # Shared with nothing: a config may be changed further.
+        # A copy: the config may be changed further.
         value = kind(value=copy.deepcopy(change.value))['value']
         _put(node, change.path[-1], value)
 

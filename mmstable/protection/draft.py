@@ -26,7 +26,7 @@ from mmstable.protection.safe_classes import (
 
 
 class Draft:
-    """What is settled so far.
+    """The changes of a config that are decided so far.
 
     Args:
         settings (Mapping): The config in plain types, left as it is.
@@ -80,7 +80,7 @@ class Draft:
     def _resolve(self, registry: Registry, kind: Any) -> type | None:
         if not isinstance(kind, str):
             return resolve(registry, kind, None)
-        # mmengine waits for milliseconds whenever it changes its scope.
+        # Changing the scope of mmengine takes milliseconds each time.
         key = (registry.name, kind)
         if key not in self._classes:
             scope = self.settings.get('default_scope')

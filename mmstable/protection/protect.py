@@ -19,7 +19,7 @@ from mmstable.protection.presets import Preset, apply_settings, read_preset
 from mmstable.protection.safe_classes import SAFE, is_foreign_hook, scoped
 from mmstable.protection.vis_backends import queue_backends
 
-# They bring optimizers and checkpoints of their own.
+# They have optimizers and checkpoints of their own.
 _ENGINES = ('DeepSpeedStrategy', 'ColossalAIStrategy')
 # Those that SafeCheckpointHook saves with, besides a plain runner.
 _OUR_STRATEGIES = ('SafeFSDPStrategy', 'SafeFSDP2Strategy')
@@ -87,7 +87,7 @@ def _replace_train_loop(draft: Draft) -> None:
     kind = ''
     if 'type' not in loop and 'by_epoch' in loop:
         kind = 'Epoch' if loop['by_epoch'] else 'Iter'
-        # It decides between the two, and a loop itself does not take it.
+        # mmengine chooses the loop by it; the loops do not accept it.
         draft.put(('train_cfg', 'by_epoch'), ABSENT, Group.CLASS)
         kind += 'BasedTrainLoop'
     draft.make_safe(('train_cfg',), LOOPS, kind)

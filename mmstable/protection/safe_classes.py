@@ -48,8 +48,8 @@ def resolve(registry: Registry, kind: Any, scope: str | None) -> type | None:
     try:
         found = find_class(registry, kind, scope)
     except Exception:
-        # Whatever the packages of the user do when they are imported: they
-        # do it again, and not in vain, when the run is built.
+        # Importing packages of the user may fail in any way. Building the
+        # run imports them again, and reports the error.
         return None
     return found if inspect.isclass(found) else None
 

@@ -39,7 +39,7 @@ def _queued(backend: Any) -> Any:
     if not name or name == _QUEUED.rpartition('.')[2]:
         return backend
     inner = dict(backend)
-    # Known to others by the name of the back-end in it.
+    # `visualizer.get_backend(name)` must still find it.
     return {
         'type': _QUEUED,
         'name': inner.pop('name', None) or name,

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any, Callable
 
-from mmengine.dist import get_rank
+from mmengine.dist import get_rank, get_world_size
 from mmengine.hooks import Hook
 from mmengine.runner import Runner
 
+from mmstable import run_view
 from mmstable.checked_json import integer, optional, record
 from mmstable.run_state.rng_text import pack_rng, unpack_rng
 
@@ -39,6 +41,12 @@ class RngKeeper(Hook):
         if hasattr(loop, 'keep_rng'):
             self.iteration, self._give = loop.iter + 1, loop.keep_rng()
 
+    def after_val(self, runner: Runner) -> None:
+        """Keep what a validation has left behind."""
+        loop = run_view.built_train_loop(runner)
+        if loop is not None and loop.iter == self.iteration:
+            self._give = loop.keep_rng()
+
     def of(self, runner: Runner) -> dict[int, Any]:
         """The state of this rank, if it is that of the newest step."""
         loop = runner.train_loop
@@ -46,6 +54,34 @@ class RngKeeper(Hook):
         if done.get('iter') != self.iteration:
             return {}
         return {get_rank(): self.rng}
+
+    def collect(
+        self,
+        read: Callable[[int], tuple[int, Any] | None],
+        iteration: int,
+        patience: float,
+    ) -> dict[int, Any]:
+        """The states of all ranks that have come to the same iteration.
+
+        Args:
+            read (Callable): What :func:`unpack` gave for a rank; None if that
+                has said nothing yet.
+            iteration (int): Iterations done.
+            patience (float): Seconds to wait for the others.
+        """
+        known = {get_rank(): self.rng} if self.iteration == iteration else {}
+        waiting = set(range(get_world_size())) - {get_rank()}
+        deadline = time.monotonic() + patience
+        while waiting and time.monotonic() < deadline:
+            for rank in sorted(waiting):
+                word = read(rank)
+                if word is not None:
+                    waiting.discard(rank)
+                    done, state = word
+                    if done == iteration:
+                        known[rank] = state
+            time.sleep(0.05)
+        return known
 
     def pack(self) -> dict[str, Any]:
         """The state, and its iteration, as JSON can hold them."""

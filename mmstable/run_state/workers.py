@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
+import torch
 from mmengine.dataset import worker_init_fn
 from torch import Generator
 from torch.utils.data import DataLoader
@@ -48,6 +49,14 @@ def seed_workers(dataloader: Any, seed: int | None) -> None:
         start = dataloader.worker_init_fn
         keywords = {**start.keywords, 'seed': seed}
         dataloader.worker_init_fn = partial(start.func, **keywords)
+
+
+def draw_worker_seed(dataloader: Any) -> None:
+    """Draw what a loader draws when a pass starts, and forget it."""
+    if isinstance(dataloader, DataLoader):
+        torch.empty((), dtype=torch.int64).random_(
+            generator=dataloader.generator
+        )
 
 
 @contextmanager

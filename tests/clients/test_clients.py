@@ -18,6 +18,7 @@ from mmstable.checkpoint.audit import find_poison
 from mmstable.checkpoint.loading import load_checkpoint
 from mmstable.report import read_events
 from tests.clients.tiny_data import write_data
+from tests.toys import assert_same
 
 ROOT = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).resolve().parent
@@ -111,6 +112,39 @@ def test_without_mmstable_the_same_run_is_lost(name, python, tmp_path):
     assert done.returncode == 0, done.stdout[-3000:]
     saved = list((tmp_path / 'run').glob('*.pth'))
     assert any(find_poison(load_checkpoint(path)) for path in saved)
+
+
+# Without the fault, and with validation in between.
+HEALTHY = """
+_base_ = [{config!r}]
+custom_hooks = []
+train_cfg = dict(val_interval={interval})
+"""
+VAL_INTERVALS = {'mmpretrain': 1, 'mmsegmentation': 3, 'mmdetection': 1}
+
+
+@pytest.mark.parametrize('name', CLIENTS)
+def test_a_healthy_run_is_the_stock_run(name, python, tmp_path):
+    write_data(tmp_path)
+    config = str(HERE / 'configs' / f'{name}.py')
+    interval = VAL_INTERVALS[name]
+    (tmp_path / 'healthy.py').write_text(
+        HEALTHY.format(config=config, interval=interval)
+    )
+    stock = run([python, '-c', TRAIN, 'healthy.py', 'stock'], tmp_path)
+    assert stock.returncode == 0, stock.stdout[-3000:]
+    command = [python, '-m', 'mmstable', 'train', 'healthy.py']
+    ours = run([*command, '--work-dir', 'ours'], tmp_path)
+    assert ours.returncode == 0, ours.stdout[-3000:]
+    assert 'made safe' in ours.stdout
+    saved = sorted((tmp_path / 'stock').glob('*.pth'))
+    assert saved
+    for path in saved:
+        found = load_checkpoint(tmp_path / 'ours' / path.name)
+        expected = load_checkpoint(path)
+        assert_same(found['state_dict'], expected['state_dict'])
+        for part in expected['optimizer']:
+            assert_same(found['optimizer'][part], expected['optimizer'][part])
 
 
 @pytest.mark.parametrize('name', EXAMPLES)

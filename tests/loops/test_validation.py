@@ -1,4 +1,4 @@
-"""Validation comes when it should, and leaves training alone."""
+"""Validation comes when it should, and draws what it draws in mmengine."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_a_checkpoint_with_the_result_does_not_ask_again(
             )
         )
     )
-    train(tmp_path / 'whole', data(), loop, **hooks, **validation())
+    whole = train(tmp_path / 'whole', data(), loop, **hooks, **validation())
     resumed = resume(
         tmp_path / 'rest',
         tmp_path / 'whole' / name,
@@ -117,6 +117,7 @@ def test_a_checkpoint_with_the_result_does_not_ask_again(
         **validation(),
     )
     assert diary(resumed).validated == rest
+    assert_same(weights(resumed.model), weights(whole.model))
 
 
 class SaveWhileValidating(Hook):
@@ -164,10 +165,35 @@ def test_a_checkpoint_from_within_a_validation(tmp_path, loop, cut):
     assert_same(weights(last.model), weights(whole.model))
 
 
-def test_training_does_not_notice_validation(tmp_path):
-    with_it = train(tmp_path / 'with', data(), VAL_EVERY_3, **validation())
-    without = train(tmp_path / 'without', data(), iter_loop(8))
-    assert_same(weights(with_it.model), weights(without.model))
+@pytest.mark.parametrize('loop', [VAL_EVERY_3, VAL_EVERY_EPOCH])
+def test_training_goes_on_as_in_mmengine(tmp_path, loop):
+    ours = train(tmp_path / 'ours', data(), loop, **validation())
+    kind = loop['type'].replace('mmstable.Safe', '')
+    stock = train(
+        tmp_path / 'stock',
+        data(),
+        {**loop, 'type': kind},
+        stock=True,
+        **validation(),
+    )
+    assert_same(weights(ours.model), weights(stock.model))
+
+
+@pytest.mark.parametrize(
+    'cut', [4, *(pytest.param(n, marks=pytest.mark.soak) for n in (2, 3, 6))]
+)
+def test_validation_workers_that_stay_draw_their_seed_once(tmp_path, cut):
+    def run(start, folder, *args):
+        settings = validation()
+        settings['val_dataloader'] = loader(
+            Numbered(4), num_workers=1, persistent_workers=True
+        )
+        return start(folder, *args, data(), VAL_EVERY_3, **settings)
+
+    whole = run(train, tmp_path / 'whole')
+    checkpoint = tmp_path / 'whole' / f'iter_{cut}.pth'
+    rest = run(resume, tmp_path / 'rest', checkpoint)
+    assert_same(weights(rest.model), weights(whole.model))
 
 
 @pytest.mark.parametrize(

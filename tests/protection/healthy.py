@@ -18,7 +18,6 @@ from torch import nn
 
 from mmstable.protection.change import Protection, apply_changes
 from mmstable.protection.protect import protect
-from mmstable.run_state.rng import capture_rng, restore_rng
 from tests.loops.runs import DropoutModel, Numbered, Score
 from tests.toys import weights
 
@@ -38,6 +37,15 @@ class SeededModel(DropoutModel):
         return super().forward(
             self.batch_norm(inputs.float()), targets, number, mode
         )
+
+
+class LateWeights(SeededModel):
+    """Draws its weights when mmengine says so, as most models do."""
+
+    def init_weights(self) -> None:
+        super().init_weights()
+        for weight in self.parameters():
+            nn.init.normal_(weight)
 
 
 class TwoNets(BaseModel):
@@ -128,34 +136,6 @@ class Notes(Hook):
         self.rates.append([wrapper.get_lr(), wrapper.get_momentum()])
 
 
-class ApartValidation(Hook):
-    """Keeps what validation draws out of training, as the safe loops do.
-
-    A run that is resumed may validate once more, or not at all: only so it
-    can go on as if it had not been cut.
-    """
-
-    priority = 'HIGHEST'
-
-    def before_val(self, runner):
-        self._state = capture_rng()
-
-    def restore(self) -> None:
-        restore_rng(self._state)
-
-
-class AfterValidation(Hook):
-    """Ends what :class:`ApartValidation` begins, after all other hooks."""
-
-    priority = 'LOWEST'
-
-    def __init__(self, begin: ApartValidation) -> None:
-        self._begin = begin
-
-    def after_val(self, runner):
-        self._begin.restore()
-
-
 def named(kind: type) -> str:
     """How a config file names a class of anybody."""
     return f'{kind.__module__}.{kind.__name__}'
@@ -200,16 +180,8 @@ def protected(
     return cfg, found
 
 
-def train(
-    cfg: Config, work_dir: Path, apart: bool = False
-) -> tuple[Notes, Runner]:
-    """Train, and tell what it was like.
-
-    Args:
-        cfg: The config.
-        work_dir: Where to.
-        apart: Whether what validation draws is kept out of training.
-    """
+def train(cfg: Config, work_dir: Path) -> tuple[Notes, Runner]:
+    """Train, and tell what it was like."""
     cfg = copy.deepcopy(cfg)
     cfg.work_dir = str(work_dir)
     # mmengine keeps loggers and hubs by this name for ever.
@@ -217,10 +189,6 @@ def train(
     notes = Notes()
     runner = Runner.from_cfg(cfg)
     runner.register_hook(notes)
-    if apart:
-        begin = ApartValidation()
-        runner.register_hook(begin)
-        runner.register_hook(AfterValidation(begin))
     runner.train()
     return notes, runner
 

@@ -13,6 +13,7 @@ from mmengine.hooks import EMAHook
 from tests.protection.healthy import (
     SGD,
     CpuAmpOptimWrapper,
+    LateWeights,
     OwnOptimWrapper,
     TwoNets,
     named,
@@ -35,6 +36,16 @@ MOMENTUM = [
 
 def wrapper(**settings: Any) -> dict[str, Any]:
     return dict(optim_wrapper=dict(optimizer=dict(SGD), **settings))
+
+
+def loaders(count: int, **settings: Any) -> dict[str, Any]:
+    """Data that other processes read, for ever in training."""
+    cfg = stock_config()
+    for loader in (cfg.train_dataloader, cfg.val_dataloader):
+        loader.update(num_workers=count, **settings)
+    cfg.train_dataloader.sampler = dict(type='InfiniteSampler')
+    names = ('train_dataloader', 'val_dataloader')
+    return {name: cfg[name].to_dict() for name in names}
 
 
 EXACT = {
@@ -66,6 +77,12 @@ EXACT = {
             generator=dict(type='OptimWrapper', optimizer=ADAMW),
         ),
     ),
+    'weights drawn late': {
+        **ITERS,
+        'model': dict(type=named(LateWeights)),
+    },
+    'workers that stay': {**ITERS, **loaders(2, persistent_workers=True)},
+    'new workers': {**ITERS, **loaders(1, persistent_workers=False)},
     'no validation': NONE,
     'hooks switched off': dict(
         default_hooks=dict(checkpoint=None, param_scheduler=None)
@@ -73,7 +90,15 @@ EXACT = {
 }
 
 
-QUICK = ['iterations', 'accumulation', 'average', 'own wrapper', 'two nets']
+QUICK = [
+    'iterations',
+    'accumulation',
+    'average',
+    'own wrapper',
+    'two nets',
+    'weights drawn late',
+    'workers that stay',
+]
 
 
 def some(cases: Iterable[Any], quick: list[Any]) -> list[Any]:
@@ -91,10 +116,27 @@ def test_it_is_the_stock_run_to_the_last_bit(
     stock = stock_config(**EXACT[name])
     ours, protection = protected(stock)
     assert protection.changes
-    expected, first = train(stock, tmp_path / 'stock', apart=True)
+    expected, first = train(stock, tmp_path / 'stock')
     found, second = train(ours, tmp_path / 'ours')
     assert found.losses == expected.losses
     assert found.rates == expected.rates
+    assert_same(outcome(second), outcome(first))
+
+
+@pytest.mark.soak
+def test_hooks_that_look_seldom_change_nothing(tmp_path: Path) -> None:
+    # mmengine waits half a second after each pass over other data.
+    data = loaders(0, persistent_workers=False)
+    stock = stock_config(
+        **data,
+        model=dict(type=named(LateWeights)),
+        train_cfg=dict(by_epoch=False, max_iters=2500, val_interval=400),
+        optim_wrapper=dict(optimizer=dict(SGD, lr=0.01)),
+        custom_hooks=[dict(type='EMAHook', momentum=0.01)],
+    )
+    expected, first = train(stock, tmp_path / 'stock')
+    found, second = train(protected(stock)[0], tmp_path / 'ours')
+    assert found.losses == expected.losses
     assert_same(outcome(second), outcome(first))
 
 
@@ -102,7 +144,7 @@ def test_it_is_the_stock_run_to_the_last_bit(
 def test_clipping_is_the_same_to_rounding(clip: float, tmp_path: Path) -> None:
     settings = wrapper(clip_grad=dict(max_norm=clip), accumulative_counts=2)
     stock = stock_config(**settings)
-    expected, first = train(stock, tmp_path / 'stock', apart=True)
+    expected, first = train(stock, tmp_path / 'stock')
     found, second = train(protected(stock)[0], tmp_path / 'ours')
     assert found.losses == pytest.approx(expected.losses, rel=1e-6)
     assert found.rates == expected.rates
@@ -120,9 +162,7 @@ def test_mixed_precision_is_the_same_to_rounding(
     ours = protected(stock_config(**wrapper(**amp)))[0]
     assert ours.optim_wrapper.type == 'mmstable.SafeAmpOptimWrapper'
     amp['type'] = named(CpuAmpOptimWrapper)
-    expected, first = train(
-        stock_config(**wrapper(**amp)), tmp_path / 'stock', apart=True
-    )
+    expected, first = train(stock_config(**wrapper(**amp)), tmp_path / 'stock')
     found, second = train(ours, tmp_path / 'ours')
     assert found.losses == pytest.approx(expected.losses, rel=1e-6)
     torch.testing.assert_close(
