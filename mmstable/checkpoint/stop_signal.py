@@ -48,18 +48,26 @@ def ask_to_save(pid: int) -> None:
     One that has just been started does not listen yet, and would end.
     """
     with suppress(ProcessLookupError):
-        if _catches(pid, SAVE):
+        if catches(pid, SAVE) is not False:
             os.kill(pid, SAVE)
 
 
-def _catches(pid: int, number: signal.Signals) -> bool:
+def catches(pid: int, number: int) -> bool | None:
+    """Whether a process has a handler for a signal, which may end it if not.
+
+    Args:
+        pid (int): The process; one that has ended has none.
+        number (int): The signal.
+
+    Returns:
+        bool or None: The same, or None if this machine does not tell.
+    """
     try:
         text = Path(f'/proc/{pid}/status').read_text(errors='replace')
     except OSError:
-        # It has ended, or this machine does not tell.
-        return not Path('/proc/self/status').exists()
+        return False if Path('/proc/self/status').exists() else None
     mask = re.search(r'^SigCgt:\s*([0-9a-f]+)$', text, re.M)
-    return mask is None or bool(int(mask[1], 16) >> (number - 1) & 1)
+    return None if mask is None else bool(int(mask[1], 16) >> number - 1 & 1)
 
 
 class StopSignal:

@@ -1,4 +1,4 @@
-"""What a machine does to a run: memory that runs out, hangs, slowness."""
+"""What a machine does to a run: full disks and memory, hangs, slowness."""
 
 from __future__ import annotations
 
@@ -101,6 +101,21 @@ class OutOfMemory(Event):
     reserved: int | None = None
     peak: int | None = None
     report: str | None = None
+
+
+@dataclass(frozen=True)
+class CheckpointFailed(Event):
+    """A checkpoint that could not be written; training continues.
+
+    Args:
+        name (str): Its file.
+        reason (str): What the disk, or the network, says.
+    """
+
+    event: ClassVar[str] = 'checkpoint_failed'
+
+    name: str
+    reason: str
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ class Verdict(Word):
     EXPLODING = 'exploding'
     # The same batch with the same state is fine: hardware, or chance.
     NOT_REPRODUCED = 'not_reproduced'
-    # Nobody has looked, for the reason that is given.
+    # It was not examined, for the given reason.
     NOT_EXAMINED = 'not_examined'
 
 

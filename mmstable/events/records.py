@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 from mmstable.events.event import Event
 from mmstable.events.live_records import LiveChange
 from mmstable.events.machine_records import (
+    CheckpointFailed,
     Hang,
     IterationProfile,
     MemoryAlarm,
@@ -338,6 +339,7 @@ EVENTS: Mapping[str, type[Event]] = {
         MemoryAlarm,
         OutOfMemory,
         Hang,
+        CheckpointFailed,
         IterationProfile,
         Injection,
         LiveChange,

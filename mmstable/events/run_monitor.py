@@ -84,10 +84,7 @@ class RunMonitor(StatefulHook):
     @classmethod
     def of(cls, runner: Runner) -> RunMonitor | None:
         """The monitor of a runner, if it has one."""
-        for hook in runner.hooks:
-            if isinstance(hook, cls):
-                return hook
-        return None
+        return run_view.find_hook(runner, cls)
 
     def bind(self, runner: Runner) -> None:
         """Subscribe to all wrappers of a run that is about to train."""

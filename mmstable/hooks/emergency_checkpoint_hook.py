@@ -123,7 +123,7 @@ class EmergencyCheckpointHook(Hook):
         batch_idx: int,
         data_batch: dict | tuple | list | None = None,
     ) -> None:
-        """A good moment to hear of a worker that has died."""
+        """Raise here, between two steps, if a worker has died."""
         if self._deaths.is_pending:
             self._deaths.raise_pending()
 
@@ -172,7 +172,7 @@ class EmergencyCheckpointHook(Hook):
         batch_idx: int,
         data_batch: dict | tuple | list | None = None,
     ) -> None:
-        """A good moment to hear of a worker that has died."""
+        """Raise here, between two steps, if a worker has died."""
         if self._deaths.is_pending:
             self._deaths.raise_pending()
 
@@ -195,6 +195,8 @@ class EmergencyCheckpointHook(Hook):
     def after_val(self, runner: Runner) -> None:
         """Count iterations of training again."""
         self._last_look = runner.iter
+        if self._is_alone:
+            self._keeper.after_val(runner)
 
     def after_train(self, runner: Runner) -> None:
         """Leave the signals to others."""
@@ -278,7 +280,7 @@ class EmergencyCheckpointHook(Hook):
                 )
             return
         if is_half_updated(runner):
-            saver = self._saver(runner)
+            saver = run_view.find_hook(runner, SafeCheckpointHook)
             last = None if saver is None else saver.last_ckpt
             resume = resume_hint(runner, last) or say('resume.newest')
             runner.logger.error(
@@ -305,20 +307,13 @@ class EmergencyCheckpointHook(Hook):
     def _save(
         self, runner: Runner, rng: Mapping[int, Any] | None = None
     ) -> str | None:
-        saver = self._saver(runner)
+        saver = run_view.find_hook(runner, SafeCheckpointHook)
         if saver is None:
             runner.logger.warning(say('emergency.needs_checkpoint_hook'))
             return None
         if rng:
             return saver.save_alone(runner, rng)
         return saver.save_emergency(runner)
-
-    @staticmethod
-    def _saver(runner: Runner) -> SafeCheckpointHook | None:
-        for hook in runner.hooks:
-            if isinstance(hook, SafeCheckpointHook):
-                return hook
-        return None
 
 
 def _error_of(number: Signals) -> StoppedBySignal:

@@ -161,7 +161,7 @@ class GradNanLoggerHook(StepHook):
         facts = self._budget.take_unprinted()
         if facts is not None:
             count, first, last = facts
-            has_file = any(isinstance(h, EventLogHook) for h in runner.hooks)
+            has_file = run_view.find_hook(runner, EventLogHook) is not None
             runner.logger.info(
                 say(
                     'steps.unprinted',

@@ -133,9 +133,9 @@ class ResumeReportHook(Hook):
 
     def _move(self, runner: Runner, configured: ConfiguredSchedule) -> None:
         configured.move_to(runner)
-        for hook in runner.hooks:
-            if isinstance(hook, SafeParamSchedulerHook):
-                hook.clear_backlog()
+        hook = run_view.find_hook(runner, SafeParamSchedulerHook)
+        if hook is not None:
+            hook.clear_backlog()
 
 
 def _pad(text: str, width: int) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -19,32 +20,26 @@ from mmstable import run_view
 from mmstable.checkpoint.best_checkpoint import RunnerStandIn, save_first
 from mmstable.checkpoint.best_references import keep_own_best, settle_best
 from mmstable.checkpoint.candidates import last_start_in
+from mmstable.checkpoint.collective_save import CollectiveSave
 from mmstable.checkpoint.housekeeping import Housekeeping, split_outdated
 from mmstable.checkpoint.lineage import Lineage
 from mmstable.checkpoint.placeholders import Placeholders, placeholders_of
-from mmstable.checkpoint.saver import LABEL, CheckpointSaver, Poisoned
+from mmstable.checkpoint.saver import LABEL, CheckpointSaver
 from mmstable.checkpoint.sharded_run import check_sharded, is_sharded_run
-from mmstable.checkpoint.sharded_save import save_shards
-from mmstable.checkpoint.shards import SHARDS
 from mmstable.checkpoint.storage import (
     EMERGENCY,
     CheckpointStorage,
     checkpoint_folders,
-    kind_of,
     point_to,
 )
 from mmstable.checkpoint.trained_weights import TrainedWeights
-from mmstable.errors import ConfigError
-from mmstable.events import records
 from mmstable.legacy.checkpoints import prepare_to_resume
 from mmstable.messages import say
 from mmstable.messages.language import choose_language
 from mmstable.optim.parameter_names import unwrap
-from mmstable.optim.step_sources import monitor_of
 from mmstable.registry import HOOKS, register_globally
-from mmstable.run_state.optimizer_names import name_saved_states
 from mmstable.run_state.progress import ProgressResumer, capture_progress
-from mmstable.settings import integer
+from mmstable.settings import integer, known_settings
 
 _NAME = 'SafeCheckpointHook'
 
@@ -82,6 +77,7 @@ class SafeCheckpointHook(CheckpointHook):
             _NAME, 'max_keep_ckpts', self.max_keep_ckpts, -1
         )
         self._saver = CheckpointSaver(Placeholders())
+        self._saving: CollectiveSave
         self._resumer = ProgressResumer()
         self._weights = TrainedWeights()
         self._place: CheckpointStorage
@@ -90,11 +86,9 @@ class SafeCheckpointHook(CheckpointHook):
         self._has_trained = False
         # The number of a checkpoint that waits for the end of a window.
         self._waiting: int | None = None
-        # Of the checkpoint that was loaded, and of this run.
+        # Of the checkpoint that was loaded.
         self._resumed: Lineage | None = None
-        self._lineage: Lineage
         self._house: Housekeeping | None = None
-        self._last_good: str | None = None
         self._last_iteration: int | None = None
 
     @property
@@ -111,7 +105,16 @@ class SafeCheckpointHook(CheckpointHook):
             self._saver = CheckpointSaver(placeholders)
         else:
             check_sharded(runner)
+        self._check_arguments(runner)
         self._resumer.restore(runner)
+
+    def _check_arguments(self, runner: Runner) -> None:
+        """Refuse what the runner would at the first checkpoint only."""
+        taken = signature(runner.save_checkpoint).parameters
+        if all(one.kind is not one.VAR_KEYWORD for one in taken.values()):
+            known = {*signature(CheckpointHook).parameters, *taken}
+            known -= {'kwargs', 'filename', 'meta'}
+            known_settings(_NAME, self.args, sorted(known))
 
     def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
         """Make the checkpoint fit, and give the loop its part of it."""
@@ -156,11 +159,12 @@ class SafeCheckpointHook(CheckpointHook):
             before = last_start_in(checkpoint_folders(runner))
             found = [Lineage.after(before, self._resumed, runner.iter)]
         broadcast_object_list(found)
-        self._lineage = found[0]
+        lineage = found[0]
+        self._saving = CollectiveSave(self, self._saver, self._place, lineage)
         if self._place.is_local:
             self._house = Housekeeping(
                 Path(self.out_dir),
-                self._lineage,
+                lineage,
                 self.filename_tmpl,
                 self._place.remove,
             )
@@ -281,7 +285,7 @@ class SafeCheckpointHook(CheckpointHook):
         state = capture_progress(runner, all_ranks=False)
         state['rng'].update(rng)
         with self._weights.in_place(runner):
-            failure = self._try_to_save(
+            failure = self._saving.save_here(
                 runner, name, state, self._save_settings(meta)
             )
         if failure is not None:
@@ -325,14 +329,14 @@ class SafeCheckpointHook(CheckpointHook):
             self.keep_ckpt_ids = deque(outdated + kept)
 
     def _save_all(self, runner: Runner, name: str, meta: dict) -> bool:
-        saved = self._save(
+        saved = self._saving.save(
             runner,
             name,
             state=capture_progress(runner),
             **self._save_settings(meta),
         )
         if saved:
-            self._last_good = self._place.path(name)
+            self._saving.last_good = self._place.path(name)
             self._last_iteration = meta['iter']
         return saved
 
@@ -341,7 +345,7 @@ class SafeCheckpointHook(CheckpointHook):
             # A validation without training has nothing to save.
             return
         with save_first(
-            self, runner, self._save, self._place.remove
+            self, runner, self._saving.save, self._place.remove
         ) as stand_in:
             super()._save_best_checkpoint(stand_in, metrics)
 
@@ -360,90 +364,6 @@ class SafeCheckpointHook(CheckpointHook):
         runner.message_hub.update_info('last_ckpt', path)
         if self.max_keep_ckpts > 0:
             runner.message_hub.update_info('keep_ckpt_ids', kept)
-
-    def _save(
-        self,
-        runner: Runner,
-        name: str,
-        state: dict[str, Any] | None = None,
-        **kwargs: Any,
-    ) -> bool:
-        """Save on the main process; all ranks learn whether it worked."""
-        # Reading a verdict may take an agreement of all ranks; the main
-        # process alone would wait for it in vain.
-        run_view.resolve_steps(runner)
-        failure: list[Any] = [None]
-        if is_sharded_run(runner):
-            failure = [self._save_shards(runner, name, state or {}, kwargs)]
-        elif is_main_process():
-            failure = [self._try_to_save(runner, name, state or {}, kwargs)]
-        broadcast_object_list(failure)
-        if failure[0] is None:
-            return True
-        if not isinstance(failure[0], (Poisoned, OSError)):
-            # On all ranks: the others must not be left waiting.
-            raise failure[0]
-        self._report(runner, name, failure[0])
-        return False
-
-    def _save_shards(
-        self, runner: Runner, name: str, state: dict, kwargs: dict
-    ) -> Exception | None:
-        """Save the parts of all ranks, then what names them."""
-        if not self._place.is_local:
-            return ConfigError(
-                'SafeCheckpointHook saves shards to a local or shared disk '
-                f'only, not to {self.out_dir}.'
-            )
-        return save_shards(
-            runner,
-            Path(self._place.path(name)),
-            kwargs['save_optimizer'],
-            lambda groups, record: self._try_to_save(
-                runner, name, state, {**kwargs, 'groups': groups}, record
-            ),
-        )
-
-    def _try_to_save(
-        self,
-        runner: Runner,
-        name: str,
-        state: dict,
-        kwargs: dict,
-        shards: dict | None = None,
-    ) -> Exception | None:
-        known = self._saver.placeholders.counts
-        extra = {
-            type(self).__name__: {'placeholders': known, **state},
-            LABEL: {
-                'kind': kind_of(name, self.max_keep_ckpts > 0),
-                'lineage': self._lineage.as_dict(),
-            },
-            **({} if shards is None else {SHARDS: shards}),
-        }
-        try:
-            self._place.save(self._saver, runner, name, extra, **kwargs)
-        except Poisoned as error:
-            return Poisoned(name_saved_states(error.culprits, runner))
-        except Exception as error:
-            return error
-        return None
-
-    def _report(self, runner: Runner, name: str, failure: Exception) -> None:
-        facts = {'name': name, 'reason': failure, 'last_good': ''}
-        if self._last_good is not None:
-            facts['last_good'] = say(
-                'checkpoint.last_good', path=self._last_good
-            )
-        if isinstance(failure, Poisoned):
-            if is_main_process():
-                runner.logger.error(say('checkpoint.poisoned', **facts))
-            event = records.Poisoned.now(
-                runner.iter + 1, culprits=tuple(failure.culprits)
-            )
-            monitor_of(runner).emit(runner, event)
-        elif is_main_process():
-            runner.logger.warning(say('checkpoint.not_saved', **facts))
 
     def _prune(self, outdated: list[int], iteration: int) -> None:
         for step in outdated:

@@ -3,6 +3,7 @@
 from mmstable.events.event import Event
 from mmstable.events.live_records import LiveChange
 from mmstable.events.machine_records import (
+    CheckpointFailed,
     Hang,
     IterationProfile,
     MemoryAlarm,
@@ -32,6 +33,7 @@ GuardIntervention = Intervention
 InjectedFault = Injection
 
 __all__ = [
+    'CheckpointFailed',
     'Event',
     'EventFileError',
     'EventReader',

@@ -14,7 +14,7 @@ from mmstable.report.series import Series, as_lists, decimate, join, ordered
 _MOST_LINES = 8
 # Columns of the heat map.
 _CELLS = 160
-# Of marks in a chart.
+# The most marks in a chart.
 _MOST_MARKS = 1500
 
 Line = dict[str, Any]

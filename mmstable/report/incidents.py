@@ -7,12 +7,12 @@ from typing import Any
 
 from mmstable.report.plain import finite, shorten, whole
 
-# Of each kind of event; between the first and the last ones some are left
-# out of the page, but counted.
+# Events of each kind that are kept: the first ones and the last ones. Those
+# between them are only counted.
 FIRST, LAST = 300, 300
 MOST_KINDS = 40
 
-# Where an event is drawn; what is not named here is among the others.
+# The lane that an event is drawn in; others have a lane in common.
 LANES = {
     'step_fault': 'faults',
     'poisoned': 'faults',
@@ -23,6 +23,7 @@ LANES = {
     'out_of_memory': 'machine',
     'memory_alarm': 'machine',
     'hang': 'machine',
+    'checkpoint_failed': 'machine',
     'low_headroom': 'machine',
     'iteration_profile': 'machine',
     'injected_fault': 'injected',

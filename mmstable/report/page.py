@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from mmstable.messages import LANGUAGES, say
-from mmstable.messages.catalogue.page import MESSAGES
+from mmstable.messages.catalogue import CATALOGUE
 from mmstable.messages.language import language, speaking
 from mmstable.report.charts import draw_charts, heat_map, skip_marks
 from mmstable.report.diagnosis import diagnose
@@ -105,7 +105,8 @@ def _asset(name: str) -> str:
 
 def _labels(lang: str) -> dict[str, str]:
     with speaking(lang):
-        names = [key.partition('.')[2] for key in MESSAGES]
+        keys = [key for key in CATALOGUE if key.startswith('page.')]
+        names = [key.partition('.')[2] for key in keys]
         return {name: say(f'page.{name}') for name in names}
 
 

@@ -8,9 +8,9 @@ from typing import Any
 _NONFINITE = {'NaN': math.nan, 'Infinity': math.inf, '-Infinity': -math.inf}
 _LARGEST = 2**64
 _LONGEST, _MOST, _DEEPEST = 600, 24, 5
-# Of an object; no record has as many fields.
+# The most keys of an object; no record has as many fields.
 _MOST_KEYS = 64
-# Characters of a whole record.
+# The most characters of a whole record.
 _MOST_TEXT = 6000
 
 
@@ -54,7 +54,7 @@ def mapping(value: Any) -> dict[str, Any]:
 
 
 def shorten(value: Any, most: int = _MOST_TEXT) -> Any:
-    """The same value, as far as anybody would read it.
+    """The same value, cut to a readable length.
 
     Args:
         value (Any): Plain types.

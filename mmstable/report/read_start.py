@@ -15,13 +15,13 @@ from mmstable.report.plain import finite, mapping, number, shorten, text
 from mmstable.report.series import Series
 from mmstable.report.start import LARGEST, Start
 
-# Of a line, from which on the record is cut before it is kept.
+# Bytes of a line from which on its record is shortened.
 _LONG = 1 << 14
 _SHORT = 1 << 12
 _MOST_MODULES = 500
 _MOST_WRAPPERS = 16
 _MIB = 1 << 20
-# Seconds since 1970: some three thousand years from now.
+# The latest time that is believed, in seconds since 1970.
 _LATEST = 1e11
 
 
@@ -61,7 +61,7 @@ def read_start(path: Path) -> Start:
 
 def _parse(line: bytes, schema: int) -> dict[str, Any]:
     is_short = len(line) < _SHORT
-    # No number of a short line can be too long; that need not be looked at.
+    # A short line cannot hold a number that takes long to parse.
     content = json.loads(line) if is_short else parse_record(line)
     if not isinstance(content, dict):
         raise ValueError('must be an object')
@@ -93,7 +93,7 @@ def _begin(path: Path, header: RunStart) -> Start:
 
 def _take_profile(start: Start, record: dict[str, Any]) -> None:
     _take_phases(start, record)
-    # A run that is not slow is measured as often as one that is.
+    # Profiles that found no cause are drawn, but are no incidents.
     if record.get('causes'):
         start.incidents.add(record)
 

@@ -49,7 +49,7 @@ def _take_line(start: Start, line: bytes, step: float) -> float:
         return step
     if 'lr' in content or 'iter' in content:
         step = finite(content.get('step')) or step
-        # A run that was killed has often told this file more.
+        # If a run was killed, this file often has newer records.
         if start.last_iteration < step <= LARGEST:
             start.last_iteration = int(step)
         for name, value in content.items():

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-# Four points are kept of each.
+# Buckets of a line that is drawn; each keeps four points.
 BUCKETS = 1000
 
 
@@ -27,12 +27,12 @@ class Series:
 
     def arrays(self) -> tuple[np.ndarray, np.ndarray]:
         """Both as numpy arrays."""
-        # Copies, since an array cannot grow while somebody looks at it.
+        # Copies: an array cannot grow while numpy has a view of it.
         return np.array(self.x), np.array(self.y)
 
 
 def join(parts: Iterable[tuple[Series, float]]) -> Series:
-    """One line of the runs that went on from one another.
+    """One line over several starts of a run.
 
     Args:
         parts (Iterable): The series of each run, and the iteration that the

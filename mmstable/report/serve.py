@@ -72,9 +72,10 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """Give the page or its data to whoever names this machine."""
-        host = self.headers.get('Host', '').rpartition(':')[0]
+        host = self.headers.get('Host', '').partition(':')[0]
         if host not in _NAMES:
-            # A page of somebody else may have had its name point here.
+            # Against DNS rebinding: the name of a foreign page may resolve
+            # to this machine.
             self._answer(HTTPStatus.FORBIDDEN, b'forbidden', 'text/plain')
             return
         answers = {

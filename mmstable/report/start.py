@@ -11,10 +11,10 @@ from mmstable.events.records import RunStart
 from mmstable.report.incidents import Incidents
 from mmstable.report.series import Series
 
-# Of each chart; a model may have dozens of losses.
+# The most series of a chart; a model may have dozens of losses.
 MOST_SERIES = 64
 _LONGEST_LABEL = 120
-# An iteration that can be drawn.
+# The largest iteration that JavaScript can hold exactly.
 LARGEST = 2**53
 
 

@@ -11,7 +11,7 @@ from mmstable.report.incidents import LANES
 from mmstable.report.plain import finite, text
 from mmstable.report.start import Start
 
-# On a page; more is only counted.
+# The most entries on a page; others are only counted.
 _MOST = 2500
 
 

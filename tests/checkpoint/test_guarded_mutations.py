@@ -142,13 +142,13 @@ def test_damage_is_survived(tmp_path, genuine, file):
     before = shape_of_the_process()
     (tmp_path / 'iter_4.pth').write_bytes(genuine[file])
     assert judge(tmp_path / 'iter_4.pth') == 'fine'
-    verdicts = run_mutations(genuine, tmp_path, file, seed=0, count=100)
+    verdicts = run_mutations(genuine, tmp_path, file, seed=0, count=50)
     assert shape_of_the_process() == before
     # All ways to end were taken.
-    assert verdicts['fine'] > 20
-    assert verdicts['refused'] > 50
-    assert verdicts['corrupt'] + verdicts['foreign'] > 50
-    assert verdicts['truncated'] > 5
+    assert verdicts['fine'] > 10
+    assert verdicts['refused'] > 25
+    assert verdicts['corrupt'] + verdicts['foreign'] > 25
+    assert verdicts['truncated'] > 2
 
 
 @pytest.mark.soak

@@ -78,6 +78,7 @@ def test_two_runs_in_one_directory_do_not_mix(tmp_path, header):
     assert [read[0].pid, read[1]] == [8, CHANGE]
 
 
+@pytest.mark.soak
 def test_a_killed_process_leaves_a_readable_file(tmp_path, header):
     script = (
         'import os, signal, sys\n'

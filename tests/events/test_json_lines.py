@@ -12,6 +12,7 @@ from mmstable.events import Origin
 from mmstable.events.json_lines import decode, encode
 from mmstable.events.records import EVENTS
 from mmstable.report import (
+    CheckpointFailed,
     FaultExplained,
     GuardIntervention,
     Hang,
@@ -142,6 +143,7 @@ RECORDS = [
     InjectedFault(4, 2.5, 1, 'nan_grad', 'a.weight', 'NaN'),
     LiveChange(4, 2.5, 'lr', 1, 'optim_wrapper', 0.1, 0.01, '层'),
     Poisoned(4, 2.5, (Culprit('state_dict/a', 'NaN'),)),
+    CheckpointFailed(5, 2.5, 'iter_5.pth', 'no space'),
     ReplicasDiverged(5, 2.5, 'a.weight', 2, (1, 3), 'warn'),
     GuardIntervention(
         iteration=7,

@@ -268,6 +268,7 @@ def test_a_file_of_the_first_release():
     events = list(read_events(path))
     # What that release knew of.
     assert {event.event for event in events} == EVENTS.keys() - {
+        'checkpoint_failed',
         'fault_explained',
         'hang',
         'live_change',

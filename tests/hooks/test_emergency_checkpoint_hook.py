@@ -198,7 +198,7 @@ def test_an_exception_saves_the_state_before_it(tmp_path, capsys):
     assert f'--resume-from {path}' in out
 
 
-@pytest.mark.parametrize('kind', ['iter', 'epoch'])
+@pytest.mark.parametrize('kind', ['iter', 'epoch', 'after validation'])
 def test_a_run_goes_on_exactly_after_an_exception(tmp_path, kind):
     class Failing(DropoutModel):
         """Fails when it has drawn random numbers already."""
@@ -207,12 +207,16 @@ def test_a_run_goes_on_exactly_after_an_exception(tmp_path, kind):
 
         def forward(self, *args, mode='tensor', **kwargs):
             outputs = super().forward(*args, mode=mode, **kwargs)
-            self.count += 1
+            self.count += mode == 'loss'
             if self.count == self.fails_at:
                 raise RuntimeError('no memory')
             return outputs
 
-    loop = iter_loop(9) if kind == 'iter' else epoch_loop(3)
+    loop = {
+        'iter': iter_loop(9),
+        'epoch': epoch_loop(3),
+        'after validation': iter_loop(9, val_interval=4),
+    }[kind]
 
     def run(folder, fails_at=0, **kwargs):
         torch.manual_seed(0)
@@ -223,6 +227,7 @@ def test_a_run_goes_on_exactly_after_an_exception(tmp_path, kind):
             model=model,
             train_cfg=dict(loop),
             train_dataloader=loader(Numbered(9), shuffle=True),
+            **(validation() if kind == 'after validation' else {}),
             **kwargs,
         )
         runner.train()

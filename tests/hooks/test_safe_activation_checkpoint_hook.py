@@ -165,6 +165,7 @@ def ranks_work(rank, folder):
     assert runs(runner) == [6, 6]
 
 
+@pytest.mark.soak
 @pytest.mark.dist
 def test_two_ranks(tmp_path):
     run_ranks(ranks_work, tmp_path)

@@ -19,6 +19,7 @@ from mmstable.checkpoint.finder import find_checkpoint, verify_checkpoint
 from mmstable.checkpoint.manifest import Manifest
 from mmstable.errors import ConfigError
 from mmstable.hooks import SafeCheckpointHook
+from mmstable.report import CheckpointFailed, read_events
 from tests.checkpoint.leftovers import leave_half_a_file
 from tests.some_files import some_files
 from tests.toys import (
@@ -76,6 +77,13 @@ def hook_of(runner):
 
 def log_of(runner):
     return Path(runner.logger.log_file).read_text()
+
+
+def test_a_misspelt_argument_is_told_before_training(tmp_path):
+    message = 'SafeCheckpointHook: no setting `intervals`; .* mean interval'
+    with pytest.raises(ValueError, match=message):
+        train(tmp_path, checkpoint=dict(intervals=3))
+    assert not checkpoints(tmp_path)
 
 
 class At(Hook):
@@ -331,6 +339,19 @@ def test_full_disk_does_not_end_the_training(
     line = f'mmstable: iter_4.pth is not saved: {message}. Training continues.'
     assert log.count(line) == 1
     assert f'The last good checkpoint is {tmp_path}/iter_2.pth.' in log
+
+
+def test_what_a_full_disk_has_cost_is_told_in_the_end(tmp_path, full_disk):
+    at = At(_3=lambda r: full_disk('usage'))
+    runner = train(tmp_path, at, dict(type='mmstable.EventLogHook'))
+    full_disk(None)
+    events = read_events(Path(runner.log_dir) / 'stability/events.jsonl')
+    failed = [e for e in events if isinstance(e, CheckpointFailed)]
+    assert [(e.iteration, e.name) for e in failed] == [
+        (4, 'iter_4.pth'),
+        (6, 'iter_6.pth'),
+    ]
+    assert 'mmstable: 1 finding needs your attention.' in log_of(runner)
 
 
 def test_disk_that_stays_full_keeps_the_old_one(tmp_path, full_disk):

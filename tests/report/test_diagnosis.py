@@ -331,6 +331,18 @@ def test_a_profile_says_more_than_the_log(tmp_path):
     one = found(tmp_path, profile, end(200))['slow_phase']
     assert one.what == '70% of the time of an iteration goes to: forward.'
     assert one.why == 'forward of backbone takes 70 %'
+    # Not the largest phase, but what was found to be the cause.
+    other = {**profile, 'causes': ['step', 'rare']}
+    one = found(tmp_path / 'step', other, end(200))['slow_phase']
+    assert one.what == '20% of the time of an iteration goes to: step.'
+    for cause, what in [
+        ('validation', 'goes to validation'),
+        ('rare', 'between the iterations'),
+        ('<b>', 'between the iterations'),
+    ]:
+        other = {**profile, 'causes': [cause]}
+        one = found(tmp_path / what, other, end(200))['slow_phase']
+        assert what in one.what
     quiet = {**profile, 'causes': []}
     assert 'slow_phase' not in found(tmp_path / 'quiet', quiet, end(200))
 
@@ -339,6 +351,21 @@ def test_a_loss_that_rises(tmp_path):
     beats = [heartbeat(i, abs(i - 500) / 500 + 0.2) for i in range(0, 1000, 5)]
     one = found(tmp_path, *beats, end(1000))['rising_loss']
     assert 'The loss rises' in one.what
+
+
+def test_checkpoints_that_were_not_saved(tmp_path):
+    failed = dict(event='checkpoint_failed', time=1.0, name='iter_9.pth')
+    failed |= dict(reason='no space: 9 MiB needed, 0 MiB free')
+    one = found(tmp_path, failed | dict(iteration=9), end(50))['unsaved']
+    assert one.severity is Severity.WARNING
+    assert one.what == (
+        '1 checkpoint was not saved, at last iter_9.pth at iteration 9.'
+    )
+    assert one.why == 'no space: 9 MiB needed, 0 MiB free'
+    # Nothing is left of the end of the run.
+    late = [failed | dict(iteration=i) for i in (9, 50)]
+    one = found(tmp_path / 'end', *late, end(50))['unsaved']
+    assert one.severity is Severity.ERROR
 
 
 def test_what_machines_do(tmp_path):
@@ -367,18 +394,24 @@ def test_what_machines_do(tmp_path):
         ([end(10, 'stopped')], 'stopped'),
         ([end(10, 'exception')], 'exception'),
         ([], 'silent'),
-        ([{**heartbeat(9), 'time': time.time()}], 'running'),
+        ([dict(heartbeat(9), time='now')], 'running'),
         ([end(10, 'a word of tomorrow')], 'stopped'),
     ],
 )
 def test_how_a_run_ended(tmp_path, records, state):
+    for record in records:
+        if record['time'] == 'now':
+            record['time'] = time.time()
     assert state_of(history(tmp_path, *records).starts[-1]) == state
 
 
 def test_an_exception_is_told_by_its_last_line(tmp_path):
     trace = 'Traceback (most recent call last):\n  x\nKeyError: 3\n'
     last = end(10, 'exception', traceback=trace)
-    assert found(tmp_path, last)['bad_end'].why == 'KeyError: 3'
+    one = found(tmp_path, last)['bad_end']
+    assert one.why == 'KeyError: 3'
+    # To do the same again would not help, as a rule.
+    assert one.fix.startswith('Mend what it says, then resume')
 
 
 def test_all_is_said_in_both_languages(tmp_path):

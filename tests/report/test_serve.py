@@ -57,6 +57,12 @@ def test_news_change_the_stamp(server, tmp_path):
     assert after['works'][0]['figures']['iterations'] == 60
 
 
+@pytest.mark.parametrize('host', ['localhost', '127.0.0.1', 'localhost:1'])
+def test_names_of_this_machine(server, host):
+    # A browser leaves out port 80.
+    assert ask(server, host=host)[0] == 200
+
+
 @pytest.mark.parametrize('host', ['evil.example', 'evil.example:80', 'x:1:2'])
 def test_other_names_are_refused(server, host):
     assert ask(server, host=host)[:2] == (403, b'forbidden')

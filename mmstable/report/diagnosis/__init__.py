@@ -13,6 +13,7 @@ from mmstable.report.diagnosis.machine import (
     memory_growth,
     out_of_memory,
     slow_phase,
+    unsaved,
 )
 from mmstable.report.diagnosis.places import (
     data_suspects,
@@ -28,6 +29,7 @@ from mmstable.report.history import History
 
 CHECKS = (
     bad_end,
+    unsaved,
     fault_place,
     data_suspects,
     skip_rate,

@@ -13,7 +13,7 @@ from mmstable.report.incidents import iteration_of
 from mmstable.report.plain import mapping, text, whole
 from mmstable.report.start import Start
 
-# Seconds without a record after which nobody seems to be at work.
+# Seconds without a record after which a run counts as dead.
 _SILENCE = 600.0
 
 
@@ -69,7 +69,7 @@ def bad_end(history: History) -> Finding | None:
         path='',
         what=say('diagnosis.failed', iteration=iteration),
         why=say('diagnosis.place_why', text=error),
-        fix=say('diagnosis.end_fix'),
+        fix=say('diagnosis.failed_fix'),
     )
 
 

@@ -9,16 +9,27 @@ from typing import Any
 from mmstable.finding import Finding, Severity
 from mmstable.messages import say
 from mmstable.report.history import History
+from mmstable.report.incidents import iteration_of
 from mmstable.report.plain import finite, mapping, text, texts
 from mmstable.report.series import Series, ordered
 
 _LEAST_POINTS = 8
-# Of what a process held at first, and in MiB.
+# Growth of memory that is reported: as a share of the first value, and MiB.
 _GROWTH, _LEAST_GROWTH = 0.1, 200.0
-# Of the time of an iteration.
+# Shares of the time of an iteration.
 _WAITING, _MOSTLY = 0.3, 0.5
-# Seconds of a whole run that nobody would miss.
+# Seconds of a whole run that are not worth a finding.
 _LITTLE = 60.0
+
+# Where an iteration spends the time that a cause takes; others are none of
+# its parts.
+_PHASE_OF = {
+    'data': 'data',
+    'module': 'forward',
+    'hook': 'hooks',
+    'backward': 'backward',
+    'step': 'step',
+}
 
 
 def growth(series: Series) -> tuple[float, float, float]:
@@ -108,20 +119,24 @@ def slow_phase(history: History) -> Finding | None:
         for name, one in mapping(last.get('phases')).items()
         if (value := finite(one)) is not None and value > 0
     }
-    if not texts(last.get('causes')) or not seconds:
+    causes = texts(last.get('causes'))
+    if not causes or not seconds:
         return None
-    phase, most = max(seconds.items(), key=lambda one: one[1])
-    if not _matters(history, most):
+    whole = sum(seconds.values())
+    phase = _PHASE_OF.get(causes[0], '')
+    if not _matters(history, seconds.get(phase, whole)):
         return None
+    if phase in seconds:
+        share = seconds[phase] / whole
+        what = say('diagnosis.slow_phase', phase=phase, share=share)
+    else:
+        known = causes[0] in ('straggler', 'validation')
+        what = say(f'diagnosis.slow.{causes[0] if known else "rare"}')
     return Finding(
         id='slow_phase',
         severity=Severity.WARNING,
         path=phase,
-        what=say(
-            'diagnosis.slow_phase',
-            phase=phase,
-            share=most / sum(seconds.values()),
-        ),
+        what=what,
         why=say('diagnosis.place_why', text=text(last.get('text'))),
         fix=say('diagnosis.slow_phase_fix'),
     )
@@ -162,6 +177,28 @@ def _waiting(history: History) -> Finding | None:
             whole=median(whole.y),
         ),
         fix=say('diagnosis.slow_data_fix'),
+    )
+
+
+def unsaved(history: History) -> Finding | None:
+    """Checkpoints that could not be written; worst if the run ends so."""
+    found = history.incidents('checkpoint_failed')
+    if not found:
+        return None
+    last, iteration = found[-1], iteration_of(found[-1])
+    is_end = iteration >= history.starts[-1].last_iteration
+    return Finding(
+        id='unsaved',
+        severity=Severity.ERROR if is_end else Severity.WARNING,
+        path='',
+        what=say(
+            'diagnosis.unsaved',
+            count=len(found),
+            name=text(last.get('name')),
+            iteration=iteration,
+        ),
+        why=say('diagnosis.place_why', text=text(last.get('reason'))),
+        fix=say('diagnosis.unsaved_fix'),
     )
 
 

@@ -6,7 +6,7 @@ from mmstable.finding import Finding, Severity
 from mmstable.messages import say
 from mmstable.report.history import History
 
-# Shares of all steps.
+# Shares of skipped steps that are reported, and steps that it takes.
 _MANY, _SOME = 0.05, 0.01
 _LEAST_STEPS = 20
 

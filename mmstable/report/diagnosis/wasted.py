@@ -11,17 +11,18 @@ from mmstable.report.incidents import iteration_of
 from mmstable.report.plain import finite, number
 from mmstable.report.start import Start
 
-# A share of all iterations.
+# The share of all iterations that is reported, and the fewest iterations of
+# a run that is judged.
 _MANY = 0.05
 _LEAST = 20
-# Seconds that nobody would miss.
+# Seconds that are not worth a finding.
 _LITTLE = 60.0
-# A checkpoint this often loses that much at worst.
+# The interval of checkpoints that is recommended.
 _CHECKPOINT_SECONDS = 600.0
 
 
 class Wasted(NamedTuple):
-    """Iterations that came to nothing, each counted once.
+    """Iterations whose result was lost, each counted once.
 
     Args:
         skipped (int): Of skipped steps that no rollback has undone.

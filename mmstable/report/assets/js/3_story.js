@@ -2,7 +2,7 @@
 
 const TONES = {
   step_fault: 'error', poisoned: 'error', fault_explained: 'error', replicas_diverged: 'error',
-  intervention: 'warning', live_change: 'warning', out_of_memory: 'warning', memory_alarm: 'warning', hang: 'error', low_headroom: 'warning',
+  intervention: 'warning', live_change: 'warning', out_of_memory: 'warning', memory_alarm: 'warning', hang: 'error', checkpoint_failed: 'error', low_headroom: 'warning',
   checkpoint: 'good', start: 'accent', resume: 'accent', restart: 'accent', end: 'accent', injected_fault: 'dim',
 };
 const toneOf = (entry) => (Object.hasOwn(TONES, entry.kind) ? TONES[entry.kind] : 'hint');
@@ -22,6 +22,7 @@ function whatOf(entry) {
     case 'out_of_memory': return [d.phase, d.rung].filter(Boolean).join(' → ');
     case 'injected_fault': return [d.kind, d.value, d.target].filter(Boolean).join(' · ');
     case 'hang': return [d.phase, d.part, d.seconds ? short(d.seconds) + ' s' : ''].filter(Boolean).join(' · ');
+    case 'checkpoint_failed': return [d.name, d.reason].filter(Boolean).join(' · ');
     case 'memory_alarm': return [d.resource, d.action].filter(Boolean).join(' · ');
     case 'low_headroom': return [d.problem, d.module].filter(Boolean).join(' · ');
     case 'checkpoint': return String(d.file || '').split('/').pop();
