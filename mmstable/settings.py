@@ -16,6 +16,9 @@ from typing import Any, NoReturn
 
 from mmstable.messages import LANGUAGES, say
 
+# Of the likeness of two words, which is 1 if they are the same.
+_MUCH_LESS = 0.2
+
 
 def is_number(value: Any) -> bool:
     """Whether a value is a finite number, and not a bool."""
@@ -194,8 +197,21 @@ def refuse(
 
 
 def nearest(word: str, known: Iterable[str], cutoff: float = 0.6) -> list[str]:
-    """At most three of the known words that look like this one."""
-    return difflib.get_close_matches(word, list(known), n=3, cutoff=cutoff)
+    """At most three of the known words that look like this one.
+
+    Capital letters do not matter; what is much less like it than the nearest
+    is left out.
+    """
+    words = {one: one.casefold() for one in known}
+    like = difflib.SequenceMatcher(b=word.casefold())
+    scores = {}
+    for one, folded in words.items():
+        like.set_seq1(folded)
+        if like.quick_ratio() >= cutoff and like.ratio() >= cutoff:
+            scores[one] = like.ratio()
+    best = max(scores.values(), default=0.0)
+    near = [one for one in scores if scores[one] >= best - _MUCH_LESS]
+    return sorted(near, key=lambda one: -scores[one])[:3]
 
 
 def did_you_mean(word: Any, known: Iterable[str]) -> str:

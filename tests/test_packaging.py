@@ -143,6 +143,7 @@ print(sys.meta_path)
     assert '_Finder' not in output
 
 
+@pytest.mark.soak
 def test_own_bases_do_not_hide_the_users_scope(
     site: Path, tmp_path: Path
 ) -> None:

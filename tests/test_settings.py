@@ -91,12 +91,17 @@ def test_an_owner_may_be_added_by_the_caller():
     [
         ('poli', ' Did you mean poly?'),
         ('stop', ' Did you mean stoop or step?'),
+        # Whatever the capitals; and not what is much less like it.
+        ('adamw', ' Did you mean AdamW?'),
+        ('max_iter', ' Did you mean max_iters?'),
         ('xyz', ''),
         (3, ''),
     ],
 )
 def test_near_words_are_offered(word, hint):
-    assert settings.did_you_mean(word, ['poly', 'step', 'stoop']) == hint
+    known = ['poly', 'step', 'stoop', 'AdamW', 'Adamax', 'max_iters']
+    known += ['val_interval']
+    assert settings.did_you_mean(word, known) == hint
 
 
 def test_choices_come_with_near_ones():

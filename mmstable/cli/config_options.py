@@ -30,11 +30,15 @@ def read_options(words: Sequence[str]) -> dict[str, Any]:
     for word in words:
         if not word.partition('=')[0].strip() or '=' not in word:
             raise UsageError(message('options.no_value', word=word))
-    read = argparse.Namespace()
-    try:
-        DictAction([], 'options')(argparse.ArgumentParser(), read, words)
-    except AssertionError as error:
-        raise _unreadable(f'{error}.') from error
+    read = argparse.Namespace(options={})
+    for word in words:
+        try:
+            DictAction([], 'options')(argparse.ArgumentParser(), read, [word])
+        except AssertionError as error:
+            raise _unreadable(f'{error}.') from error
+        except RecursionError:
+            # It looks for lists inside of what is none, for ever.
+            raise _unreadable(message('options.dict', word=word)) from None
     return read.options
 
 

@@ -18,10 +18,14 @@ from torch.distributed.elastic.multiprocessing.errors import (
 from mmstable.checkpoint.stop_signal import SAVE, ask_to_save
 from mmstable.cli.command import say as say_for
 from mmstable.cli.config_file import check_config_path
+from mmstable.errors import UsageError
 from mmstable.messages import say
 
 # What ends a process that has gone wrong inside: 'core dumped'.
 _CRASHES = ('SIGSEGV', 'SIGBUS', 'SIGABRT', 'SIGILL', 'SIGFPE')
+
+# What torch says where the processes cannot meet, among much else.
+_PORT_TAKEN = 'address already in use'
 
 
 def dist_train(args: argparse.Namespace) -> int:
@@ -49,6 +53,10 @@ def dist_train(args: argparse.Namespace) -> int:
         name = signal.Signals(stop.sigval).name
         say_for('dist-train', say('dist.stopped', signal=name))
         return 128 + stop.sigval
+    except RuntimeError as error:
+        if _PORT_TAKEN in str(error).lower():
+            raise UsageError(say('dist.port_taken', port=args.port)) from error
+        raise
     return 0
 
 

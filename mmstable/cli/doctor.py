@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from mmstable.cli.command import say as say_for
 from mmstable.cli.doctor_table import as_json, print_report
 from mmstable.cli.doctor_watch import watch
 from mmstable.cli.finding_text import exit_code
+from mmstable.cli.progress import working
 from mmstable.doctor.examine import TESTS, examine
 from mmstable.doctor.items import MachineTest, Plan
 from mmstable.doctor.kernel_log import check_log
@@ -52,7 +54,7 @@ def _plan(args: argparse.Namespace) -> Plan:
 
 
 class _Progress:
-    """Says which test is done, before it is.
+    """Says which test is done, before it is, and that it goes on.
 
     Args:
         tests (Sequence[MachineTest]): All of them.
@@ -62,7 +64,8 @@ class _Progress:
         self._count = len(tests)
         self._done = 0
 
-    def __call__(self, test: MachineTest) -> None:
+    @contextmanager
+    def __call__(self, test: MachineTest) -> Iterator[None]:
         self._done += 1
         name = say(f'doctor_part.{test.id}')
         text = say(
@@ -72,3 +75,5 @@ class _Progress:
             name=name,
         )
         say_for('doctor', text)
+        with working(name, is_said=True):
+            yield

@@ -106,16 +106,21 @@ def _remarks(figures: Figures) -> list[str]:
             )
     lines += _about_validation(figures)
     for name, data in figures.data().items():
-        lines.append(
-            say(
-                'estimate.host',
-                loader=f'{name}_dataloader',
-                workers=data.workers,
-                prefetch=data.prefetch,
-                size=readable(data.host_bytes),
-            )
-        )
+        lines.append(_about_loading(f'{name}_dataloader', data))
     return lines
+
+
+def _about_loading(loader: str, data: Data) -> str:
+    size = readable(data.host_bytes)
+    if data.workers == 0:
+        return say('estimate.host_alone', loader=loader, size=size)
+    return say(
+        'estimate.host',
+        loader=loader,
+        workers=data.workers,
+        prefetch=data.prefetch,
+        size=size,
+    )
 
 
 def _about_validation(figures: Figures) -> list[str]:

@@ -59,7 +59,9 @@ def init(args: argparse.Namespace) -> int:
         _check(args.config)
         path = relative(args.config, os.path.dirname(output))
         base = render_setting('_base_', [path])
-    write_new_config(output, starter(base), args.force)
+    if not write_new_config(output, starter(base), args.force):
+        say_for('init', say('protect.unchanged', path=output))
+        return 0
     command = shell_command(['mmstable', 'train', output])
     say_for('init', say('init.written', path=output, command=command))
     return 0

@@ -39,8 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         _listen_for_language(words)
         args = _parse(commands, words or ['--help'])
     except SystemExit as stop:
-        # argparse has said why.
-        return int(stop.code or 0)
+        return _code_of(stop)
     return _run(commands[args.command], args)
 
 
@@ -73,9 +72,7 @@ def _parse(
     args, unknown = parser.parse_known_args(words)
     if unknown:
         # By the parser of the command, which has the better `--help`.
-        mine = parsers.get(args.command, parser)
-        hint = did_you_mean(unknown[0].partition('=')[0], mine.options())
-        mine.error(message('cli.unrecognized', words=unknown, hint=hint))
+        parsers.get(args.command, parser).refuse(unknown)
     if args.command is None:
         parser.error(message('cli.missing_command'))
     args.words = words[words.index(args.command) + 1 :]
@@ -93,8 +90,7 @@ def _run(command: Command, args: argparse.Namespace) -> int:
             _import_from_working_folder()
         return command.run(args)
     except SystemExit as stop:
-        # argparse has said why.
-        return int(stop.code or 0)
+        return _code_of(stop)
     except MMStableError as error:
         say_error(command.name, message('cli.error', error=error))
         _print_notes(error)
@@ -112,6 +108,15 @@ def _run(command: Command, args: argparse.Namespace) -> int:
             # Later ones print the notes of an error by themselves.
             sys.excepthook = _print_with_notes
         raise
+
+
+def _code_of(stop: SystemExit) -> int:
+    """What argparse ends with, or code of the user by ``sys.exit``."""
+    if isinstance(stop.code, (int, type(None))):
+        return stop.code or 0
+    # As Python does with a text.
+    print(stop.code, file=sys.stderr, flush=True)
+    return 1
 
 
 def _nobody_reads() -> bool:

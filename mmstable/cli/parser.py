@@ -6,6 +6,7 @@ import argparse
 import re
 from typing import Any, Callable, NoReturn
 
+from mmstable.cli.suggest import did_you_mean
 from mmstable.errors import UsageError
 from mmstable.messages import say
 
@@ -72,6 +73,20 @@ class Parser(argparse.ArgumentParser):
             return self.parse_known_intermixed_args(args, namespace)
         finally:
             self._is_mixing, self.usage = False, None
+
+    def parse_args(  # type: ignore[override]
+        self, args: Any = None, namespace: Any = None
+    ) -> Any:
+        """Parse, and refuse what is not known."""
+        found, unknown = self.parse_known_args(args, namespace)
+        if unknown:
+            self.refuse(unknown)
+        return found
+
+    def refuse(self, unknown: list[str]) -> NoReturn:
+        """Say that words are not known, and what they may have meant."""
+        hint = did_you_mean(unknown[0].partition('=')[0], self.options())
+        self.error(say('cli.unrecognized', words=unknown, hint=hint))
 
     def error(self, message: str) -> NoReturn:
         """Refuse the command line."""

@@ -33,7 +33,7 @@ from mmstable.hooks import EmergencyCheckpointHook, IterProfileHook
 from mmstable.messages import say
 
 _TRACE = 'trace.json'
-# Iterations to a second sample.
+# An interval so long that there is no second sample.
 _ONCE = 10**9
 # They write checkpoints, or measure as well.
 _LEFT_OUT = (CheckpointHook, EmergencyCheckpointHook, IterProfileHook)
@@ -109,7 +109,7 @@ def _shorten(cfg: Config, iterations: int) -> None:
 
 
 def _leave_nothing_behind(cfg: Config) -> None:
-    """Take out all that loads, saves, or tells the world of a run."""
+    """Remove what loads or saves checkpoints, or writes to dashboards."""
     cfg.load_from, cfg.resume = None, False
     cfg.log_level = 'ERROR'
     cfg.visualizer = dict(type='Visualizer', vis_backends=[])
@@ -128,7 +128,7 @@ def _leave_nothing_behind(cfg: Config) -> None:
 def _is_left_out(hook: Any) -> bool:
     kind = hook.get('type') if isinstance(hook, dict) else type(hook)
     if isinstance(kind, str):
-        # What is not there is told of when the run is built.
+        # An unknown name is reported when the run is built.
         kind = HOOKS.get(kind)
     return isinstance(kind, type) and issubclass(kind, _LEFT_OUT)
 

@@ -12,7 +12,7 @@ from mmstable.liveness.profile_text import describe_causes, percent
 from mmstable.liveness.slow_causes import Cause, Sample
 from mmstable.messages import say
 
-# Rows of hooks, and of modules; and what they have to take.
+# The most rows of hooks and of modules, and the least share of a row.
 _MOST, _LEAST = 8, 0.005
 
 

@@ -14,7 +14,7 @@ from mmstable.messages import say
 
 # Seconds between two lines.
 _INTERVAL = 10.0
-# Seconds that nobody minds to wait.
+# Seconds without a sign of progress that are no problem.
 _PATIENCE = 2.0
 
 
@@ -37,19 +37,21 @@ def show_progress(items: Iterator[Any], total: int) -> Iterator[Any]:
 
 
 @contextmanager
-def working(text: str) -> Iterator[None]:
+def working(text: str, is_said: bool = False) -> Iterator[None]:
     """Say what is being done, if it takes longer than two seconds.
 
     A terminal shows the seconds as they go by, and nothing in the end.
 
     Args:
         text (str): What is being done.
+        is_said (bool): Whether a line has said so before, so that only a
+            terminal gets a sign of life. Defaults to False.
     """
     done = threading.Event()
     thread = threading.Thread(
         target=_tell_when_late, args=(text, done), daemon=True
     )
-    if not is_quiet():
+    if shows_progress(sys.stderr) if is_said else not is_quiet():
         thread.start()
     try:
         yield

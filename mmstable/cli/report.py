@@ -15,9 +15,9 @@ from mmstable.report.history import History, read_history
 from mmstable.report.serve import serve
 from mmstable.report.write import REPORT_NAME, report_folder, write_report
 
-# As many as there are colours that can be told apart.
+# The number of colours that are easy to tell apart.
 _MOST = 6
-# Seconds after which somebody waits.
+# Seconds between two lines about the progress.
 _PATIENCE = 2.0
 
 

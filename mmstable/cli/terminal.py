@@ -26,7 +26,7 @@ def shows_progress(stream: TextIO) -> bool:
 
 
 def paint(text: str, colour: str, stream: TextIO) -> str:
-    """A text in a colour, where a terminal shows it and nobody objects.
+    """A text in a colour, unless the stream or the user wants none.
 
     Args:
         text (str): The text.

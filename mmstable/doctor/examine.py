@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
 from mmstable.doctor.allocation import allocation
@@ -51,19 +52,19 @@ class Report:
 def examine(
     plan: Plan,
     tests: Iterable[MachineTest],
-    begin: Callable[[MachineTest], None],
+    around: Callable[[MachineTest], AbstractContextManager[None]],
 ) -> Report:
     """Do the tests.
 
     Args:
         plan (Plan): How.
         tests (Iterable[MachineTest]): Which.
-        begin (Callable): Called before each.
+        around (Callable): Gives a context for each.
     """
     report = Report()
     for test in tests:
-        begin(test)
-        _run(test, plan, report)
+        with around(test):
+            _run(test, plan, report)
     order = list(Severity)
     report.findings.sort(key=lambda one: order.index(one.severity))
     return report

@@ -47,7 +47,9 @@ def output_of(
             raise ProgramFailed(f'{words[0]}: {reason}') from None
         if done.returncode:
             err.seek(0)
-            said = err.read(_LONGEST_ERROR).decode(errors='replace').strip()
+            said = err.read(_LONGEST_ERROR).decode(errors='replace')
+            # In one line.
+            said = ' '.join(said.split())
             raise ProgramFailed(f'{words[0]}: {said or done.returncode}')
         size = out.seek(0, os.SEEK_END)
         out.seek(max(0, size - longest))

@@ -244,9 +244,8 @@ def start_all(folder: Path, launcher: str, count: int, fault: str):
         )
 
 
-@pytest.mark.parametrize(
-    'launcher', ['slurm', pytest.param('mpi', marks=pytest.mark.soak)]
-)
+@pytest.mark.soak
+@pytest.mark.parametrize('launcher', ['slurm', 'mpi'])
 def test_a_kill_without_anybody_to_notice(folder, launcher):
     # Of Slurm's ranks the first is killed, which keeps the store.
     victim, count = (0, 2) if launcher == 'slurm' else (1, 3)

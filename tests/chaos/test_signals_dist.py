@@ -62,6 +62,7 @@ def start_ranks(folder, work_dir, *options, count=2):
     ]
 
 
+@pytest.mark.soak
 def test_two_ranks_with_two_workers_each(folder):
     ranks = start_ranks(folder, 'slurm')
     ranks[0].wait_for_iteration(4)

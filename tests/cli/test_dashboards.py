@@ -133,6 +133,7 @@ def small_disk(folder: Path) -> list[str]:
     return command
 
 
+@pytest.mark.soak
 def test_a_full_disk_does_not_end_the_run(
     tmp_path: Path, score_folder: Path
 ) -> None:

@@ -12,7 +12,9 @@ from torch.distributed.elastic.multiprocessing.errors import (
     ProcessFailure,
 )
 
+from mmstable.cli.command import find_commands
 from mmstable.cli.main import main
+from mmstable.cli.parsers import build_parsers
 from tests.cli.runs import console_script, iterations, run
 
 pytestmark = pytest.mark.usefixtures('in_project')
@@ -55,11 +57,50 @@ def test_several_machines(
 
 
 @pytest.mark.parametrize(
+    'words',
+    [
+        ['config.py', '2', '--port', '1234', '--work-dir', 'a', '--seed=3'],
+        ['config.py', '2', '--work-dir', 'a', '--port=1234', '--seed=3'],
+        ['config.py', '--port', '1234', '2', '--work-dir', 'a', '--seed=3'],
+        ['--port=99', 'config.py', '2', '--work-dir', 'a', '--seed=3']
+        + ['--port', '1234'],
+    ],
+)
+def test_options_of_torchrun_may_come_later(
+    words: list[str], started: list[list[str]]
+) -> None:
+    assert main(['dist-train', *words]) == 0
+    assert started[0][3:5] == ['--master_port=1234', '--nproc_per_node=2']
+    rest = ['--launcher', 'pytorch', '--work-dir', 'a', '--seed=3']
+    assert started[0][7:] == ['train', 'config.py', *rest]
+
+
+def test_values_of_other_options_are_left_alone(
+    started: list[list[str]],
+) -> None:
+    options = ['--cfg-options', 'a.port=-1', 'b="--port 5"', '--seed', '-5']
+    options += ['--nnodes', '2', '--resume']
+    assert main(['dist-train', 'config.py', '2', *options]) == 0
+    assert started[0][0] == '--nnodes=2'
+    assert started[0][11:] == [*options[:5], '--resume']
+
+
+def test_no_option_means_two_things() -> None:
+    commands = find_commands()
+    parsers = build_parsers(commands)[1]
+    launch = set(parsers['dist-train'].options())
+    both = launch & set(parsers['train'].options())
+    assert both == {'-h', '--help', '--lang', '--quiet'}
+
+
+@pytest.mark.parametrize(
     ('words', 'message'),
     [
         (['config.py'], 'the following arguments are required: N'),
         (['config.py', '0'], "a number from 1 on is expected, got '0'"),
         (['config.py', '2', '--sead', '1'], 'unrecognized arguments: --sead'),
+        (['config.py', '2', '--prt', '1'], 'Did you mean --port'),
+        (['config.py', '2', '--port', 'x'], "from 1 on is expected, got 'x'"),
         (['confg.py', '2'], 'Did you mean config.py?'),
     ],
 )
@@ -74,6 +115,19 @@ def test_a_mistake_is_told_once(
     assert message in err
     assert err.count('\n') == 1
     assert not started
+
+
+def test_a_port_that_is_taken_is_one_line(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with socket.socket() as other:
+        other.bind(('127.0.0.1', 0))
+        other.listen()
+        port = str(other.getsockname()[1])
+        assert main(['dist-train', 'config.py', '2', '--port', port]) == 2
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert f'port {port} is taken' in last
+    assert last.startswith('mmstable dist-train: error: ')
 
 
 @pytest.mark.dist

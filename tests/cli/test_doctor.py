@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import time
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -15,7 +18,7 @@ from mmstable.doctor.examine import TESTS, examine
 from mmstable.doctor.gpu_library import gpu_library
 from mmstable.doctor.items import MachineTest, Plan, fact, found
 from mmstable.finding import Severity
-from tests.cli.runs import console_script, path_without_torch, run
+from tests.cli.runs import Screen, console_script, path_without_torch, run
 from tests.doctor.fake_nvml import A100, FakeNvml
 
 XID = 'NVRM: Xid (PCI:0000:07:00): {}, pid=1, name=python3\n'
@@ -128,12 +131,36 @@ def test_a_test_that_fails_hides_no_other() -> None:
         yield found('remap_failed', Severity.ERROR, 'GPU 0')
 
     tests = [MachineTest('gpus', breaks), MachineTest('host', works)]
-    report = examine(Plan(), tests, lambda test: None)
+    report = examine(Plan(), tests, lambda test: nullcontext())
     assert [one.id for one in report.findings] == ['remap_failed', 'swapping']
     (unseen,) = report.not_seen
     assert unseen.what == 'state of the GPUs'
     assert unseen.why == 'RuntimeError: CUDA error: unknown error'
     assert [one.value for one in report.facts['gpus']] == ['2']
+
+
+@pytest.mark.parametrize('is_terminal', [True, False])
+def test_a_slow_test_shows_that_it_goes_on(
+    is_terminal: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def slow(plan: Plan):
+        time.sleep(0.8)
+        yield fact('cores', 2)
+
+    screen = Screen() if is_terminal else io.StringIO()
+    monkeypatch.setattr('sys.stderr', screen)
+    monkeypatch.setattr('mmstable.cli.progress._PATIENCE', 0.0)
+    monkeypatch.setattr(
+        'mmstable.cli.doctor.TESTS', [MachineTest('gpus', slow)]
+    )
+    assert main(['doctor', '--json']) == 0
+    line, _, rest = screen.getvalue().partition('\n')
+    assert line == 'mmstable doctor: test 1 of 1: state of the GPUs'
+    if is_terminal:
+        assert '\x1b[Kstate of the GPUs 0:00:01' in rest
+        assert rest.endswith('\r\x1b[K')
+    else:
+        assert rest == ''
 
 
 def test_watch(

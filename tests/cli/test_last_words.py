@@ -48,9 +48,12 @@ class FailingModel(ToyToolModel):
         super().__init__()
         self.fail_at, self.mode, self.text = fail_at, mode, text
         self.nan_from, self.calls = nan_from, 0
+        self.requires_grad_(mode != 'frozen')
 
     def forward(self, x, y, mode='loss'):
         self.calls += mode == 'loss'
+        if self.calls >= self.fail_at and self.mode == 'exit':
+            raise SystemExit('no more data')
         if self.calls >= self.fail_at and mode == self.mode:
             raise RuntimeError(self.text.replace('_', ' '))
         found = super().forward(x, y, mode)
@@ -115,6 +118,20 @@ def test_what_helps_is_said(
     assert told.startswith(f'mmstable: {advice}')
     assert last.startswith('Resume with: ')
     assert advice in log_of(tmp_path)
+
+
+def test_a_frozen_model(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match='not require grad') as raised:
+        train(tmp_path, 'model.mode=frozen')
+    (told,) = raised.value.__notes__
+    assert 'Is every parameter frozen (requires_grad=False)' in told
+
+
+def test_a_text_that_ends_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert train(tmp_path, 'model.mode=exit', 'model.fail_at=4') == 1
+    assert capsys.readouterr().err.endswith('\nno more data\n')
 
 
 def test_a_stop_tells_of_unprinted_steps_and_ends_the_file(

@@ -162,6 +162,7 @@ def train(folder: Path, *options: str, more: tuple[str, ...] = ()) -> int:
     return main(['train', 'old.py', *more, '--cfg-options', *SHORT, *options])
 
 
+@pytest.mark.soak
 def test_clipping_and_fp16_are_really_on(folder: Path) -> None:
     done = subprocess.run(
         [sys.executable, str(ROOT / 'tools/train.py'), 'old.py']

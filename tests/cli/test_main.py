@@ -134,6 +134,7 @@ def test_ctrl_c_during_import_is_one_line(door: str, tmp_path: Path) -> None:
     assert err == 'mmstable train: interrupted\n'
 
 
+@pytest.mark.soak
 def test_python_may_be_told_to_keep_the_folder_out(
     project: Path, tmp_path: Path
 ) -> None:

@@ -281,6 +281,10 @@ def test_a_starter_is_written_beside_the_config(
         'written to config_stable.py; train it with: '
         'mmstable train config_stable.py'
     ]
+    assert main(['init', 'config.py']) == 0
+    assert said(capsys) == [
+        "'config_stable.py' says that already: nothing is written."
+    ]
     path = project / 'config_stable.py'
     options = ['--cfg-options', 'train_cfg.max_iters=2']
     for number, text in enumerate(uncommented(path)):

@@ -13,11 +13,7 @@ from mmstable.cli import progress
 from mmstable.cli.command import find_commands, say, say_error
 from mmstable.cli.completion import completion_script
 from mmstable.cli.terminal import be_quiet, paint
-
-
-class Screen(io.StringIO):
-    def isatty(self) -> bool:
-        return True
+from tests.cli.runs import Screen
 
 
 @pytest.fixture(autouse=True)

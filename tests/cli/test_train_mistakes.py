@@ -175,7 +175,7 @@ def test_wrong_setting_is_one_line(
         ),
         (
             'custom_hooks = [dict(interval=20)]',
-            "`{'interval': 20}` has no `type`",
+            "`custom_hooks.0` is {'interval': 20}, but",
         ),
         (
             "custom_hooks = [dict(type='GradNanLoggerHook', lnag='en')]",
@@ -295,6 +295,16 @@ def test_misspelt_argument_is_one_line(
         (
             ['config.py', '--cfg-options', 'model.a=[1,2'],
             'Imbalanced brackets',
+        ),
+        (
+            ['config.py', '--cfg-options', 'randomness.seed=1']
+            + ["custom_hooks=[dict(type='EMAHook',begin_iter=1)]"],
+            "(type='EMAHook',begin_iter=1)]' cannot be read",
+        ),
+        (
+            ['config.py', '--cfg-options']
+            + ["custom_hooks=[dict(type='EMAHook')]"],
+            '`custom_hooks.0` is "dict(type=\'EMAHook\')", but',
         ),
         (
             ['config.py', '--cfg-options', 'optim_wraper.a=1'],

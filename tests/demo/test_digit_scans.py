@@ -6,6 +6,7 @@ import pytest
 from mmstable.demo.digit_scans import load_digit_scans
 
 
+@pytest.mark.soak
 def test_no_scan_is_in_both_splits() -> None:
     train, val = load_digit_scans('train'), load_digit_scans('val')
 

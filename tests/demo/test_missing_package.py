@@ -56,6 +56,7 @@ def test_missing_mmcv_says_what_to_install() -> None:
     assert 'pip install mmstable[demo]' in done.stderr
 
 
+@pytest.mark.soak
 def test_mmstable_itself_needs_neither() -> None:
     done = run(
         WITHOUT.format('mmcv')

@@ -170,6 +170,7 @@ def one_rank(rank: int, folder: Path) -> None:
         assert loaded.optim_wrapper.applied_steps == 6
 
 
+@pytest.mark.soak
 def test_shards(tmp_path):
     run_ranks(two_ranks, tmp_path)
     run_ranks(one_rank, tmp_path, count=1)

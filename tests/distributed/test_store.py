@@ -181,7 +181,7 @@ def test_a_failure_reaches_all_others(ranks):
 def test_a_rank_without_a_sign_of_life_is_gone(ranks):
     group = Watched(ranks, lost_after=0.3)
     # Killed: it does not say that it is done.
-    group.watches[2]._stopped.set()
+    group.watches[2]._thread.stop()
     heard = group.wait(2)
     assert 'rank 2 failed: no sign of life' in heard[0]
     assert heard[0] == heard[1]
@@ -190,7 +190,7 @@ def test_a_rank_without_a_sign_of_life_is_gone(ranks):
 
 def test_a_failed_collective_makes_them_quick(ranks):
     group = Watched(ranks, lost_after=60.0)
-    group.watches[0]._stopped.set()
+    group.watches[0]._thread.stop()
     time.sleep(0.2)
     assert group.heard == {}
     failure = group.watches[1].await_failure(10.0)

@@ -13,9 +13,8 @@ for package in ('sphinx', 'myst_parser', 'furo'):
     pytest.importorskip(package, reason='requirements/docs.txt has it')
 
 
-@pytest.mark.parametrize(
-    'language', ['zh_cn', pytest.param('en', marks=pytest.mark.soak)]
-)
+@pytest.mark.soak
+@pytest.mark.parametrize('language', ['en', 'zh_cn'])
 def test_the_pages_are_built_without_a_warning(tmp_path, language):
     done = subprocess.run(
         [

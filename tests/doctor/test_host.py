@@ -123,6 +123,7 @@ def test_a_clock_that_jumps(monkeypatch):
         (['no-such-program-here'], 'no-such-program-here: No such file'),
         (['sleep', '60'], 'sleep has not ended within 0.2 s'),
         (['false'], 'false: 1'),
+        (['sh', '-c', 'printf "a\\nb" >&2; false'], '^sh: a b$'),
     ],
 )
 def test_programs_that_fail(words, message):

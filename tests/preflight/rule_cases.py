@@ -153,6 +153,11 @@ CASES: dict[str, Case] = {
         {'default_hooks.checkpont': None},
         'default_hooks.checkpont',
     ),
+    'custom_hooks_no_dicts': Case(
+        {'custom_hooks': dict(type='EMAHook')},
+        {'custom_hooks': [dict(type='EMAHook')]},
+        'custom_hooks',
+    ),
     'resume_and_load_from': Case(
         {'resume': True, 'load_from': 'a.pth'},
         {'resume': True},

@@ -193,6 +193,7 @@ def test_pictures_of_an_unusual_size(sizes, odd):
     assert summary.bad_samples() == {}
 
 
+@pytest.mark.soak
 def test_samples_of_another_split(folder, capsys):
     config = project.config(folder, project.SEG)
     entries = json.loads((folder / 'seg.json').read_text())
@@ -332,6 +333,7 @@ def test_mistakes_get_one_line(folder, capsys, words, message):
     assert 'Traceback' not in captured.err
 
 
+@pytest.mark.soak
 def test_the_tool_is_the_same_command(folder, tmp_path):
     config = project.config(folder, project.SCANS)
     code, out, err = run(

@@ -28,6 +28,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar='...',
         help=say('help.dist.options'),
     )
+    _add_launch_options(parser)
+
+
+def _add_launch_options(parser: argparse.ArgumentParser) -> None:
+    """What torchrun has to know; no option of ``mmstable train``."""
     env = os.environ
     parser.add_argument(
         '--nnodes',
@@ -63,8 +68,13 @@ def run(args: argparse.Namespace) -> int:
     # Mistakes are told before there are several processes to tell them.
     parser = Parser(prog='mmstable dist-train')
     train.COMMAND.add_arguments(parser)
+    _add_launch_options(parser)
     add_common_options(parser)
     parser.parse_args([args.config, *args.options])
+    # The rest is for the processes.
+    launcher = Parser()
+    _add_launch_options(launcher)
+    _, args.options = launcher.parse_known_args(args.options, args)
     return dist_train(args)
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
+from mmengine.hooks import Hook
 from mmengine.runner import FlexibleRunner, Runner
 
 from mmstable.finding import Severity
@@ -104,6 +105,21 @@ def hook_without_type(view: ConfigView) -> Iterator[Hit]:
             hint = say('cli.did_you_mean', words=near) if near else ''
             path = f'default_hooks.{name}'
             yield Hit(path, {'path': path, 'hint': hint})
+
+
+@rule('custom_hooks_no_dicts', Severity.ERROR, refuses=True)
+def custom_hooks_no_dicts(view: ConfigView) -> Iterator[Hit]:
+    """One dict in place of a list, texts, or dicts without ``type``."""
+    hooks = view.get('custom_hooks')
+    places = {'custom_hooks': hooks}
+    if isinstance(hooks, (list, tuple)):
+        places = {f'custom_hooks.{n}': one for n, one in enumerate(hooks)}
+    elif hooks is None:
+        return
+    for path, value in places.items():
+        is_dict = isinstance(value, dict) and path != 'custom_hooks'
+        if not isinstance(value, Hook) and not (is_dict and 'type' in value):
+            yield Hit(path, {'path': path, 'value': value})
 
 
 @rule('resume_and_load_from', Severity.WARNING)
