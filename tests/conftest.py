@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import signal
 import threading
+import weakref
 from contextlib import contextmanager
 
 import pytest
@@ -17,9 +19,41 @@ os.environ.setdefault('OMP_NUM_THREADS', '1')
 be_patient()
 
 # A shell that starts the tests in the background makes them, and all that
-# they start, deaf to Ctrl-C.
+# they start, deaf to Ctrl-C, and `nohup` to a hangup.
 if threading.current_thread() is threading.main_thread():
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    if hasattr(signal, 'SIGHUP'):
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
+def pytest_collection_finish():
+    """Let garbage collections pass over what stays to the end anyway."""
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.fixture(autouse=True)
+def no_workers(monkeypatch):
+    """End dataloader workers that a test has left behind.
+
+    Found in a cycle by a garbage collection, each pass over data with them
+    takes torch five seconds to end, in the midst of some other test.
+    """
+    from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
+
+    iterators = weakref.WeakSet()
+    begin = _MultiProcessingDataLoaderIter.__init__
+
+    def init(self, *args, **kwargs):
+        iterators.add(self)
+        begin(self, *args, **kwargs)
+
+    monkeypatch.setattr(_MultiProcessingDataLoaderIter, '__init__', init)
+    yield
+    for iterator in list(iterators):
+        # It is missing if it could not even begin.
+        if not getattr(iterator, '_shutdown', True):
+            iterator._shutdown_workers()
 
 
 @pytest.hookimpl(hookwrapper=True)

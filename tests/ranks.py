@@ -14,6 +14,7 @@ import torch
 from torch import multiprocessing
 
 from tests.patience import PATIENCE
+from tests.preloaded import preloaded_context
 
 Work = Callable[[int, Path], None]
 
@@ -26,12 +27,13 @@ def run_ranks(work: Work, folder: Path, count: int = 2) -> None:
     with socket.socket() as probe:
         probe.bind(('127.0.0.1', 0))
         port = probe.getsockname()[1]
+    preloaded_context()
     context = multiprocessing.start_processes(
         _run,
         args=(work, str(folder), count, port),
         nprocs=count,
         join=False,
-        start_method='spawn',
+        start_method='forkserver',
     )
     deadline = time.monotonic() + 60 * PATIENCE
     try:

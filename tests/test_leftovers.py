@@ -107,9 +107,7 @@ def train(folder, fails: bool, is_stock: bool) -> weakref.ref:
 @pytest.mark.skipif(
     not hasattr(signal, 'SIGRTMIN'), reason='there is no such signal'
 )
-@pytest.mark.parametrize(
-    'is_stock', [False, pytest.param(True, marks=pytest.mark.soak)]
-)
+@pytest.mark.parametrize('is_stock', [False, True])
 @pytest.mark.parametrize('fails', [False, True])
 def test_nothing_is_left(tmp_path, monkeypatch, fails, is_stock):
     monkeypatch.setenv(sockets.VARIABLE, str(tmp_path / 'sockets'))

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,6 +13,7 @@ from mmstable.numerics.clip_settings import parse_clip_grad
 from mmstable.numerics.scale_policy import ScalePolicy
 from mmstable.registry import HOOKS, OPTIM_WRAPPERS
 from tests.docs.pages import PAGES, blocks, page_id
+from tests.preloaded import run_script
 from tests.toys import Sabotage, toy_runner
 
 BASE = """
@@ -76,14 +75,7 @@ def test_scripts_print_what_they_say(tmp_path, event_file, page, block):
     for path in re.findall(r'[\w/]+/events.jsonl', block):
         (tmp_path / path).parent.mkdir(parents=True)
         shutil.copy(event_file, tmp_path / path)
-    done = subprocess.run(
-        [sys.executable, '-c', block],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=100,
-    )
-    assert done.returncode == 0, done.stderr
+    code, printed = run_script(block, tmp_path)
+    assert code == 0, printed
     for line in re.findall(r'^# (.+)$', block, re.M):
-        assert line in done.stdout
+        assert line in printed
