@@ -6,13 +6,13 @@ import inspect
 import re
 import traceback
 from types import FrameType
-from typing import Any
 
 from mmengine import registry as root
 from mmengine.registry import Registry
 
 from mmstable.cli.suggest import did_you_mean
 from mmstable.messages import say as message
+from mmstable.preflight.arguments import arguments_of
 
 _UNREGISTERED = re.compile(r'(\S+) is not in the (\S+)::(.+?) registry')
 _UNEXPECTED = re.compile("unexpected keyword argument '(.+?)'")
@@ -135,18 +135,4 @@ def _suggest_argument(error: TypeError) -> str:
             built = frame.f_locals.get('obj_cls')
     if found is None or built is None:
         return ''
-    return did_you_mean(found.group(1), _arguments_of(built))
-
-
-def _arguments_of(built: Any) -> set[str]:
-    """The arguments of a class, and those that it passes on to its bases."""
-    names: set[str] = set()
-    for one in inspect.getmro(built) if inspect.isclass(built) else [built]:
-        try:
-            parameters = inspect.signature(one).parameters.values()
-        except (TypeError, ValueError):
-            break
-        names |= {p.name for p in parameters}
-        if all(p.kind is not p.VAR_KEYWORD for p in parameters):
-            break
-    return names
+    return did_you_mean(found.group(1), arguments_of(built))

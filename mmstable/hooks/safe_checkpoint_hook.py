@@ -21,6 +21,7 @@ from mmstable.checkpoint.best_checkpoint import RunnerStandIn, save_first
 from mmstable.checkpoint.best_references import keep_own_best, settle_best
 from mmstable.checkpoint.candidates import last_start_in
 from mmstable.checkpoint.collective_save import CollectiveSave
+from mmstable.checkpoint.hook_arguments import hook_arguments
 from mmstable.checkpoint.housekeeping import Housekeeping, split_outdated
 from mmstable.checkpoint.lineage import Lineage
 from mmstable.checkpoint.placeholders import Placeholders, placeholders_of
@@ -112,8 +113,7 @@ class SafeCheckpointHook(CheckpointHook):
         """Refuse what the runner would at the first checkpoint only."""
         taken = signature(runner.save_checkpoint).parameters
         if all(one.kind is not one.VAR_KEYWORD for one in taken.values()):
-            known = {*signature(CheckpointHook).parameters, *taken}
-            known -= {'kwargs', 'filename', 'meta'}
+            known = hook_arguments(runner.save_checkpoint)
             known_settings(_NAME, self.args, sorted(known))
 
     def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:

@@ -12,7 +12,7 @@ from mmstable.preflight.config_tree import walk
 from mmstable.preflight.config_view import ConfigView
 
 # Packages that mmengine takes the first part of a type for.
-_SCOPES = (
+SCOPES = (
     'mmaction',
     'mmagic',
     'mmcls',
@@ -67,7 +67,7 @@ def missing_packages(node: Any) -> list[str]:
     for _, inner in walk(node):
         for value in (inner.get('type'), inner.get('_scope_')):
             package = str(value).partition('.')[0]
-            if isinstance(value, str) and package in _SCOPES:
+            if isinstance(value, str) and package in SCOPES:
                 names.add(package)
     return sorted(name for name in names if not is_installed(name))
 

@@ -94,6 +94,9 @@ LARGE = {
 
 @MODELS.register_module()
 class RuleModel(BaseModel):
+    def __init__(self, **parts):
+        super().__init__()
+
     def train_step(self, data, optim_wrapper):
         with optim_wrapper.optim_context(self):
             return {}
@@ -101,6 +104,9 @@ class RuleModel(BaseModel):
 
 @MODELS.register_module()
 class RuleModelWithoutContext(BaseModel):
+    def __init__(self, **parts):
+        super().__init__()
+
     def train_step(self, data, optim_wrapper):
         return {}
 
@@ -428,6 +434,12 @@ CASES: dict[str, Case] = {
         {'custom_hooks': [dict(type='SaveEMAHook')]},
         {'custom_hooks': [dict(type='mmdet3d.SomeHook')]},
         'custom_hooks.0.type',
+    ),
+    'unknown_argument': Case(
+        {'default_hooks.checkpoint.max_keep_ckpt': 3},
+        # Some hooks take anything, as for a class of their own.
+        {'custom_hooks': [dict(type='mmstable.SafeEMAHook', gamma=3)]},
+        'default_hooks.checkpoint.max_keep_ckpt',
     ),
     'unseen_parameters': Case(
         path=WRAPPER, trial=Trial(parameters=3, unseen=['head.weight'])

@@ -115,6 +115,34 @@ def test_what_to_ignore_must_exist(
         check_config(view)
 
 
+@pytest.mark.parametrize(
+    ('path', 'meant'),
+    [
+        ('optim_wrapper.clip_gradd', 'clip_grad'),
+        ('optim_wrapper.optimizer.weight_decy', 'weight_decay'),
+        ('param_scheduler.1.eta_mn', 'eta_min'),
+        ('train_cfg.val_intervall', 'val_interval'),
+        ('val_cfg.fp17', 'fp16'),
+        ('train_dataloader.dataset.lazy_int', 'lazy_init'),
+        ('custom_hooks.0.intervall', 'interval'),
+        ('default_hooks.checkpoint.save_optimzer', 'save_optimizer'),
+    ],
+)
+def test_misspelt_arguments(path: str, meant: str) -> None:
+    hooks = [dict(type='mmstable.EventLogHook')]
+    settings = changed(HEALTHY, {'custom_hooks': hooks, path: 7})
+    (found,) = check_config(ConfigView(settings, MACHINE))
+    assert (found.id, found.path) == ('unknown_argument', path)
+    assert found.what.endswith(f'Did you mean {meant}?')
+
+
+def test_arguments_of_classes_that_take_anything_are_left_alone() -> None:
+    hook = dict(type='EMAHook', momentum=0.01, anything=3)
+    settings = changed(HEALTHY, {'custom_hooks': [hook]})
+    found = {one.id for one in check_config(ConfigView(settings, MACHINE))}
+    assert 'unknown_argument' not in found
+
+
 def test_several_wrappers_are_looked_at() -> None:
     inner = dict(type='AmpOptimWrapper', loss_scale=8, optimizer=dict())
     settings = changed(

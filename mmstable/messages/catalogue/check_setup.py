@@ -146,6 +146,19 @@ MESSAGES = {
         en='correct the name, or name its module in `custom_imports`',
         zh_cn='改正名字，或在 `custom_imports` 中写上其模块',
     ),
+    'check.unknown_argument': Message(
+        en='{kind} has no argument `{name}`.{hint}',
+        zh_cn='{kind} 没有参数 `{name}`。{hint}',
+    ),
+    'check_why.unknown_argument': Message(
+        en='The class refuses it when it is built; a checkpoint hook only '
+        'when it saves for the first time, hours later.',
+        zh_cn='构建该类时会报错；保存检查点的钩子则要到数小时后第一次保存时才报错。',
+    ),
+    'check_fix.unknown_argument': Message(
+        en='correct the name, or leave it out',
+        zh_cn='改正名字，或去掉它',
+    ),
     'check.hook_priority': Message(
         en='{kind} at priority {priority} instead of {usual} changes '
         'places with {others}.',

@@ -1,6 +1,7 @@
 """The rules, in files by subject; importing them registers them."""
 
 from mmstable.preflight.rules import (
+    arguments,
     batches,
     checkpoints,
     clipping,
@@ -21,6 +22,7 @@ from mmstable.preflight.rules import (
 )
 
 __all__ = [
+    'arguments',
     'batches',
     'checkpoints',
     'clipping',
