@@ -106,6 +106,12 @@ class TrainingOutOfMemory(MMStableError):
     exit_code = 10
 
 
+class ResultNotSaved(MMStableError):
+    """The run came to its end, but what it has learnt could not be saved."""
+
+    exit_code = 12
+
+
 class InjectedError(MMStableError, RuntimeError):
     """The exception that FaultInjectorHook was told to raise."""
 

@@ -50,6 +50,8 @@ class CollectiveSave:
         self._lineage = lineage
         # The newest checkpoint to resume from, for messages.
         self.last_good: str | None = None
+        # Why the newest call of `save` has saved nothing.
+        self.failure: Poisoned | OSError | None = None
 
     def save(
         self,
@@ -79,12 +81,13 @@ class CollectiveSave:
         elif is_main_process():
             failure = [self.save_here(runner, name, state or {}, kwargs)]
         broadcast_object_list(failure)
-        if failure[0] is None:
-            return True
-        if not isinstance(failure[0], (Poisoned, OSError)):
+        if not isinstance(failure[0], (Poisoned, OSError, type(None))):
             # On all ranks: the others must not be left waiting.
             raise failure[0]
-        self._report(runner, name, failure[0])
+        self.failure = failure[0]
+        if self.failure is None:
+            return True
+        self._report(runner, name, self.failure)
         return False
 
     def save_here(
@@ -158,7 +161,9 @@ class CollectiveSave:
             monitor_of(runner).emit(runner, event)
             return
         if is_main_process():
-            runner.logger.warning(say('checkpoint.not_saved', **facts))
+            is_over = runner.iter + 1 >= runner.max_iters
+            key = 'emergency' if is_over else 'checkpoint'
+            runner.logger.warning(say(f'{key}.not_saved', **facts))
         monitor = monitor_of(runner)
         failed = CheckpointFailed.now(
             monitor.iteration, name=name, reason=str(failure)

@@ -34,13 +34,14 @@ from mmstable.checkpoint.storage import (
     point_to,
 )
 from mmstable.checkpoint.trained_weights import TrainedWeights
+from mmstable.errors import ResultNotSaved
 from mmstable.legacy.checkpoints import prepare_to_resume
 from mmstable.messages import say
 from mmstable.messages.language import choose_language
 from mmstable.optim.parameter_names import unwrap
 from mmstable.registry import HOOKS, register_globally
 from mmstable.run_state.progress import ProgressResumer, capture_progress
-from mmstable.settings import integer, known_settings
+from mmstable.settings import did_you_mean, integer, known_settings
 
 _NAME = 'SafeCheckpointHook'
 
@@ -91,6 +92,10 @@ class SafeCheckpointHook(CheckpointHook):
         self._resumed: Lineage | None = None
         self._house: Housekeeping | None = None
         self._last_iteration: int | None = None
+        # Why there is no checkpoint of the time that was last due.
+        self._failure: Exception | None = None
+        # Metrics that no validation gave, although they were to be compared.
+        self._missing: set[str] = set()
 
     @property
     def restored(self) -> dict[str, str]:
@@ -216,12 +221,22 @@ class SafeCheckpointHook(CheckpointHook):
         """Save what still waits, and publish."""
         if self._waiting is not None:
             # Stopped early, inside the window.
-            step = self._waiting if self.by_epoch else runner.iter
+            self._save_end(runner, self._waiting)
             self._waiting = None
-            self._save_checkpoint_with_step(
-                runner, step, dict(epoch=runner.epoch, iter=runner.iter)
+        if isinstance(self._failure, OSError):
+            # There may be room by now.
+            self._save_end(runner, runner.epoch)
+        if isinstance(self._failure, OSError):
+            raise ResultNotSaved(
+                say('checkpoint.no_result', reason=self._failure)
             )
         super().after_train(runner)
+
+    def _save_end(self, runner: Runner, epoch: int) -> None:
+        step = epoch if self.by_epoch else runner.iter
+        self._save_checkpoint_with_step(
+            runner, step, dict(epoch=runner.epoch, iter=runner.iter)
+        )
 
     def before_val(self, runner: Runner) -> None:
         """Remember the weights before they are swapped with others."""
@@ -290,7 +305,12 @@ class SafeCheckpointHook(CheckpointHook):
             )
         if failure is not None:
             runner.logger.error(
-                say('emergency.not_saved', name=name, reason=failure)
+                say(
+                    'emergency.not_saved',
+                    name=name,
+                    reason=failure,
+                    last_good='',
+                )
             )
             return None
         path = self._place.path(name)
@@ -335,6 +355,7 @@ class SafeCheckpointHook(CheckpointHook):
             state=capture_progress(runner),
             **self._save_settings(meta),
         )
+        self._failure = self._saving.failure
         if saved:
             self._saving.last_good = self._place.path(name)
             self._last_iteration = meta['iter']
@@ -344,10 +365,28 @@ class SafeCheckpointHook(CheckpointHook):
         if not hasattr(self, 'file_backend'):
             # A validation without training has nothing to save.
             return
+        missing = {*(self.save_best and self.key_indicators or ())}
+        missing -= {'auto', *metrics}
+        self._tell_missing(runner, missing, metrics)
         with save_first(
             self, runner, self._saving.save, self._place.remove
         ) as stand_in:
-            super()._save_best_checkpoint(stand_in, metrics)
+            # mmengine compares nothing with None.
+            scores = {**metrics, **dict.fromkeys(sorted(missing))}
+            super()._save_best_checkpoint(stand_in, scores)
+
+    def _tell_missing(
+        self, runner: Runner, missing: set[str], metrics: dict
+    ) -> None:
+        for name in sorted(missing - self._missing):
+            text = say(
+                'checkpoint.no_metric',
+                name=name,
+                known=list(metrics),
+                hint=did_you_mean(name, metrics),
+            )
+            runner.logger.warning(text)
+        self._missing |= missing
 
     def _has_to_wait(self, runner: Runner) -> bool:
         # A loop that starts epochs anew cannot resume inside the next one.

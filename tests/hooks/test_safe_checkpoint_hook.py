@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader
 from mmstable.checkpoint import atomic_file, storage
 from mmstable.checkpoint.finder import find_checkpoint, verify_checkpoint
 from mmstable.checkpoint.manifest import Manifest
-from mmstable.errors import ConfigError
+from mmstable.errors import ConfigError, ResultNotSaved
 from mmstable.hooks import SafeCheckpointHook
 from mmstable.report import CheckpointFailed, read_events
 from tests.checkpoint.leftovers import leave_half_a_file
@@ -343,20 +343,34 @@ def test_full_disk_does_not_end_the_training(
 
 def test_what_a_full_disk_has_cost_is_told_in_the_end(tmp_path, full_disk):
     at = At(_3=lambda r: full_disk('usage'))
-    runner = train(tmp_path, at, dict(type='mmstable.EventLogHook'))
+    with pytest.raises(ResultNotSaved, match='its last checkpoint could not'):
+        train(tmp_path, at, dict(type='mmstable.EventLogHook'))
     full_disk(None)
-    events = read_events(Path(runner.log_dir) / 'stability/events.jsonl')
+    (path,) = tmp_path.glob('*/stability/events.jsonl')
+    events = read_events(path)
     failed = [e for e in events if isinstance(e, CheckpointFailed)]
     assert [(e.iteration, e.name) for e in failed] == [
         (4, 'iter_4.pth'),
         (6, 'iter_6.pth'),
     ]
-    assert 'mmstable: 1 finding needs your attention.' in log_of(runner)
+
+
+def test_a_disk_that_is_full_only_at_the_last_interval(tmp_path, full_disk):
+    class Cleaner(Hook):
+        priority = 'HIGHEST'
+
+        def after_train(self, runner):
+            full_disk(None)
+
+    train(tmp_path, At(_5=lambda r: full_disk('usage')), Cleaner())
+    assert find_checkpoint(tmp_path).found.iteration == 6
 
 
 def test_disk_that_stays_full_keeps_the_old_one(tmp_path, full_disk):
     at = At(_3=lambda r: full_disk('write'))
-    train(tmp_path, at, checkpoint=dict(max_keep_ckpts=1))
+    with pytest.raises(ResultNotSaved) as end:
+        train(tmp_path, at, checkpoint=dict(max_keep_ckpts=1))
+    assert end.value.exit_code == 12
     full_disk(None)
     assert checkpoints(tmp_path) == ['iter_2.pth']
     assert find_checkpoint(tmp_path).found.iteration == 2
@@ -421,6 +435,20 @@ def validating(work_dir, *hooks, train_cfg, **kwargs):
         val_evaluator=Evaluator(Count()),
         **kwargs,
     )
+
+
+@pytest.mark.parametrize(
+    ('wanted', 'best'),
+    [('accc', []), (['accc', 'acc'], ['best_acc_iter_4.pth'])],
+)
+def test_a_metric_that_is_not_there_ends_nothing(tmp_path, wanted, best):
+    loop = dict(by_epoch=False, max_iters=4, val_interval=2)
+    more = dict(save_best=wanted, rule='greater')
+    runner = validating(tmp_path, train_cfg=loop, checkpoint=more)
+    runner.train()
+    assert [n for n in checkpoints(tmp_path) if n.startswith('best')] == best
+    line = '`save_best` names accc, which validation does not give; it gives'
+    assert log_of(runner).count(f'{line} acc. Did you mean acc?') == 1
 
 
 EPOCHS = dict(by_epoch=True, max_epochs=2, val_interval=1)

@@ -40,6 +40,18 @@ MESSAGES = {
         '{last_good}',
         zh_cn='mmstable: {name} 未保存：{reason}。训练继续。{last_good}',
     ),
+    'checkpoint.no_result': Message(
+        en='training came to its end, but its last checkpoint could not be '
+        'saved: {reason}. Make room, and resume',
+        zh_cn='训练已到终点，但最后的 checkpoint 未能保存：{reason}。'
+        '请腾出空间，然后恢复训练',
+    ),
+    'checkpoint.no_metric': Message(
+        en='mmstable: `save_best` names {name}, which validation does not '
+        'give; it gives {known}.{hint} Training continues without it.',
+        zh_cn='mmstable: `save_best` 中的 {name} 不在验证结果中，验证结果有'
+        ' {known}。{hint}训练继续，但不保存该项的最佳 checkpoint。',
+    ),
     'checkpoint.last_good': Message(
         en=' The last good checkpoint is {path}.',
         zh_cn='最近的完好 checkpoint 是 {path}。',
@@ -130,7 +142,7 @@ MESSAGES = {
         zh_cn='缓冲区（如 BatchNorm 的统计量）可能包含失败迭代的一部分',
     ),
     'emergency.not_saved': Message(
-        en='mmstable: {name} is not saved: {reason}.',
-        zh_cn='mmstable: {name} 未保存：{reason}。',
+        en='mmstable: {name} is not saved: {reason}.{last_good}',
+        zh_cn='mmstable: {name} 未保存：{reason}。{last_good}',
     ),
 }
