@@ -107,9 +107,26 @@ class IterProfileHook(StepHook):
         if self.monitor.iteration >= self._next:
             if self._running is None:
                 self._between = self._since_last()
-                self._running = IterationSample(runner, self, self._depth)
+                self._begin_sample(runner)
             elif self._running.mark() == self._iterations:
-                self._finish(runner)
+                if self._has_to_repeat():
+                    self._stop()
+                    self._begin_sample(runner)
+                else:
+                    self._finish(runner)
+
+    def _begin_sample(self, runner: Runner) -> None:
+        self._running = IterationSample(runner, self, self._depth)
+        self._saved_before = self._checkpoints
+
+    def _has_to_repeat(self) -> bool:
+        """Whether a checkpoint was saved meanwhile, which is rare.
+
+        If one is saved again, that is how it is in this run.
+        """
+        has_saved = self._checkpoints > self._saved_before
+        self._is_repeated = has_saved and not self._is_repeated
+        return self._is_repeated
 
     def before_train_epoch(self, runner: Runner) -> None:
         """Count it."""
@@ -149,6 +166,8 @@ class IterProfileHook(StepHook):
         self._since_iteration = 0
         self._validation = 0.0
         self._checkpoints = self._epochs = 0
+        self._saved_before = 0
+        self._is_repeated = False
         self._val_begin = 0.0
 
     def _since_last(self) -> Between:

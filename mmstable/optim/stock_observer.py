@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from functools import partial, wraps
 from typing import Any, Callable
 
 from mmengine.optim import OptimWrapper
@@ -78,6 +79,9 @@ class StockObserver:
             self._remove.append(lambda: setattr(wrapper, name, original))
         else:
             self._remove.append(lambda: delattr(wrapper, name))
+        if hasattr(original, '_with_counter'):
+            # Schedulers warn of a step without their mark.
+            method = wraps(original)(partial(method))
         setattr(wrapper, name, method)
         return original
 

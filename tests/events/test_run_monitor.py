@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
 
 import pytest
@@ -328,6 +329,18 @@ def test_observing_changes_nothing(tmp_path):
     plain = toy_runner(tmp_path / 'b', dict(STOCK))
     plain.train()
     assert_same(weights(runner.model), weights(plain.model))
+
+
+def test_observing_makes_no_scheduler_warn(tmp_path):
+    schedule = dict(type='LinearLR', start_factor=0.1, end=3, by_epoch=False)
+    logger = dict(type='mmstable.GradNanLoggerHook')
+    stock = dict(type='OptimWrapper', optimizer=dict(type='SGD', lr=0.1))
+    runner = toy_runner(
+        tmp_path, stock, hooks=[logger], param_scheduler=schedule
+    )
+    with warnings.catch_warnings():
+        warnings.filterwarnings('error', 'Seems like `optimizer.step')
+        runner.train()
 
 
 def test_nobody_observes_for_hooks_that_do_not_obey(tmp_path):

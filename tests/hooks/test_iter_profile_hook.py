@@ -254,6 +254,32 @@ class RarelySlow(Hook):
             time.sleep(1.0)
 
 
+class SlowSaves(Hook):
+    """Saves that take ten times as long as an iteration."""
+
+    def __init__(self, at):
+        self.at = at
+
+    def after_train_iter(self, runner, *args, **kwargs):
+        if runner.iter + 1 in self.at:
+            runner.call_hook('before_save_checkpoint', checkpoint={})
+            time.sleep(10 * NAP)
+
+
+def test_a_rare_save_is_not_what_makes_a_run_slow(tmp_path):
+    runner = slow_run(tmp_path, [SlowSaves([7])], max_iters=20)
+    (found,) = profiles_of(runner)
+    # Once more, without it.
+    assert found.iteration == 19
+    assert 'SlowSaves' not in found.text
+
+
+def test_saves_that_come_again_and_again_are_told(tmp_path):
+    runner = slow_run(tmp_path, [SlowSaves(range(0, 20, 2))], max_iters=20)
+    (found,) = profiles_of(runner)
+    assert 'The hook SlowSaves takes' in found.text
+
+
 def test_what_samples_do_not_see_is_told(tmp_path):
     runner = slow_run(
         tmp_path,

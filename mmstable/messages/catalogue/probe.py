@@ -24,9 +24,9 @@ MESSAGES = {
     ),
     'probe.listens': Message(
         en='LiveProbeHook: look into this run with `mmstable probe {folder}`; '
-        'only you can, on this machine.',
+        'its own socket is open to you only.',
         zh_cn='LiveProbeHook: 可用 `mmstable probe {folder}` 查看本次训练；'
-        '只有你本人能在这台机器上使用。',
+        '它自己的 socket 只对你本人开放。',
     ),
     'probe.no_socket': Message(
         en='LiveProbeHook: `mmstable probe` will not find this run: no socket '
