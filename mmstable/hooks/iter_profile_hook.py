@@ -85,6 +85,7 @@ class IterProfileHook(StepHook):
         self._next = 0
         # Causes that are in the log; None before the first line.
         self._told: set[tuple[str, str]] | None = None
+        self._is_repeated: bool
         self._reset()
 
     def before_train(self, runner: Runner) -> None:

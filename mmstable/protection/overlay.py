@@ -45,10 +45,34 @@ def overlay(
     for key, value in difference(settings, wanted).items():
         if key == _HOOKS and settings.get(_HOOKS):
             text = _hooks(len(settings[_HOOKS]), protection)
+        elif _is_replaced(settings.get(key), value):
+            text = _replaced(key, settings[key], wanted[key])
         else:
             text = render_setting(key, _without_classes(value))
         blocks.append(f'{_about(key)}\n{text}')
     return '\n\n'.join(blocks) + '\n'
+
+
+def _is_replaced(before: Any, change: Any) -> bool:
+    both = isinstance(before, Mapping) and isinstance(change, Mapping)
+    return both and '_delete_' in change
+
+
+def _replaced(
+    key: str, before: Mapping[str, Any], after: Mapping[str, Any]
+) -> str:
+    """A dict without some keys of the base, which is followed in the rest."""
+    new = difference(before, after)
+    gone = sorted({*before} - {*after} | {*before} & {*new})
+    lines = [
+        '_delete_=True,',
+        f'**{{k: v for k, v in _base_.{key}.items() if k not in {gone}}},',
+        *(
+            f'{name}={one_line(_without_classes(value), key)},'
+            for name, value in new.items()
+        ),
+    ]
+    return '\n'.join([f'{key} = dict(', *(f'    {n}' for n in lines), ')'])
 
 
 def python_overlay(

@@ -104,6 +104,15 @@ def test_it_says_only_what_differs(tmp_path: Path) -> None:
         assert word not in text
 
 
+def test_later_changes_of_the_base_count(tmp_path: Path) -> None:
+    path = tmp_path / 'config.py'
+    path.write_text(PLAIN)
+    written(path, 'default')
+    path.write_text(PLAIN.replace('max_iters=3', 'max_iters=7'))
+    loop = settings_of(tmp_path / 'protected.py')['train_cfg']
+    assert (loop['max_iters'], 'by_epoch' in loop) == (7, False)
+
+
 def test_it_inherits_from_json(tmp_path: Path) -> None:
     path = tmp_path / 'config.json'
     content = dict(optim_wrapper=dict(optimizer=dict(type='SGD', lr=1)))
