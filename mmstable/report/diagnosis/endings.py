@@ -62,20 +62,20 @@ def bad_end(history: History) -> Finding | None:
 
 
 def _without_end(start: Start, state: str) -> Finding:
-    is_sure = state == 'killed'
-    again = start.header.restarts > 0
-    return Finding(
-        id='bad_end',
-        severity=Severity.ERROR if is_sure else Severity.WARNING,
-        path='',
-        what=say(f'diagnosis.{state}', iteration=start.last_iteration),
-        why=say(f'diagnosis.{state}_why', pid=start.header.pid),
+    iteration = start.last_iteration
+    severity = Severity.WARNING
+    what = say('diagnosis.silent', iteration=iteration)
+    why = say('diagnosis.silent_why')
+    if state == 'killed':
+        severity = Severity.ERROR
+        what = say('diagnosis.killed', iteration=iteration)
+        why = say('diagnosis.killed_why', pid=start.header.pid)
+    command = _resume_command(start)
+    fix = say('diagnosis.end_fix', command=command)
+    if start.header.restarts:
         # Who has used up the restarts knows of them.
-        fix=say(
-            'diagnosis.end_fix_again' if again else 'diagnosis.end_fix',
-            command=_resume_command(start),
-        ),
-    )
+        fix = say('diagnosis.end_fix_again', command=command)
+    return Finding('bad_end', severity, path='', what=what, why=why, fix=fix)
 
 
 def _resume_command(start: Start) -> str:
