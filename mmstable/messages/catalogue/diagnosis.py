@@ -354,11 +354,11 @@ MESSAGES = {
         zh_cn='运行在第 {iteration} 次迭代后被杀死。',
     ),
     'diagnosis.killed_why': Message(
-        en='Process {pid} of this machine is gone, and has left no last '
-        'record: it was killed (out of memory? see `dmesg`), it crashed, or '
-        'the machine was started again.',
-        zh_cn='本机的进程 {pid} 已不存在，且没有结束记录：它被杀死（内存不足？'
-        '请查看 `dmesg`）、崩溃，或机器重启过。',
+        en='Process {pid} on {host} is gone, and has left no last record: it '
+        'was killed (out of memory? see `dmesg`), it crashed, or the machine '
+        'was started again.',
+        zh_cn='{host} 上的进程 {pid} 已不存在，且没有结束记录：它被杀死'
+        '（内存不足？请查看 `dmesg`）、崩溃，或机器重启过。',
     ),
     'diagnosis.failed': Message(
         en='The run ended with an error at iteration {iteration}.',

@@ -69,7 +69,8 @@ def _without_end(start: Start, state: str) -> Finding:
     if state == 'killed':
         severity = Severity.ERROR
         what = say('diagnosis.killed', iteration=iteration)
-        why = say('diagnosis.killed_why', pid=start.header.pid)
+        host = text(start.header.host)
+        why = say('diagnosis.killed_why', pid=start.header.pid, host=host)
     command = _resume_command(start)
     fix = say('diagnosis.end_fix', command=command)
     if start.header.restarts:
