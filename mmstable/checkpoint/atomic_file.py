@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from mmstable.files import create
+from mmstable.process_identity import is_alive
 
 _SUFFIX = '.mmstable-tmp'
 # Machine, process, and what nobody can guess.
@@ -169,21 +170,6 @@ def _is_leftover(path: Path) -> bool:
         # In a container, the process before this one had the same number.
         return path.name not in _OPEN
     return not is_alive(pid)
-
-
-def is_alive(pid: int) -> bool:
-    """Whether there is a process of this number, as far as can be told."""
-    if os.name == 'nt':
-        # There this would send Ctrl-C.
-        return True
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except (OSError, OverflowError):
-        # It belongs to somebody else.
-        return True
-    return True
 
 
 def _check_size(path: Path, expected: int) -> None:

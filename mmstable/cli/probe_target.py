@@ -125,7 +125,7 @@ def _parents(pid: int) -> list[int]:
 
 def _owner(folder: Path) -> str:
     """Who trains there, by the lock of ``mmstable train``."""
-    from mmstable.cli.run_lock import NAME, Owner
+    from mmstable.lock_owner import NAME, Owner
 
     owner = Owner.read(folder / NAME)
     if owner is None or (owner.can_be_asked() and not owner.is_alive()):

@@ -11,90 +11,23 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import platform
-import secrets
 import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Callable
 
-from mmstable.checked_json import parse_json
-from mmstable.checkpoint.atomic_file import is_alive
 from mmstable.errors import WorkDirInUse
-from mmstable.files import create, read_bounded
+from mmstable.files import create
+from mmstable.lock_owner import HELD, NAME, Owner
 from mmstable.messages import say as message
 from mmstable.messages.printable import printable
 
-NAME = '.mmstable-lock'
 # Seconds between two signs of life, and how long to look out for one.
 BEAT = 2.0
 PATIENCE = 10.0
-_LONGEST = 4096
-
-
-@dataclass(frozen=True)
-class Owner:
-    """Who holds a lock.
-
-    Args:
-        host (str): The machine.
-        pid (int): The process.
-        space (str): Where that number has a meaning: the namespace of
-            processes, which a container has of its own.
-        born (str): When the process began, by the kernel's count, so that
-            another one with the same number is not taken for it.
-        token (str): What no other lock has.
-    """
-
-    host: str
-    pid: int
-    space: str
-    born: str
-    token: str
-
-    @classmethod
-    def this(cls) -> Owner:
-        """This process."""
-        pid = os.getpid()
-        return cls(
-            platform.node(), pid, _space(), _born(pid), secrets.token_hex(8)
-        )
-
-    @classmethod
-    def read(cls, path: Path) -> Owner | None:
-        """The owner of a lock; None if the file does not say."""
-        try:
-            content = parse_json(read_bounded(path, _LONGEST), _LONGEST)
-            texts = {
-                name: content[name]
-                for name in ('host', 'space', 'born', 'token')
-            }
-            pid = content['pid']
-        except (OSError, ValueError, KeyError, TypeError):
-            return None
-        if type(pid) is not int or not 0 < pid < 2**31:
-            return None
-        if any(type(text) is not str for text in texts.values()):
-            return None
-        return cls(pid=pid, **texts)
-
-    def can_be_asked(self) -> bool:
-        """Whether its process number has a meaning here."""
-        return (self.host, self.space) == (platform.node(), _space())
-
-    def is_alive(self) -> bool:
-        """Whether the process is still there, if that can be asked."""
-        if self.pid == os.getpid():
-            # In a container, the one before had the same number.
-            return self.token in _HELD
-        return is_alive(self.pid) and _born(self.pid) == self.born
-
-
-# Locks of this process.
-_HELD: set[str] = set()
 
 
 @contextmanager
@@ -124,15 +57,15 @@ def _locked(
     owner = Owner.this()
     path = folder / NAME
     # Before the file can be read by another thread.
-    _HELD.add(owner.token)
+    HELD.add(owner.token)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         _acquire(path, owner, force, say)
     except WorkDirInUse:
-        _HELD.discard(owner.token)
+        HELD.discard(owner.token)
         raise
     except OSError as error:
-        _HELD.discard(owner.token)
+        HELD.discard(owner.token)
         # Whether the run can do without this folder is not decided here.
         text = error.strerror
         say(message('lock.impossible', folder=folder, error=text))
@@ -145,7 +78,7 @@ def _locked(
         yield
     finally:
         done.set()
-        _HELD.discard(owner.token)
+        HELD.discard(owner.token)
         _release(path, owner)
 
 
@@ -241,20 +174,3 @@ def _touched(path: Path) -> int | None:
         return path.lstat().st_mtime_ns
     except OSError:
         return None
-
-
-def _space() -> str:
-    try:
-        return os.readlink('/proc/self/ns/pid')
-    except OSError:
-        return ''
-
-
-def _born(pid: int) -> str:
-    try:
-        text = Path(f'/proc/{pid}/stat').read_text(errors='replace')
-    except OSError:
-        return ''
-    # After the name, which may have spaces in it.
-    fields = text.rpartition(')')[2].split()
-    return fields[19] if len(fields) > 19 else ''

@@ -82,6 +82,13 @@ class RunStart(Event):
             ``mmstable train --max-restarts`` or by torchrun. Defaults to 0.
         restarted_after (str): What ended it before, if that is known.
             Defaults to ''.
+        space (str, optional): Where the process id has a meaning: the
+            namespace of processes; '' if the system does not tell, None in
+            files of an older mmstable. Defaults to None.
+        born (str, optional): When the process began, by the kernel's count,
+            likewise. Defaults to None.
+        resume_command (str): The command line that started the run, without
+            where it started from, if ``mmstable train`` did. Defaults to ''.
     """
 
     event: ClassVar[str] = 'run_start'
@@ -101,6 +108,9 @@ class RunStart(Event):
     custom_hooks: tuple[Any, ...]
     restarts: int = 0
     restarted_after: str = ''
+    space: str | None = None
+    born: str | None = None
+    resume_command: str = ''
 
 
 @dataclass(frozen=True)

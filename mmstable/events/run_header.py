@@ -18,6 +18,7 @@ from torch.nn import Module
 from mmstable import run_view
 from mmstable.events.records import SCHEMA, RunStart, WrapperSetup
 from mmstable.events.samples import read_scale
+from mmstable.process_identity import ProcessIdentity
 from mmstable.version import __version__
 
 # What whoever starts a run again says to it; the second is torchrun's.
@@ -43,14 +44,15 @@ def device_of(model: Module) -> torch.device:
 def describe_run(runner: Runner) -> RunStart:
     """The header for a run that is about to train."""
     device = device_of(runner.model)
+    process = ProcessIdentity.of_this_process()
     return RunStart(
         iteration=runner.iter,
         time=time.time(),
         schema=SCHEMA,
         rank=get_rank(),
         world_size=get_world_size(),
-        host=platform.node(),
-        pid=os.getpid(),
+        host=process.host,
+        pid=process.pid,
         versions=versions(),
         device=str(device),
         device_name=_device_name(device),
@@ -64,7 +66,16 @@ def describe_run(runner: Runner) -> RunStart:
         custom_hooks=tuple(runner.cfg.get('custom_hooks') or ()),
         restarts=restarts(),
         restarted_after=os.environ.get(RESTARTED_AFTER, ''),
+        space=process.space,
+        born=process.born,
+        resume_command=_resume_command(runner),
     )
+
+
+def _resume_command(runner: Runner) -> str:
+    # As `mmstable train` has noted it, if it was that.
+    command = runner.cfg.get('resume_command')
+    return command if isinstance(command, str) else ''
 
 
 def versions() -> dict[str, str]:

@@ -18,6 +18,7 @@ from mmstable.report.find_runs import (
     log_folder,
 )
 from mmstable.report.plain import finite, mapping, whole
+from mmstable.report.process import process_of
 from mmstable.report.read_start import read_start
 from mmstable.report.scalars import read_scalars
 from mmstable.report.series import Series, join
@@ -150,7 +151,9 @@ def _read_file(history: History, file: Path) -> None:
         history.other_ranks.append(start)
         start.incidents = _only_own(start)
         return
-    read_scalars(start, log_folder(file) / 'vis_data' / 'scalars.json')
+    folder = log_folder(file)
+    start.process = process_of(start.header, folder.parent)
+    read_scalars(start, folder / 'vis_data' / 'scalars.json')
     history.starts.append(start)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -30,14 +31,18 @@ def read_scalars(start: Start, path: Path, longest: int = _LARGEST) -> None:
         longest (int): The most bytes to read. Defaults to 256 MiB.
     """
     step, left = float(start.header.iteration), longest
+    told = start.last_time
     try:
         with open(path, 'rb', opener=read_only) as file:
+            written = os.fstat(file.fileno()).st_mtime
             while left > 0 and (line := file.readline(_LONGEST_LINE)):
                 left -= len(line)
                 step = _take_line(start, line, step)
     except OSError:
         # Other back-ends do not write it; the event file is enough.
         return
+    # Means may be of slow iterations; no line is newer than its file.
+    start.last_time = max(told, min(start.last_time, written))
 
 
 def _take_line(start: Start, line: bytes, step: float) -> float:
@@ -51,7 +56,7 @@ def _take_line(start: Start, line: bytes, step: float) -> float:
         step = finite(content.get('step')) or step
         # If a run was killed, this file often has newer records.
         if start.last_iteration < step <= LARGEST:
-            start.last_iteration = int(step)
+            _go_on(start, int(step), content.get('time'))
         for name, value in content.items():
             _take_training(start, name, step, value)
     elif any(name.startswith(_MEMORY) for name in content):
@@ -65,6 +70,16 @@ def _take_line(start: Start, line: bytes, step: float) -> float:
             ):
                 _add(start, 'validation', name, step, value)
     return step
+
+
+def _go_on(start: Start, iteration: int, seconds: Any) -> None:
+    """Note an iteration after the last record, and when it was done.
+
+    The lines have no date, only what an iteration took in the mean.
+    """
+    spent = (iteration - start.last_iteration) * (finite(seconds) or 0.0)
+    start.last_iteration = iteration
+    start.last_time += max(0.0, spent)
 
 
 def _take_training(start: Start, name: str, x: float, value: Any) -> None:

@@ -14,16 +14,18 @@ from typing import Any
 
 from mmstable.errors import MMStableError, UsageError
 from mmstable.messages import say
+from mmstable.report.diagnosis.endings import state_of
 from mmstable.report.find_runs import find_event_files
 from mmstable.report.history import read_history
 from mmstable.report.page import page_data, write_page
+from mmstable.report.start import Start
 
 _HOST = '127.0.0.1'
 _NAMES = ('127.0.0.1', 'localhost')
 
 
 class Source:
-    """The page and its data, made anew when a file has grown.
+    """The page and its data, made anew when a file or a state changes.
 
     Args:
         paths (Sequence[str]): The work directories.
@@ -32,7 +34,8 @@ class Source:
     def __init__(self, paths: Sequence[str]) -> None:
         self._paths = paths
         self._lock = threading.Lock()
-        self._stamp = ''
+        self._seen: tuple[Any, ...] = ()
+        self._last: list[Start] = []
         self._page = self._data = b''
 
     def page(self) -> bytes:
@@ -47,23 +50,29 @@ class Source:
 
     def _update(self) -> None:
         with self._lock:
-            stamp = self._look()
-            if stamp == self._stamp:
+            files = self._look()
+            if (files, self._states()) == self._seen:
                 return
             histories = [read_history(path) for path in self._paths]
+            self._last = [one.starts[-1] for one in histories]
+            seen = files, self._states()
+            stamp = hashlib.sha256(repr(seen).encode()).hexdigest()
             content = {**page_data(histories), 'stamp': stamp}
             self._data = json.dumps(content, allow_nan=False).encode()
             self._page = write_page(histories, live=True).encode()
-            self._stamp = stamp
+            self._seen = seen
 
-    def _look(self) -> str:
+    def _look(self) -> list[tuple[str, int, int]]:
         """What changes when any of the files does."""
-        files = [
+        return [
             (str(file), file.stat().st_size, file.stat().st_mtime_ns)
             for path in self._paths
             for file in find_event_files(Path(path))
         ]
-        return hashlib.sha256(repr(files).encode()).hexdigest()
+
+    def _states(self) -> list[str]:
+        """What changes when a process is killed, which writes nothing."""
+        return [state_of(one) for one in self._last]
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from mmstable.events.records import RunStart
+from mmstable.process_identity import ProcessIdentity
 from mmstable.report.incidents import Incidents
 from mmstable.report.series import Series
 
@@ -25,6 +26,8 @@ class Start:
     Args:
         path (Path): The event file.
         header (RunStart): Its first line.
+        process (ProcessIdentity, optional): Who wrote it, if that process
+            can be told from others that have its number.
         series (dict): Numbers over iterations, by chart and label.
         labels (Counter): Number of series by chart.
         counts (Counter): Events by kind.
@@ -37,7 +40,8 @@ class Start:
         incidents (Incidents): What can be clicked on.
         end (dict, optional): The last record, if the run has left its loop.
         last_iteration (int): The last iteration that anything tells of.
-        last_time (float): The time of the last record.
+        last_time (float): The time of the last record, or by the log lines
+            that came after it.
         bad_lines (int): Lines that are no records.
         is_cut_off (bool): Whether the last line is torn.
         is_newer (bool): Whether a newer mmstable wrote the file.
@@ -46,6 +50,7 @@ class Start:
 
     path: Path
     header: RunStart
+    process: ProcessIdentity | None = None
     series: dict[tuple[str, str], Series] = field(default_factory=dict)
     labels: Counter[str] = field(default_factory=Counter)
     counts: Counter[str] = field(default_factory=Counter)

@@ -14,9 +14,9 @@ import pytest
 from mmstable.cli.main import main
 from mmstable.cli.probe import _rank_that_is_late
 from mmstable.cli.probe_target import Rank
-from mmstable.cli.run_lock import NAME
 from mmstable.liveness.probe import sockets
 from mmstable.liveness.probe.server import ProbeServer
+from mmstable.lock_owner import NAME
 from tests.cli.runs import ROOT, start
 from tests.patience import PATIENCE
 

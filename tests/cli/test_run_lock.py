@@ -15,8 +15,9 @@ from pathlib import Path
 import pytest
 
 from mmstable.cli import run_lock
-from mmstable.cli.run_lock import NAME, Owner, locked
+from mmstable.cli.run_lock import locked
 from mmstable.errors import WorkDirInUse
+from mmstable.lock_owner import NAME, Owner
 from tests.cli.runs import ROOT, start
 from tests.cli.score_project import saved, train
 

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from mmstable.cli.run_lock import NAME, locked
+from mmstable.cli.run_lock import locked
+from mmstable.lock_owner import NAME
 from tests.chaos.signal_runs import free_port
 from tests.cli.runs import ROOT, run, start
 from tests.cli.score_project import saved, train

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import os
 from pathlib import Path
 
 import pytest
@@ -170,6 +172,36 @@ def test_scalars_of_mmengine_are_drawn(tmp_path):
         {'label': 'seg/mIoU', 'x': [10], 'y': [71.5]}
     ]
     assert {one['label'] for one in charts['time']} == {'time', 'data_time'}
+
+
+def lines_of(*steps: int, **more: float) -> list[dict]:
+    return [dict(lr=0.1, loss=0.9, iter=i, step=i, **more) for i in steps]
+
+
+@pytest.mark.parametrize(
+    ('steps', 'records', 'seconds'),
+    [
+        # Too short for a record, as a run that was killed early.
+        ([10, 20], [], 10.0),
+        # Until the record, and what came after it.
+        ([20, 40, 60], [heartbeat(50)], 55.0),
+        ([10, 20], [end(20)], 21.0),
+    ],
+)
+def test_the_time_goes_on_with_the_log(tmp_path, steps, records, seconds):
+    write_scalars(tmp_path, *lines_of(*steps, time=0.5), name=RUN)
+    write_run(tmp_path, *records)
+    read = figures_of(read_history(tmp_path))
+    assert read.duration == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize('time', [1e300, math.inf, math.nan, -5.0, 'x', None])
+def test_no_time_is_later_than_the_log(tmp_path, time):
+    write_scalars(tmp_path, *lines_of(10, 20, time=time), name=RUN)
+    write_run(tmp_path)
+    os.utime(tmp_path / RUN / 'vis_data' / 'scalars.json', (1030, 1030))
+    seconds = 30.0 if time == 1e300 else 0.0
+    assert figures_of(read_history(tmp_path)).duration == seconds
 
 
 def test_several_wrappers_keep_their_names(tmp_path):

@@ -5,15 +5,20 @@ from __future__ import annotations
 import json
 import socket
 import struct
+import subprocess
+import sys
 import threading
 import time
+from dataclasses import asdict, replace
 from http.client import HTTPConnection
+from pathlib import Path
 
 import pytest
 
 from mmstable.errors import UsageError
+from mmstable.process_identity import ProcessIdentity
 from mmstable.report.serve import make_server
-from tests.report.event_files import end, heartbeat, write_run
+from tests.report.event_files import end, header, heartbeat, write_run
 
 
 @pytest.fixture
@@ -55,6 +60,25 @@ def test_news_change_the_stamp(server, tmp_path):
     after = json.loads(ask(server, '/data.json')[1])
     assert before['stamp'] == same['stamp'] != after['stamp']
     assert after['works'][0]['figures']['iterations'] == 60
+
+
+def test_a_killed_process_changes_the_stamp(server, tmp_path):
+    child = subprocess.Popen([sys.executable, '-c', 'input()'], stdin=-1)
+    own = ProcessIdentity.of_this_process()
+    born = Path(f'/proc/{child.pid}/stat')
+    if not born.exists():
+        pytest.skip('this system does not tell when a process began')
+    ticks = born.read_text().rpartition(')')[2].split()[19]
+    process = asdict(replace(own, pid=child.pid, born=ticks))
+    write_run(tmp_path, heartbeat(50), start=header(**process))
+    before = json.loads(ask(server, '/data.json')[1])
+    same = json.loads(ask(server, '/data.json')[1])
+    child.kill()
+    child.communicate()
+    after = json.loads(ask(server, '/data.json')[1])
+    assert before['works'][0]['figures']['state'] == 'running'
+    assert before['stamp'] == same['stamp'] != after['stamp']
+    assert after['works'][0]['figures']['state'] == 'killed'
 
 
 @pytest.mark.parametrize('host', ['localhost', '127.0.0.1', 'localhost:1'])

@@ -349,6 +349,17 @@ MESSAGES = {
         en='There is no last record: it was killed, or the machine went down.',
         zh_cn='没有结束记录：进程被杀死，或机器宕机。',
     ),
+    'diagnosis.killed': Message(
+        en='The run was killed after iteration {iteration}.',
+        zh_cn='运行在第 {iteration} 次迭代后被杀死。',
+    ),
+    'diagnosis.killed_why': Message(
+        en='Process {pid} on {host} is gone, and has left no last record: it '
+        'was killed (out of memory? see `dmesg`), it crashed, or the machine '
+        'was started again.',
+        zh_cn='{host} 上的进程 {pid} 已不存在，且没有结束记录：它被杀死'
+        '（内存不足？请查看 `dmesg`）、崩溃，或机器重启过。',
+    ),
     'diagnosis.failed': Message(
         en='The run ended with an error at iteration {iteration}.',
         zh_cn='运行在第 {iteration} 次迭代时出错结束。',
@@ -373,10 +384,13 @@ MESSAGES = {
         '偶发的错误可用 --max-restarts 自动重启。',
     ),
     'diagnosis.end_fix': Message(
-        en='Resume it: mmstable train CONFIG --resume auto. With '
-        '--max-restarts it starts again by itself.',
-        zh_cn='继续训练：'
-        'mmstable train CONFIG --resume auto'
-        '。使用 --max-restarts 可自动重启。',
+        en='With --max-restarts a run starts again by itself. Resume this '
+        'one: {command}',
+        zh_cn='使用 --max-restarts 可自动重启。继续这次训练：{command}',
+    ),
+    'diagnosis.end_fix_again': Message(
+        en='It was started again before, and ended again: find out why, then '
+        'resume it: {command}',
+        zh_cn='它已被重启过，又再次终止：请先查明原因，再继续训练：{command}',
     ),
 }

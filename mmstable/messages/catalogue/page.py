@@ -105,6 +105,10 @@ MESSAGES = {
         en='running',
         zh_cn='运行中',
     ),
+    'page.state_killed': Message(
+        en='killed, no end recorded',
+        zh_cn='被杀死，无结束记录',
+    ),
     'page.state_silent': Message(
         en='no end recorded',
         zh_cn='无结束记录',

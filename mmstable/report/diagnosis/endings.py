@@ -8,13 +8,18 @@ from typing import Any
 from mmstable.errors import TrainingHangs, TrainingOutOfMemory
 from mmstable.finding import Finding, Severity
 from mmstable.messages import say
+from mmstable.messages.shell_command import shell_command
+from mmstable.report.find_runs import log_folder
 from mmstable.report.history import History
 from mmstable.report.incidents import iteration_of
 from mmstable.report.plain import mapping, text, whole
 from mmstable.report.start import Start
 
-# Seconds without a record after which a run counts as dead.
+# Seconds without a record after which a run that cannot be asked counts as
+# dead.
 _SILENCE = 600.0
+# Characters that a terminal shows of a finding, less those around it.
+_LONGEST_COMMAND = 300
 
 
 def state_of(start: Start, now: float | None = None) -> str:
@@ -25,13 +30,17 @@ def state_of(start: Start, now: float | None = None) -> str:
         now (float, optional): The time, for tests. Defaults to None.
 
     Returns:
-        str: As in its last record; without one 'running' if it has told
-        something lately, else 'silent'.
+        str: As in its last record; without one 'running' or 'killed' if its
+        process can be asked, else 'running' if it has told something
+        lately, and 'silent' if not.
     """
     if start.end is not None:
         reason = text(start.end.get('reason'))
         known = ('finished', 'stopped', 'exception')
         return reason if reason in known else 'stopped'
+    if start.process is not None and start.process.can_be_asked():
+        # However long it is silent: a validation may take an hour.
+        return 'running' if start.process.is_alive() else 'killed'
     age = (time.time() if now is None else now) - start.last_time
     return 'running' if age < _SILENCE else 'silent'
 
@@ -47,18 +56,43 @@ def bad_end(history: History) -> Finding | None:
     ]
     if state == 'stopped' and stops:
         return _stopped_by_guard(last, stops[-1])
-    if state not in ('exception', 'silent'):
-        return None
-    iteration = last.last_iteration
-    if state == 'silent':
-        return Finding(
-            id='bad_end',
-            severity=Severity.WARNING,
-            path='',
-            what=say('diagnosis.silent', iteration=iteration),
-            why=say('diagnosis.silent_why'),
-            fix=say('diagnosis.end_fix'),
+    if state in ('killed', 'silent'):
+        return _without_end(last, state)
+    return _failed(history) if state == 'exception' else None
+
+
+def _without_end(start: Start, state: str) -> Finding:
+    iteration = start.last_iteration
+    severity = Severity.WARNING
+    what = say('diagnosis.silent', iteration=iteration)
+    why = say('diagnosis.silent_why')
+    if state == 'killed':
+        severity = Severity.ERROR
+        what = say('diagnosis.killed', iteration=iteration)
+        host = text(start.header.host)
+        why = say('diagnosis.killed_why', pid=start.header.pid, host=host)
+    command = _resume_command(start)
+    fix = say('diagnosis.end_fix', command=command)
+    if start.header.restarts:
+        # Who has used up the restarts knows of them.
+        fix = say('diagnosis.end_fix_again', command=command)
+    return Finding('bad_end', severity, path='', what=what, why=why, fix=fix)
+
+
+def _resume_command(start: Start) -> str:
+    command = start.header.resume_command
+    # Half a command is worse than a general one.
+    is_fit = 0 < len(command) <= _LONGEST_COMMAND and command.isprintable()
+    if not is_fit:
+        folder = log_folder(start.path).parent
+        command = shell_command(
+            ['mmstable', 'train', 'CONFIG', '--work-dir', str(folder)]
         )
+    return f'{command} --resume auto'
+
+
+def _failed(history: History) -> Finding | None:
+    last = history.starts[-1]
     error = _error_of(last)
     if any(error.startswith(name) for name in _explained(history)):
         # There is a finding about it, which says more.
@@ -67,7 +101,7 @@ def bad_end(history: History) -> Finding | None:
         id='bad_end',
         severity=Severity.ERROR,
         path='',
-        what=say('diagnosis.failed', iteration=iteration),
+        what=say('diagnosis.failed', iteration=last.last_iteration),
         why=say('diagnosis.place_why', text=error),
         fix=say('diagnosis.failed_fix'),
     )

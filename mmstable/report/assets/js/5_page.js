@@ -12,7 +12,7 @@ function bar() {
       view.theme === 'dark' ? '☀' : '☾'));
 }
 
-const STATES = {finished: 'good', stopped: 'warning', exception: 'error', running: 'hint', silent: 'warning'};
+const STATES = {finished: 'good', stopped: 'warning', exception: 'error', running: 'hint', killed: 'error', silent: 'warning'};
 
 function hero(work) {
   const words = work.words[view.lang], f = work.figures;
