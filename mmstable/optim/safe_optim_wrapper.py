@@ -375,6 +375,10 @@ class SafeOptimWrapper(OptimWrapper):
         return say('wrapper.fp32', details=self._details([]))
 
     def _details(self, details: list[str]) -> str:
+        name = self.steps.wrapper
+        if name not in ('', 'optim_wrapper'):
+            # One of several, as of a GAN.
+            details = [name, *details]
         if self.clip is not None:
             details = [*details, say('wrapper.clip', clip=self.clip)]
         return say('wrapper.details', details=details) if details else ''

@@ -30,6 +30,8 @@ def find_sources(runner: Runner) -> dict[str, StepSource]:
     sources: dict[str, StepSource] = {}
     for name, wrapper in run_view.wrappers(runner).items():
         if hasattr(wrapper, 'record_losses'):
+            # For the line that it logs when it meets the model.
+            wrapper.steps.wrapper = name
             wrapper.bind_model(runner.model)
             sources[name] = wrapper
         elif observes:

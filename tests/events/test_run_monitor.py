@@ -176,6 +176,9 @@ def test_wrappers_at_different_rates(tmp_path):
         'critic': WrapperTotals(1, 1, {'nan_grad': 1}),
         'idle': WrapperTotals(),
     }
+    log = log_of(runner)
+    for name in ('generator', 'critic'):
+        assert log.count(f'fp32 training protected ({name})') == 1
 
 
 def test_after_bad_step_needs_no_guard(tmp_path):
