@@ -33,6 +33,8 @@ class SafeEpochBasedTrainLoop(SafeLoop, EpochBasedTrainLoop):
         **kwargs: ``max_epochs`` and all else of ``EpochBasedTrainLoop``.
     """
 
+    _max_iters: int
+
     def __init__(
         self,
         runner: Runner,
