@@ -83,4 +83,6 @@ class LearningRateFactor:
             state = saved.get(name, {}) if is_one_of_many else saved
             groups = state.get('param_groups', ())
             for group, copied in zip(optimizer.param_groups, groups):
-                copied['lr'] = rates.get(id(group), copied['lr'])
+                # An optimizer of somebody else may give its own groups away.
+                if copied is not group and id(group) in rates:
+                    copied['lr'] = rates[id(group)]

@@ -139,7 +139,7 @@ def _resumed_checkpoint(
     try:
         found = verify_checkpoint(path)
         content = load_checkpoint(path, sha256=found.sha256)
-    except BadCheckpoint:
+    except (BadCheckpoint, OSError):
         return None
     if before is not None and found.iteration >= before:
         return None
