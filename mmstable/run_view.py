@@ -231,6 +231,14 @@ def is_resuming(runner: Runner) -> bool:
     return bool(runner._resume)
 
 
+def resumed_from(runner: Runner) -> Path | None:
+    """The local file that a run was told to resume from, if any."""
+    path = runner._load_from
+    if not runner._resume or path is None or '://' in str(path):
+        return None
+    return Path(path)
+
+
 @contextmanager
 def as_resuming(runner: Runner) -> Iterator[None]:
     """Let hooks load a checkpoint as they do when a run is resumed."""

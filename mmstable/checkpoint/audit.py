@@ -21,7 +21,11 @@ _MEASURABLE = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 # The copy that averages a model has the model's names behind this.
 AVERAGED = 'module.'
 _LONGEST_KEY = 200
+# What normalization layers learn without a gradient.
+_STATISTICS = ('running_mean', 'running_var')
 
+# Section, path in it, and the tensor.
+_Entry = tuple[str, tuple[Any, ...], Tensor]
 # Names of tensors, to how many NaN and how many Inf they hold.
 Counts = Mapping[str, Sequence[int]]
 
@@ -34,7 +38,9 @@ def find_poison(
     Every tensor is read once, under the first of its names, and none is
     copied. Some hold NaN or Inf for a reason, as masks do: the ones listed
     in ``known`` are fine as long as they have no more of it than listed;
-    without a list, those that hold Inf and one other value only.
+    without a list, those that hold Inf and one other value only. So is one
+    number for each parameter in the state of an optimizer, as the smallest
+    loss so far, that is Inf at first.
 
     Args:
         checkpoint (Mapping): A checkpoint, from memory or from a file.
@@ -55,7 +61,11 @@ def find_poison(
     for index, kind in find_nonfinite(tensors, norms).items():
         section, path, tensor = entries[index]
         name = '.'.join(map(_key_text, path))
-        if section == 'optimizer' or not _belongs(name, tensor, known):
+        if section == 'optimizer':
+            is_fine = kind == 'Inf' and _is_bound(entries, index)
+        else:
+            is_fine = _belongs(name, tensor, known)
+        if not is_fine:
             found.append(Culprit(f'{_key_text(section)}.{name}', kind))
     return found
 
@@ -71,8 +81,25 @@ def list_culprits(culprits: Sequence[Culprit], most: int = 3) -> str:
 
 def looks_like_mask(tensor: Tensor) -> bool:
     """Whether a tensor holds Inf and one other value only."""
-    finite = tensor[~torch.isinf(tensor)]
-    return finite.numel() > 0 and bool((finite == finite[0]).all())
+    values = stored_values(_measurable(tensor))
+    finite = values[~torch.isinf(values)]
+    # A number that is there once is any number, unless it is 0.
+    count = finite.numel()
+    is_enough = count > 1 or (count == 1 and float(finite[0].abs()) == 0)
+    return is_enough and bool((finite == finite[0]).all())
+
+
+def has_plus_inf(tensor: Tensor) -> bool:
+    """Whether any number is +Inf; of complex ones, whether any is Inf."""
+    values = stored_values(_measurable(tensor))
+    if values.is_complex():
+        return bool(torch.isinf(values).any())
+    return bool(torch.isposinf(values).any())
+
+
+def is_statistic(name: str) -> bool:
+    """Whether this is the running statistic of a normalization layer."""
+    return name.rpartition('.')[2] in _STATISTICS
 
 
 def count_nonfinite(tensor: Tensor) -> tuple[int, int]:
@@ -89,9 +116,23 @@ def plain_name(name: str) -> str:
 def _belongs(name: str, tensor: Tensor, known: Counts | None) -> bool:
     nans, infs = count_nonfinite(tensor)
     if known is None:
-        return nans == 0 and looks_like_mask(tensor)
+        return nans == 0 and not is_statistic(name) and looks_like_mask(tensor)
     most = known.get(plain_name(name), known.get(name, (0, 0)))
     return nans <= most[0] and infs <= most[1]
+
+
+def _is_bound(entries: Sequence[_Entry], index: int) -> bool:
+    """Whether an optimizer keeps a single number of this name everywhere."""
+    leaf = _leaf(entries[index])
+    return all(
+        one[2].dim() == 0
+        for one in entries
+        if one[0] == 'optimizer' and _leaf(one) == leaf
+    )
+
+
+def _leaf(entry: _Entry) -> str:
+    return str(entry[1][-1]).rpartition('.')[2]
 
 
 def _measurable(tensor: Tensor) -> Tensor:
@@ -110,7 +151,7 @@ def _key_text(key: Any) -> str:
 
 def _audited(
     checkpoint: Mapping[str, Any],
-) -> Iterator[tuple[str, tuple[Any, ...], Tensor]]:
+) -> Iterator[_Entry]:
     seen: set[int] = set()
     for section, content in checkpoint.items():
         if section == 'optimizer' or str(section).endswith('state_dict'):

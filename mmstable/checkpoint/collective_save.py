@@ -111,6 +111,7 @@ class CollectiveSave:
         Returns:
             Exception or None: Why it could not be saved.
         """
+        # The list itself: the state is looked through before it is written.
         known = self._saver.placeholders.counts
         extra = {
             type(self._hook).__name__: {'placeholders': known, **state},

@@ -143,6 +143,28 @@ def compare_optimizers(runner: Runner, saved: Mapping[str, Any]) -> str | None:
     return None
 
 
+def fits_exactly(runner: Runner, checkpoint: Mapping[str, Any]) -> bool:
+    """Whether a checkpoint has all weights of a run, and its optimizers.
+
+    Nothing is loaded to find out. Buffers may differ: those of a cache can
+    have grown.
+    """
+    model = run_view.saved_model(runner)
+    buffers = {name for name, _ in model.named_buffers()}
+    saved = checkpoint.get('state_dict', {})
+    there = {_PREFIX.sub('', name): _shape(one) for name, one in saved.items()}
+    if any(
+        there.get(name) != _shape(one)
+        for name, one in model.state_dict().items()
+        if name not in buffers
+    ):
+        return False
+    return (
+        'optimizer' not in checkpoint
+        or compare_optimizers(runner, checkpoint['optimizer']) is None
+    )
+
+
 def _shape(value: Any) -> str:
     if not isinstance(value, torch.Tensor) or is_lazy(value):
         return type(value).__name__

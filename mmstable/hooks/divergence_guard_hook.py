@@ -184,6 +184,11 @@ class DivergenceGuardHook(StepHook):
         """Let checkpoints have the learning rate of the schedule."""
         self._rates.take_off()
 
+    def before_save_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
+        """Save the state of this hook, and the rates of the schedule."""
+        super().before_save_checkpoint(runner, checkpoint)
+        self._rates.take_off_saved(runner, checkpoint)
+
     def state_dict(self) -> dict[str, Any]:
         """What a resumed run has to know."""
         return self._guard.state_dict()

@@ -212,8 +212,9 @@ class SafeCheckpointHook(CheckpointHook):
         """Save if it is time and no window is open."""
         if not self._has_to_wait(runner):
             super().after_train_epoch(runner)
-        elif self.by_epoch and self.every_n_epochs(
-            runner, self.interval, self.save_begin
+        elif self.by_epoch and (
+            self.every_n_epochs(runner, self.interval, self.save_begin)
+            or (self.save_last and self.is_last_train_epoch(runner))
         ):
             self._waiting = runner.epoch + 1
 

@@ -33,6 +33,8 @@ class SafeEpochBasedTrainLoop(SafeLoop, EpochBasedTrainLoop):
         **kwargs: ``max_epochs`` and all else of ``EpochBasedTrainLoop``.
     """
 
+    _max_iters: int
+
     def __init__(
         self,
         runner: Runner,
@@ -111,18 +113,27 @@ class SafeEpochBasedTrainLoop(SafeLoop, EpochBasedTrainLoop):
     def _move_to(self, position: DataPosition) -> None:
         self._position = position
         self._epoch, self._skip_batches = position.epoch, position.index
-        iteration = position.epoch * len(self.dataloader) + position.index
-        if iteration == self._iter:
+        length = len(self.dataloader)
+        left = (self._max_epochs - position.epoch) * length - position.index
+        self._end_at(self._iter + left)
+
+    def _end_at(self, last: int) -> None:
+        """Let the run end there, if an epoch has another length now.
+
+        The number of the iteration stays, as with mmengine: averages and
+        schedules that begin at some iteration have begun.
+        """
+        if last == self._max_iters:
             return
-        self.runner.logger.warning(
+        self.runner.logger.info(
             say(
                 'data.epoch_length',
                 length=len(self.dataloader),
-                before=self._iter,
-                now=iteration,
+                iteration=self._iter,
+                last=last,
             )
         )
-        self._iter = iteration
+        self._max_iters = last
         self.runner.optim_wrapper.initialize_count_status(
             self.runner.model, self._iter, self._max_iters
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from mmengine.runner import Runner
@@ -64,3 +65,24 @@ class LearningRateFactor:
         for group, rate in self._scheduled:
             group['lr'] = rate
         self._scheduled.clear()
+
+    def take_off_saved(
+        self, runner: Runner, checkpoint: Mapping[str, Any]
+    ) -> None:
+        """Give a checkpoint the rates of the schedule.
+
+        Any hook may save one while the factor is on. The rates of the run
+        stay as they are: the iteration is not over.
+        """
+        saved = checkpoint.get('optimizer')
+        if not self._scheduled or not isinstance(saved, Mapping):
+            return
+        rates = {id(group): rate for group, rate in self._scheduled}
+        for name, optimizer in run_view.optimizers(runner).items():
+            is_one_of_many = run_view.has_many_wrappers(runner)
+            state = saved.get(name, {}) if is_one_of_many else saved
+            groups = state.get('param_groups', ())
+            for group, copied in zip(optimizer.param_groups, groups):
+                # An optimizer of somebody else may give its own groups away.
+                if copied is not group and id(group) in rates:
+                    copied['lr'] = rates[id(group)]

@@ -7,8 +7,14 @@ from typing import Any, NamedTuple
 from mmengine.dist import broadcast_object_list, is_main_process
 from mmengine.runner import Runner
 
-from mmstable.checkpoint.finder import GoodCheckpoint, find_checkpoint
-from mmstable.checkpoint.loading import load_checkpoint
+from mmstable import run_view
+from mmstable.checkpoint.finder import (
+    GoodCheckpoint,
+    find_checkpoint,
+    verify_checkpoint,
+)
+from mmstable.checkpoint.fit import fits_exactly
+from mmstable.checkpoint.loading import BadCheckpoint, load_checkpoint
 from mmstable.checkpoint.storage import checkpoint_folders
 from mmstable.run_state.run_state import RunState
 from mmstable.run_state.schedules import catch_up, schedule_positions
@@ -106,7 +112,9 @@ def last_good_checkpoint(
 ) -> GoodCheckpoint | None:
     """The newest checkpoint of a run that can be relied on.
 
-    A collective call: the main process looks, and all learn the answer.
+    If its own folders have none, this is the one that it was resumed from,
+    wherever that is. A collective call: the main process looks, and all learn
+    the answer.
 
     Args:
         runner (Runner): The runner.
@@ -116,6 +124,24 @@ def last_good_checkpoint(
     found: list[Any] = [None]
     if is_main_process():
         folder, *others = checkpoint_folders(runner)
-        found = [find_checkpoint(folder, before, others).found]
+        own = find_checkpoint(folder, before, others).found
+        found = [own or _resumed_checkpoint(runner, before)]
     broadcast_object_list(found)
     return found[0]
+
+
+def _resumed_checkpoint(
+    runner: Runner, before: int | None
+) -> GoodCheckpoint | None:
+    path = run_view.resumed_from(runner)
+    if path is None:
+        return None
+    try:
+        found = verify_checkpoint(path)
+        content = load_checkpoint(path, sha256=found.sha256)
+    except (BadCheckpoint, OSError):
+        return None
+    if before is not None and found.iteration >= before:
+        return None
+    # One that was resumed in parts only, by choice, cannot be restored.
+    return found if fits_exactly(runner, content) else None

@@ -13,12 +13,14 @@ from mmstable import run_view
 from mmstable.run_state.host_copy import HostCopy, HostMemory
 from mmstable.run_state.optimizer_names import parameter_paths
 from mmstable.run_state.part import Part, Sections
-from mmstable.run_state.schedules import has_schedules
+from mmstable.run_state.schedules import follows_validation, has_schedules
 
 # What a wrapper of mmstable knows of its own past, which stays.
 _COUNTS = 'safe_step'
 # What mmengine calls the state of a loss scaler.
 _SCALE = 'loss_scaler'
+# What schedules change in a group; betas have the momentum in them.
+_RATES = ('lr', 'momentum', 'betas')
 
 
 class Optimizers(Part):
@@ -62,13 +64,15 @@ class Optimizers(Part):
                 optimizer.state[param] = _restored(
                     saved, present.get(param, {})
                 )
+        kept = _kept_rates(runner)
         _apply(runner, copy.deepcopy(state['settings']))
+        _apply(runner, kept)
         for name, scaler in _scalers(runner):
             scaler.load_state_dict(_lower_scale(scaler, state['scales'][name]))
 
     def load(self, runner: Runner, checkpoint: Mapping[str, Any]) -> None:
         """Load as mmengine does; without a state, optimizers start anew."""
-        settings = _settings(runner)
+        settings, kept = _settings(runner), _kept_rates(runner)
         if 'optimizer' in checkpoint:
             runner.optim_wrapper.load_state_dict(
                 _with_counts(runner, checkpoint['optimizer'])
@@ -79,6 +83,7 @@ class Optimizers(Part):
                 optimizer.state.clear()
         if not has_schedules(checkpoint):
             _apply(runner, settings)
+        _apply(runner, kept)
 
 
 def _copy(
@@ -123,6 +128,18 @@ def _settings(runner: Runner) -> list[dict[str, Any]]:
     return [
         {k: copy.deepcopy(v) for k, v in group.items() if k != 'params'}
         for group in run_view.param_groups(runner)
+    ]
+
+
+def _kept_rates(runner: Runner) -> list[dict[str, Any]]:
+    """For each group, the settings that a rollback leaves as they are."""
+    schedulers = run_view.schedulers(runner)
+    return [
+        {key: group[key] for key in _RATES if key in group}
+        if follows_validation(schedulers.get(name, ()))
+        else {}
+        for name, wrapper in run_view.wrappers(runner).items()
+        for group in wrapper.param_groups
     ]
 
 

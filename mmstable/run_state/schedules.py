@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from mmengine.runner import Runner
@@ -24,9 +24,13 @@ class Schedules(Part):
         return [copy.deepcopy(one.state_dict()) for one in schedulers]
 
     def restore(self, runner: Runner, state: list[dict[str, Any]]) -> None:
-        """Set them back."""
-        for one, saved in zip(run_view.all_schedulers(runner), state):
-            one.load_state_dict(copy.deepcopy(saved))
+        """Set them back, apart from those that follow the validation."""
+        states = iter(state)
+        for group in run_view.schedulers(runner).values():
+            is_kept = follows_validation(group)
+            for one, saved in zip(group, states):
+                if not is_kept:
+                    one.load_state_dict(copy.deepcopy(saved))
 
     def load(self, runner: Runner, checkpoint: Mapping[str, Any]) -> None:
         """Set them back, if the optimizers were."""
@@ -42,6 +46,16 @@ def has_schedules(checkpoint: Mapping[str, Any]) -> bool:
     """Whether schedules can be restored from a checkpoint."""
     # A schedule computes a rate from the one before: both or none.
     return {'optimizer', 'param_schedulers'} <= checkpoint.keys()
+
+
+def follows_validation(schedulers: Iterable[Any]) -> bool:
+    """Whether results of validations decide about the rates of a wrapper.
+
+    What they have decided is not taken back: a rollback leaves these rates
+    and all schedules of that wrapper, which change the same numbers, as they
+    are.
+    """
+    return any(getattr(one, 'need_val_args', False) for one in schedulers)
 
 
 def schedule_positions(runner: Runner) -> list[int]:

@@ -42,7 +42,7 @@ class _Modules(Part):
 
     def restore(self, runner: Runner, state: Any) -> None:
         for section, module in self.modules(runner).items():
-            _restore(module, state.get(section, {}))
+            restore_tensors(module, state.get(section, {}))
 
 
 class Weights(_Modules):
@@ -104,7 +104,8 @@ def _tensors(module: Module) -> dict[str, Tensor]:
     }
 
 
-def _restore(module: Module, copies: Mapping[str, HostCopy]) -> None:
+def restore_tensors(module: Module, copies: Mapping[str, HostCopy]) -> None:
+    """Give weights and buffers these values, and their shapes if need be."""
     live = _tensors(module)
     for name, copy in copies.items():
         present = live.get(name)

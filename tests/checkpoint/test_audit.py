@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from mmstable.checkpoint.audit import find_poison
+from mmstable.checkpoint.audit import find_poison, looks_like_mask
 from mmstable.checkpoint.placeholders import Placeholders
 from tests.toys import INF, NAN
 
@@ -99,6 +99,31 @@ def test_optimizer_has_no_masks():
         assert find_poison(dict(optimizer=state), known) == [
             ('optimizer.state.0.exp_avg', 'Inf')
         ]
+
+
+def test_a_single_number_of_an_optimizer_may_be_inf():
+    states = {n: dict(best=torch.tensor(INF)) for n in range(2)}
+    checkpoint = dict(optimizer=dict(state=states))
+    assert find_poison(checkpoint) == []
+    states[1]['best'] = torch.tensor(NAN)
+    assert find_poison(checkpoint) == [('optimizer.state.1.best', 'NaN')]
+    # The moment of a parameter that is a single number itself.
+    states[1]['best'] = torch.zeros(3)
+    assert find_poison(checkpoint) == [('optimizer.state.0.best', 'Inf')]
+
+
+@pytest.mark.parametrize(
+    'values, is_mask',
+    [
+        ([0.0, -INF], True),
+        ([1.0, 1.0, INF], True),
+        ([0.3, INF], False),
+        ([INF, INF], False),
+        ([0.0, 1.0, -INF], False),
+    ],
+)
+def test_what_looks_like_a_mask(values, is_mask):
+    assert looks_like_mask(torch.tensor(values)) is is_mask
 
 
 def test_huge_finite_values_are_fine():

@@ -620,6 +620,32 @@ def test_epoch_waits_for_the_end_of_a_window(tmp_path):
     assert_same(weights(rest.model), weights(whole.model))
 
 
+class Twice(ToyModel):
+    """Uses every batch for two parts of a step."""
+
+    def train_step(self, data, optim_wrapper):
+        super().train_step(data, optim_wrapper)
+        return super().train_step(data, optim_wrapper)
+
+
+@pytest.mark.parametrize('save_last', [True, False])
+def test_the_last_epoch_is_saved_although_its_window_is_open(
+    tmp_path, save_last
+):
+    """Six parts an epoch, four for a step: two are left in the end."""
+    runner = make(
+        tmp_path,
+        model=Twice(),
+        train_dataloader=dict(LOADER, dataset=ToyData(6)),
+        train_cfg=dict(type='mmstable.SafeEpochBasedTrainLoop', max_epochs=3),
+        checkpoint=dict(interval=2, by_epoch=True, save_last=save_last),
+        optim_wrapper=accumulating(4),
+    )
+    runner.train()
+    last = ['epoch_3.pth'] if save_last else []
+    assert checkpoints(tmp_path) == ['epoch_2.pth', *last]
+
+
 class Noisy(ToyModel):
     """Draws from all three generators."""
 

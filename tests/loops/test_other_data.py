@@ -8,11 +8,14 @@ from typing import Any
 import pytest
 import torch
 from mmengine.dataset import DefaultSampler, InfiniteSampler
+from mmengine.hooks import EMAHook, Hook
+from mmengine.runner import Runner
 from torch.utils.data import DataLoader, IterableDataset, Sampler
 
 import mmstable.loops.reread_batches
 from mmstable.errors import CheckpointError
 from tests.loops.runs import (
+    Forgetful,
     Numbered,
     build,
     diary,
@@ -23,7 +26,14 @@ from tests.loops.runs import (
     resume,
     train,
 )
-from tests.toys import assert_same, weights
+from tests.toys import ToyModel, assert_same, weights
+
+
+class ToyNumbered(ToyModel):
+    """For samples with a number, and without random numbers."""
+
+    def forward(self, inputs, targets, number, mode='tensor'):
+        return super().forward(inputs, targets, mode)
 
 
 def ordered(
@@ -93,9 +103,86 @@ def test_an_epoch_goes_on_after_as_many_samples(tmp_path):
     )
     # Two batches of 3 in the second epoch are three of 2.
     assert diary(rest).numbers[:2] == [[6, 7], [8, 9]]
-    assert diary(rest).iters[0] == 8
+    assert diary(rest).iters[0] == 6
+    assert (rest.epoch, rest.iter) == (3, rest.max_iters) == (3, 13)
+    said = 'continues after iteration 6, and ends with iteration 13'
+    assert log_of(rest).count(said) == 1
+
+
+class OnlyNotes(Forgetful):
+    """For a loop of mmengine's."""
+
+    def after_load_checkpoint(self, runner, checkpoint):
+        pass
+
+
+class LastIteration(Hook):
+    """Notes where the run is said to end."""
+
+    def __init__(self) -> None:
+        self.seen: list[int] = []
+
+    def after_train_iter(self, runner, *args, **kwargs):
+        if self.is_last_train_iter(runner):
+            self.seen.append(runner.iter + 1)
+
+
+def average(runner: Runner) -> dict[str, torch.Tensor]:
+    hook = next(one for one in runner.hooks if isinstance(one, EMAHook))
+    return weights(hook.ema_model)
+
+
+def test_larger_batches_leave_averages_and_schedules_alone(tmp_path):
+    """With half as many iterations the average would not have begun."""
+
+    def go(loop, **kwargs):
+        return dict(
+            loop=loop,
+            model=ToyNumbered(),
+            hooks=[EMAHook(momentum=0.1, begin_iter=6), LastIteration()],
+            param_scheduler=[
+                dict(type='CosineAnnealingLR', by_epoch=False, T_max=16)
+            ],
+            **kwargs,
+        )
+
+    def data(batch_size):
+        source = Numbered(16, noise=False)
+        sampler = DefaultSampler(source, shuffle=False)
+        return loader(source, batch_size, sampler=sampler)
+
+    stock = dict(type='EpochBasedTrainLoop', max_epochs=4)
+    train(tmp_path / 'a', data(4), **go(epoch_loop(4), by_epoch=True))
+    path = tmp_path / 'a' / 'epoch_2.pth'
+    ours = resume(tmp_path / 'b', path, data(8), **go(epoch_loop(4)))
+    theirs = resume(
+        tmp_path / 'c', path, data(8), **go(stock, diary=OnlyNotes())
+    )
+    assert diary(ours).iters == diary(theirs).iters == [8, 9, 10, 11]
+    assert_same(weights(ours.model), weights(theirs.model))
+    assert_same(average(ours), average(theirs))
+    assert ours.optim_wrapper.get_lr() == theirs.optim_wrapper.get_lr()
+    last = next(one for one in ours.hooks if isinstance(one, LastIteration))
+    assert last.seen == [ours.max_iters] == [12]
+
+
+def test_a_run_with_other_batches_resumes_exactly(tmp_path):
+    def shorter():
+        return ordered(DefaultSampler, batch_size=5)
+
+    whole = cut_and_resume(
+        tmp_path, ordered(DefaultSampler), shorter(), epoch_loop(), 6
+    )
+    assert diary(whole).iters == [6, 7, 8]
+    rest = resume(
+        tmp_path / 'again',
+        tmp_path / 'rest' / 'iter_8.pth',
+        shorter(),
+        epoch_loop(),
+    )
+    assert diary(rest).numbers == diary(whole).numbers[2:]
     assert (rest.epoch, rest.iter) == (3, rest.max_iters)
-    assert 'iteration 6 of the checkpoint is iteration 8' in log_of(rest)
+    assert_same(weights(rest.model), weights(whole.model))
 
 
 def test_an_epoch_never_goes_on_beyond_its_end(tmp_path):
@@ -107,7 +194,7 @@ def test_an_epoch_never_goes_on_beyond_its_end(tmp_path):
         3,
     )
     assert diary(rest).numbers == [[0, 1, 2]]
-    assert (rest.epoch, rest.iter) == (2, 2)
+    assert (rest.epoch, rest.iter) == (2, rest.max_iters) == (2, 4)
 
 
 def test_a_stock_checkpoint_of_longer_epochs(tmp_path):

@@ -106,8 +106,11 @@ def run(folder, guard=None, faults=(), wrapper=PLAIN, iters=12, **kwargs):
     diary = Diary()
     settings = dict(
         type='mmstable.DivergenceGuardHook',
-        snapshot_interval=4,
-        **{'max_consecutive_bad': 2, **(guard or {})},
+        **{
+            'snapshot_interval': 4,
+            'max_consecutive_bad': 2,
+            **(guard or {}),
+        },
     )
     runner = toy_runner(
         folder,

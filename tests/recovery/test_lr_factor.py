@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import pytest
+import torch
+from mmengine.hooks import Hook
+from mmengine.optim import OptimWrapperDict
 
+from mmstable import SafeOptimWrapper
 from mmstable.checkpoint.loading import load_checkpoint
 from tests.loops.runs import log_of
 from tests.recovery.runs import PLAIN, SCHEDULE, STOCK, Poison, run
-from tests.toys import Sabotage
+from tests.toys import Sabotage, ToyModel, toy_runner
 
 
 def test_the_lower_rate_survives_the_schedule_and_recovers(tmp_path):
@@ -72,6 +76,75 @@ def test_checkpoints_have_the_rate_of_the_schedule(tmp_path):
     assert runner.diary.lr[-1] == 0.05
     saved = load_checkpoint(tmp_path / 'iter_6.pth')
     assert saved['optimizer']['param_groups'][0]['lr'] == 0.1
+
+
+class Rates(Hook):
+    """Notes what the first optimizer is trained with."""
+
+    priority = 'LOWEST'
+
+    def before_train_iter(self, runner, *args, **kwargs):
+        wrapper = runner.optim_wrapper
+        if isinstance(wrapper, OptimWrapperDict):
+            wrapper = wrapper['body']
+        self.last = wrapper.optimizer.param_groups[0]['lr']
+
+
+class Saves(Hook):
+    """A hook of a user that saves while an iteration runs."""
+
+    priority = 'VERY_HIGH'
+
+    def after_train_iter(self, runner, *args, **kwargs):
+        if runner.iter + 1 == 8:
+            meta = dict(epoch=0, iter=8)
+            runner.save_checkpoint(runner.work_dir, 'own.pth', meta=meta)
+
+
+class Two(ToyModel):
+    def train_step(self, data, optim_wrapper):
+        data = self.data_preprocessor(data, True)
+        for one in optim_wrapper.values():
+            with one.optim_context(self):
+                losses = self(**data, mode='loss')
+            one.update_params(losses['loss'])
+        return losses
+
+
+@pytest.mark.parametrize('priority', ['VERY_HIGH', 'LOW'])
+@pytest.mark.parametrize('is_many', [False, True], ids=['one', 'many'])
+def test_checkpoints_of_other_hooks_have_it_too(tmp_path, is_many, priority):
+    model, saves = Two() if is_many else ToyModel(), Saves()
+    saves.priority = priority
+    body, head = model.net.backbone.parameters(), model.net.head.parameters()
+    optimizers = [torch.optim.SGD(body, 0.1), torch.optim.SGD(head, 0.2)]
+    wrappers = [SafeOptimWrapper(one) for one in optimizers]
+    runner = toy_runner(
+        tmp_path,
+        OptimWrapperDict(body=wrappers[0], head=wrappers[1])
+        if is_many
+        else wrappers[0],
+        10,
+        [
+            dict(
+                type='mmstable.DivergenceGuardHook',
+                snapshot_interval=4,
+                max_consecutive_bad=2,
+                lr_recovery=0,
+            ),
+            Sabotage(loss=[6, 7]),
+            saves,
+            Rates(),
+        ],
+        model=model,
+    )
+    runner.train()
+    # It is trained with the half all along.
+    assert next(h for h in runner.hooks if isinstance(h, Rates)).last == 0.05
+    saved = load_checkpoint(tmp_path / 'own.pth')['optimizer']
+    parts = list(saved.values()) if is_many else [saved]
+    rates = [part['param_groups'][0]['lr'] for part in parts]
+    assert rates == [0.1, 0.2][: len(rates)]
 
 
 def test_a_warm_up_on_top_of_the_schedule(tmp_path):

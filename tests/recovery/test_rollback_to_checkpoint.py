@@ -6,6 +6,8 @@ import pytest
 import torch
 from mmengine.hooks import EMAHook, Hook
 
+from mmstable.checkpoint.loading import load_checkpoint
+from mmstable.hooks.resume_check_hook import ResumeCheckHook
 from tests.loops.runs import log_of
 from tests.recovery.runs import (
     FUSED,
@@ -15,7 +17,7 @@ from tests.recovery.runs import (
     safe_checkpoints,
     stopped,
 )
-from tests.toys import NAN, ToyModel, assert_same, weights
+from tests.toys import NAN, Sabotage, ToyModel, assert_same, weights
 
 
 def test_a_model_that_is_too_large_goes_back_to_a_checkpoint(tmp_path):
@@ -143,3 +145,58 @@ def test_a_snapshot_heals_all_buffers(tmp_path):
     assert runner.diary.done[0].restored == 4
     assert runner.model.net.table.tolist() == [0, 1, 2]
     assert runner.model.net.seen.tolist() == [4, 5, 6]
+
+
+class Wide(ToyModel):
+    """Has another head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net.head = torch.nn.Linear(8, 1)
+
+
+def resumed(folder, origin, go=run, faults=(), **kwargs):
+    """A run that has saved nothing of its own when it goes wrong."""
+    check = ResumeCheckHook(allow_partial=0.5)
+    return go(
+        folder,
+        dict(max_snapshot_memory=0.0),
+        [Sabotage(loss=[8, 9]), check, *faults],
+        load_from=str(origin),
+        resume=True,
+        default_hooks=safe_checkpoints(100, save_last=False),
+        **kwargs,
+    )
+
+
+@pytest.fixture
+def origin(tmp_path):
+    """A checkpoint of another work directory."""
+    run(tmp_path / 'first', iters=6, default_hooks=safe_checkpoints(6))
+    return tmp_path / 'first' / 'iter_6.pth'
+
+
+def test_a_run_goes_back_to_what_it_was_resumed_from(tmp_path, origin):
+    runner = resumed(tmp_path / 'second', origin)
+    (done,) = runner.diary.done
+    assert (done.iteration, done.restored) == (9, 6)
+    assert done.source == str(origin)
+    saved = load_checkpoint(origin)['state_dict']
+    assert_same(runner.diary.states[9], saved)
+    assert runner.iter == 12
+
+
+def test_what_became_of_it_since_is_seen(tmp_path, origin):
+    class Damage(Hook):
+        def before_train(self, runner):
+            content = bytearray(origin.read_bytes())
+            content[len(content) // 2] ^= 255
+            origin.write_bytes(content)
+
+    error = resumed(tmp_path / 'second', origin, stopped, faults=[Damage()])
+    assert 'because of nan_loss since iteration 8' in str(error)
+
+
+def test_a_checkpoint_of_another_model_is_not_gone_back_to(tmp_path, origin):
+    error = resumed(tmp_path / 'second', origin, stopped, model=Wide())
+    assert 'because of nan_loss since iteration 8' in str(error)

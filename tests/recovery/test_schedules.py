@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import pytest
-import torch
+from mmengine.evaluator import Evaluator
+from torch.utils.data import DataLoader
 
-from tests.recovery.runs import run
+from tests.loops.runs import ConstantScore
+from tests.recovery.runs import PLAIN, Predicting, run
 from tests.toys import Sabotage, ToyData
 
 SAFE_SCHEDULES = dict(
@@ -51,10 +53,69 @@ def test_a_schedule_by_epoch_goes_on_with_the_epoch(tmp_path):
             schedule,
             faults,
             train_cfg=dict(by_epoch=True, max_epochs=6),
-            train_dataloader=torch.utils.data.DataLoader(data, batch_size=2),
+            train_dataloader=DataLoader(data, batch_size=2),
         )['lr']
 
     # The snapshot is of the epoch before.
     assert rates(tmp_path / 'bad', [Sabotage(loss=[9, 10])]) == pytest.approx(
         rates(tmp_path / 'good')
+    )
+
+
+def plateau_run(folder, faults=(), guard=None, extra=()):
+    data = ToyData(8)
+    return run(
+        folder,
+        dict(lr_factor=1.0, **(guard or {})),
+        faults,
+        model=Predicting(),
+        wrapper=dict(PLAIN, optimizer=dict(type='AdamW', lr=0.1)),
+        train_cfg=dict(by_epoch=True, max_epochs=5),
+        train_dataloader=DataLoader(data, batch_size=2),
+        val_dataloader=DataLoader(data, batch_size=2),
+        val_evaluator=Evaluator(ConstantScore()),
+        val_cfg=dict(),
+        param_scheduler=[
+            dict(
+                type='ReduceOnPlateauLR',
+                monitor='score',
+                rule='greater',
+                patience=0,
+                factor=0.5,
+            ),
+            *extra,
+        ],
+        default_hooks=dict(
+            param_scheduler=dict(type='mmstable.SafeParamSchedulerHook'),
+            checkpoint=dict(
+                type='mmstable.SafeCheckpointHook', by_epoch=False, interval=7
+            ),
+        ),
+    )
+
+
+WARMUP = dict(type='LinearLR', start_factor=0.1, by_epoch=False, end=14)
+MOMENTUM = dict(type='LinearMomentum', by_epoch=False, end=18)
+
+
+@pytest.mark.parametrize('extra', [(), (WARMUP, MOMENTUM)])
+@pytest.mark.parametrize('memory', [8.0, 0.0], ids=['memory', 'checkpoint'])
+def test_what_validations_have_decided_is_not_taken_back(
+    tmp_path, memory, extra
+):
+    """The state is of iteration 7 or 8, the rate was halved after 8 and 12."""
+    good = plateau_run(tmp_path / 'good', extra=extra)
+    bad = plateau_run(
+        tmp_path / 'bad',
+        [Sabotage(loss=[13, 14])],
+        dict(max_snapshot_memory=memory, snapshot_interval=8),
+        extra,
+    )
+    (done,) = bad.diary.done
+    assert done.restored == (8 if memory else 7)
+    assert good.diary.lr[-1] < good.diary.lr[4]
+    assert bad.diary.lr[-1] == pytest.approx(good.diary.lr[-1])
+    momentum = good.optim_wrapper.get_momentum()['momentum']
+    assert bad.optim_wrapper.get_momentum()['momentum'] == pytest.approx(
+        momentum
     )

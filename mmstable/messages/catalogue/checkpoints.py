@@ -27,10 +27,10 @@ MESSAGES = {
     ),
     'audit.placeholders': Message(
         en='mmstable: not finite before training began: {names}. That is no '
-        'fault as long as it does not spread; once such a tensor is finite, '
-        'it has to stay finite.',
+        'fault as long as it does not spread; what was NaN and becomes '
+        'finite has to stay finite.',
         zh_cn='mmstable: 训练开始前就含 NaN 或 Inf：{names}。只要不增多，就不'
-        '算故障；这些张量一旦变为有限值，就必须保持有限。',
+        '算故障；原为 NaN 的值一旦变为有限值，就必须保持有限。',
     ),
     'checkpoint.culprits': Message(
         en='{names} and {more} more', zh_cn='{names} 等，另有 {more} 处'

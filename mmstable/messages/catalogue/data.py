@@ -52,10 +52,10 @@ MESSAGES = {
         zh_cn='从数据的第 {batch} 个 batch 恢复，不读取之前的 batch。',
     ),
     'data.epoch_length': Message(
-        en='An epoch has {length} iterations now: iteration {before} of the '
-        'checkpoint is iteration {now} of this run.',
-        zh_cn='现在一个 epoch 有 {length} 次迭代：checkpoint 的第 {before} '
-        '次迭代即本次训练的第 {now} 次迭代。',
+        en='An epoch has {length} iterations now: training continues after '
+        'iteration {iteration}, and ends with iteration {last}.',
+        zh_cn='现在一个 epoch 有 {length} 次迭代：训练从第 {iteration} 次迭代'
+        '之后继续，到第 {last} 次迭代结束。',
     ),
     # About the error that ends a run.
     'failure.memory': Message(
