@@ -178,6 +178,64 @@ def test_nothing_to_fix(
 
 
 @pytest.mark.parametrize(
+    ('text', 'key', 'fix'),
+    [
+        (
+            'optim_wraper = dict(clip_grad=dict(max_norm=1))',
+            'optim_wraper',
+            'optim_wrapper = dict(clip_grad=dict(max_norm=1))',
+        ),
+        (
+            'defalt_hooks = dict(logger=dict(interval=7))',
+            'defalt_hooks',
+            'default_hooks = dict(logger=dict(interval=7))',
+        ),
+        (
+            "optim_wraper = dict(_delete_=True, optimizer=dict(type='Lion'))",
+            'optim_wraper',
+            "optim_wrapper = dict(optimizer=dict(type='Lion'))",
+        ),
+        (
+            'optim_wraper = dict(paramwise_cfg={"a.b": 1}, optimizer={})',
+            'optim_wraper',
+            "optim_wrapper = dict(paramwise_cfg={'a.b': 1})",
+        ),
+    ],
+)
+def test_a_misspelt_key_that_a_base_has_right(
+    project: Path,
+    capsys: pytest.CaptureFixture[str],
+    text: str,
+    key: str,
+    fix: str,
+) -> None:
+    (project / 'slip.py').write_text(f"_base_ = './config.py'\n{text}\n")
+    found = found_in(capsys, 'slip.py')['unknown_key']
+    assert found['source'] == 'slip.py:2'
+    assert (found['path'], found['fix']) == (key, fix)
+    check(capsys, 'slip.py', '--fix', 'mended.py')
+    assert 'unknown_key' not in found_in(capsys, 'mended.py')
+
+
+@pytest.mark.parametrize(
+    'text',
+    [
+        'optim_wraper = dict(a=1)\nmodel = dict(nap=optim_wraper["a"])',
+        'optim_wraper = dict(a=1)\noptim_wrapper = dict(clip_grad=None)',
+        # It says what the right one says.
+        "optim_wraper = dict(optimizer=dict(type='SGD'))",
+        'optim_wraper = dict()',
+        'max_epochs = 3\nbase_lr = 0.1\ntrain_dataset = dict()',
+    ],
+)
+def test_variables_are_no_misspelt_keys(
+    project: Path, capsys: pytest.CaptureFixture[str], text: str
+) -> None:
+    (project / 'fine.py').write_text(f"_base_ = './config.py'\n{text}\n")
+    assert 'unknown_key' not in found_in(capsys, 'fine.py')
+
+
+@pytest.mark.parametrize(
     ('words', 'message'),
     [
         (['config.py', '--fix', 'a.json'], "is a .py file, got 'a.json'"),
