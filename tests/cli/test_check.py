@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import shutil
 from pathlib import Path
 from typing import Any
@@ -461,6 +462,75 @@ def test_a_start_tells_the_worst_and_goes_on(
         '(keeps_one_checkpoint)',
         'why, and how to mend it: `mmstable check doubtful.py`',
     ]
+
+
+WIDE = """\
+_base_ = './config.py'
+val_dataloader = dict(
+    batch_size=4,
+    dataset=dict(type='ToyToolDataset'),
+    sampler=dict(type='DefaultSampler', shuffle=False))
+val_cfg = dict(type='ValLoop')
+val_evaluator = dict(type='DumpResults', out_file_path='x.pkl')
+train_cfg = dict(val_interval=4)
+param_scheduler = dict(type='PolyLR', by_epoch=False, end=4)
+"""
+
+
+@pytest.mark.parametrize(
+    ('options', 'id', 'text', 'start'),
+    [
+        (
+            ['--cfg-options', 'param_scheduler.end=9', 'model.nap=1e-9'],
+            'schedule_ends_late',
+            'why, and how to mend it: ',
+            'mmstable check wide.py',
+        ),
+        (
+            ['--memory', 'conservative'],
+            'large_val_batch',
+            'why, and how to mend it, before it trains: ',
+            'mmstable train wide.py',
+        ),
+    ],
+)
+def test_the_command_that_explains_really_does(
+    project: Path,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    options: list[str],
+    id: str,
+    text: str,
+    start: str,
+) -> None:
+    monkeypatch.setattr('sys.argv', ['mmstable'])
+    build_and_train = 'mmstable.cli.train._build_and_train'
+    monkeypatch.setattr(build_and_train, lambda cfg, begin: None)
+    (project / 'wide.py').write_text(WIDE)
+    words = ['wide.py', *options, '--work-dir', str(tmp_path / 'run')]
+    assert main(['train', *words]) == 0
+    lines = said(capsys.readouterr().err)
+    assert lines[0].endswith(f'({id})')
+    name, _, command = lines[1].rstrip('`').rpartition('`')
+    assert name == text
+    assert command.startswith(start)
+    main(shlex.split(command)[1:])
+    out, err = capsys.readouterr()
+    assert f'warning  {id}  ' in out + err
+
+
+def test_a_missing_checkpoint_is_told_once(
+    project: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (project / 'missing.py').write_text(
+        "_base_ = './config.py'\nload_from = 'nofile.pth'\n"
+    )
+    assert 'missing_weights' in found_in(capsys, 'missing.py')
+    words = ['missing.py', '--work-dir', str(tmp_path)]
+    assert main(['train', *words]) == 2
+    (line,) = said(capsys.readouterr().err)
+    assert line == "error: the config: no checkpoint 'nofile.pth'."
 
 
 def test_a_healthy_start_is_silent(
