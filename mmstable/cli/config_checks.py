@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import tempfile
 from collections.abc import Callable, Sequence
 
 from mmengine.config import Config
@@ -36,6 +37,9 @@ from mmstable.preflight.rule import RULES
 
 # What would be said twice: a run ends with it, if it needs that file.
 _TOLD_LATER = {('missing_weights', 'load_from')}
+
+# Bytes that a run writes before it trains: its config, and its log.
+_ROOM_AT_START = 1 << 17
 
 
 def check_start(
@@ -72,13 +76,19 @@ def check_work_dir(path: str) -> None:
     """Make the folder of a run, or say why that is impossible."""
     try:
         os.makedirs(path, exist_ok=True)
-    except OSError as error:
-        reason = error.strerror or str(error)
-    else:
         if os.access(path, os.W_OK | os.X_OK):
+            _try_to_write(path)
             return
         reason = message('mistake.not_writable')
+    except OSError as error:
+        reason = error.strerror or str(error)
     raise UsageError(message('mistake.work_dir', path=path, error=reason))
+
+
+def _try_to_write(folder: str) -> None:
+    # Really: what a disk says to have may be kept for others, or be limited.
+    with tempfile.TemporaryFile(dir=folder) as file:
+        file.write(bytes(_ROOM_AT_START))
 
 
 def _check_all(view: ConfigView, args: argparse.Namespace) -> None:

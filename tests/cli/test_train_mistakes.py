@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import resource
+import signal
 from pathlib import Path
 
 import pytest
@@ -77,6 +79,32 @@ def test_missing_base_is_suggested(
     line = error_of(capsys, 'orphan.py')
     assert "'orphan.py' needs '" in line
     assert re.search(r'Did you mean \S*/project\d/config\.py', line)
+
+
+@pytest.mark.parametrize(
+    ('texts', 'circle'),
+    [
+        ({'a.py': "_base_ = './a.py'\n"}, 'a.py -> a.py'),
+        (
+            {'a.py': "_base_ = ['b.py']\n", 'b.py': "_base_ = ['a.py']\n"},
+            'a.py -> b.py -> a.py',
+        ),
+        ({'a.yaml': '_base_: a.yaml\n'}, 'a.yaml -> a.yaml'),
+    ],
+)
+def test_a_config_that_inherits_from_itself(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    texts: dict[str, str],
+    circle: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, text in texts.items():
+        Path(name).write_text(text)
+    name = circle.partition(' ')[0]
+    line = error_of(capsys, name)
+    assert line.endswith(f"'{name}' inherits from itself: {circle}.")
 
 
 def test_missing_checkpoint_is_suggested(
@@ -318,6 +346,23 @@ def test_a_file_is_no_work_dir(
     path = f'{tmp_path}/file{below}'
     line = error_of(capsys, 'config.py', '--work-dir', path)
     assert line.endswith(f"the work dir '{path}' cannot be used: {reason}.")
+
+
+def test_a_full_disk_is_no_work_dir(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / 'run'
+    # A file that may not grow fails as one on a full disk does.
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (16 << 10, before[1]))
+    try:
+        line = error_of(capsys, 'config.py', '--work-dir', str(path))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, ignored)
+    assert line.endswith(f"'{path}' cannot be used: File too large.")
+    assert list(path.iterdir()) == []
 
 
 def test_misspelt_type_is_suggested(
