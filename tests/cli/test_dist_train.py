@@ -75,6 +75,16 @@ def test_options_of_torchrun_may_come_later(
     assert started[0][7:] == ['train', 'config.py', *rest]
 
 
+def test_what_is_missing_is_named(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(['dist-train', 'config.py']) == 2
+    assert capsys.readouterr().err == (
+        'mmstable dist-train: error: the following arguments are required: '
+        'PROCESSES (see --help)\n'
+    )
+
+
 def test_values_of_other_options_are_left_alone(
     started: list[list[str]],
 ) -> None:
