@@ -43,10 +43,9 @@ def as_text(
     )
 
 
-def as_short_text(path: str, findings: Sequence[Finding]) -> Iterator[str]:
-    """A line for each of the worst; hints are left out."""
-    told = [one for one in findings if one.severity is not Severity.HINT]
-    for one in told[:_MOST_AT_START]:
+def as_short_text(findings: Sequence[Finding]) -> Iterator[str]:
+    """A line for each of the worst."""
+    for one in findings[:_MOST_AT_START]:
         yield say(
             'check_text.short',
             severity=say(f'severity.{one.severity.value}'),
@@ -54,10 +53,8 @@ def as_short_text(path: str, findings: Sequence[Finding]) -> Iterator[str]:
             what=one.what,
             name=one.id,
         )
-    if len(told) > _MOST_AT_START:
-        yield say('check_text.hidden', count=len(told) - _MOST_AT_START)
-    if told:
-        yield say('check_text.more', path=path)
+    if len(findings) > _MOST_AT_START:
+        yield say('check_text.hidden', count=len(findings) - _MOST_AT_START)
 
 
 def as_json(

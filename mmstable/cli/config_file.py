@@ -25,6 +25,9 @@ from mmstable.registry import (
 # As mmengine says it of a bare name that is ours.
 _TAKEN = re.compile(r'is already registered in .* at mmstable\.')
 
+# Those of mmengine's functions that are called once for each config.
+_READERS = ('_file2dict', '_parse_lazy_import')
+
 
 def check_config_path(path: str) -> None:
     """Refuse a path that is no config file."""
@@ -82,6 +85,9 @@ def load_config_anyway(path: str) -> Config:
 
 
 def _explain(path: str, error: Exception) -> str:
+    circle = _circle(error) if isinstance(error, RecursionError) else []
+    if circle:
+        return message('config.inherits_itself', path=circle[0], files=circle)
     culprit = os.path.normpath(_file_being_read(error) or path)
     if isinstance(error, FileNotFoundError) and not os.path.exists(culprit):
         hint = near_files(culprit)
@@ -95,6 +101,19 @@ def _explain(path: str, error: Exception) -> str:
     text = ' '.join(str(error).split())
     where = _line_of_config(culprit, error)
     return f'{where}: {type(error).__name__}: {text}'.rstrip(': ')
+
+
+def _circle(error: RecursionError) -> list[str]:
+    """The configs from one of them back to itself; none if it is not that."""
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    files: list[str] = []
+    # One that raises again is there twice.
+    for frame in dict.fromkeys(frames):
+        if frame.f_code.co_name in _READERS:
+            files.append(os.path.relpath(frame.f_locals['filename']))
+            if files[-1] in files[:-1]:
+                return files[files.index(files[-1]) :]
+    return []
 
 
 def _file_being_read(error: Exception) -> str | None:

@@ -3,21 +3,41 @@
 from __future__ import annotations
 
 import inspect
+import logging
 import re
 import traceback
 from types import FrameType
+from typing import Any
 
 from mmengine import registry as root
 from mmengine.registry import Registry
+from mmengine.runner import (
+    EpochBasedTrainLoop,
+    IterBasedTrainLoop,
+    LogProcessor,
+    Runner,
+    ValLoop,
+)
+from torch.utils.data import DataLoader
 
 from mmstable.cli.suggest import did_you_mean
 from mmstable.messages import say as message
 from mmstable.preflight.arguments import arguments_of
 
-_UNREGISTERED = re.compile(r'(\S+) is not in the (\S+)::(.+?) registry')
+_UNREGISTERED = re.compile(r'(\S+) is not in the (?:(\S+)::)?(.+?) registry')
 _UNEXPECTED = re.compile("unexpected keyword argument '(.+?)'")
 # Their classes raise for what they are given, not for faults of their own.
 _KNOWN = ('mmengine.', 'mmstable.', 'torch.')
+# What builds a run from a config, besides `build_from_cfg`.
+_RUNNERS = ('mmengine.runner.runner', 'mmengine.runner._flexible_runner')
+# What these call with the arguments of a dict, without a registry.
+_BUILT_BY: dict[str, tuple[Any, ...]] = {
+    '__init__': (Runner.set_randomness,),
+    'build_dataloader': (DataLoader,),
+    'build_log_processor': (LogProcessor,),
+    'build_train_loop': (EpochBasedTrainLoop, IterBasedTrainLoop),
+    'build_val_loop': (ValLoop,),
+}
 _NO_TYPE = re.compile(r'must contain the key "type", but got (.*)', re.S)
 
 
@@ -30,19 +50,39 @@ def explain_mistake(error: Exception) -> str | None:
     Returns:
         str or None: None if the config is not to blame.
     """
+    if isinstance(error, UnicodeError):
+        # A ValueError, but about texts that no config has.
+        return None
     if isinstance(error, KeyError):
-        return _explain_key_error(str(error.args[0]) if error.args else '')
+        return _explain_log_level(error) or _explain_key_error(error)
     if isinstance(error, TypeError) and _refused_arguments(error):
         hint = _suggest_argument(error)
         return message('mistake.argument', error=error, hint=hint)
-    if isinstance(error, (TypeError, ValueError)) and _is_ours(error):
+    if not isinstance(error, (TypeError, ValueError)):
+        return None
+    if _is_ours(error) or _is_of_runner(error):
         return message('mistake.setting', error=error)
-    if isinstance(error, (TypeError, ValueError)):
-        return _explain_value(error)
-    return None
+    return _explain_value(error)
 
 
-def _explain_key_error(text: str) -> str | None:
+def _explain_log_level(error: KeyError) -> str | None:
+    """A level that there is not: mmengine says no more than its name."""
+    modules = [f.f_globals.get('__name__') for f in _frames(error)]
+    if modules[-1:] != ['mmengine.logging.logger']:
+        return None
+    level, known = str(error.args[0]), list(logging._nameToLevel)
+    text = message(
+        'setting.refused',
+        name='log_level',
+        rule=message('rule.one_of', known=known),
+        value=level,
+        hint=did_you_mean(level, known),
+    )
+    return message('mistake.setting', error=text)
+
+
+def _explain_key_error(error: KeyError) -> str | None:
+    text = str(error.args[0]) if error.args else ''
     found = _NO_TYPE.search(text)
     if found is not None:
         what = found.group(1).rpartition('\n')[0] or found.group(1)
@@ -51,14 +91,14 @@ def _explain_key_error(text: str) -> str | None:
     if found is None:
         return None
     name, scope, kind = found.groups()
-    return _unregistered(kind, name.strip('\'"'), scope)
+    return _unregistered(kind, name.strip('\'"'), scope or 'mmengine')
 
 
 def _explain_value(error: Exception) -> str | None:
     """What a class of mmengine or torch does not take, if it is that."""
     if 'end should be larger than begin' in str(error):
         return message('mistake.warmup', error=error)
-    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    frames = _frames(error)
     for frame in frames:
         # mmengine goes on without a class that it has not found.
         if frame.f_locals.get('optimizer_cls', '') is None:
@@ -76,6 +116,8 @@ def _class_that_refused(frames: list[FrameType]) -> type | None:
     for frame in frames:
         if frame.f_code.co_name == 'build_from_cfg':
             built = frame.f_locals.get('obj_cls')
+        elif frame.f_code.co_name == 'build_dataloader':
+            built = DataLoader
         elif frame.f_code.co_name != '__init__' or not (
             frame.f_globals.get('__name__', '').startswith(_KNOWN)
         ):
@@ -106,13 +148,26 @@ def _names_of(registry: Registry) -> set[str]:
     return names
 
 
+def _frames(error: Exception) -> list[FrameType]:
+    return [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+
+
 def _is_ours(error: Exception) -> bool:
     """Whether mmstable itself has refused a setting."""
-    modules = [
-        frame.f_globals.get('__name__', '')
-        for frame, _ in traceback.walk_tb(error.__traceback__)
-    ]
+    modules = [f.f_globals.get('__name__', '') for f in _frames(error)]
     return bool(modules) and modules[-1].startswith('mmstable.')
+
+
+def _is_of_runner(error: Exception) -> bool:
+    """Whether mmengine's runner itself has refused what it was to build."""
+    return any(_builds_run(frame) for frame in _frames(error)[-1:])
+
+
+def _builds_run(frame: FrameType) -> bool:
+    name = frame.f_code.co_name
+    return frame.f_globals.get('__name__') in _RUNNERS and (
+        name == '__init__' or name.startswith('build_')
+    )
 
 
 def _refused_arguments(error: TypeError) -> bool:
@@ -120,8 +175,11 @@ def _refused_arguments(error: TypeError) -> bool:
 
     Also if a class has passed an argument on to its base.
     """
-    names = [f.name for f in traceback.extract_tb(error.__traceback__)]
-    while names and names[-1] == '__init__' and _UNEXPECTED.search(str(error)):
+    is_unexpected = _UNEXPECTED.search(str(error)) is not None
+    if is_unexpected and _is_of_runner(error):
+        return True
+    names = [frame.f_code.co_name for frame in _frames(error)]
+    while names and names[-1] == '__init__' and is_unexpected:
         names.pop()
     return bool(names) and names[-1] == 'build_from_cfg'
 
@@ -129,10 +187,13 @@ def _refused_arguments(error: TypeError) -> bool:
 def _suggest_argument(error: TypeError) -> str:
     """What a misspelt argument was meant to be, if that can be told."""
     found = _UNEXPECTED.search(str(error))
-    built = None
-    for frame, _ in traceback.walk_tb(error.__traceback__):
-        if frame.f_code.co_name == 'build_from_cfg':
-            built = frame.f_locals.get('obj_cls')
-    if found is None or built is None:
+    if found is None:
         return ''
-    return did_you_mean(found.group(1), arguments_of(built))
+    known: set[str] = set()
+    for frame in _frames(error):
+        if frame.f_code.co_name == 'build_from_cfg':
+            known = arguments_of(frame.f_locals.get('obj_cls'))
+        elif _builds_run(frame):
+            built = _BUILT_BY.get(frame.f_code.co_name, ())
+            known = {name for one in built for name in arguments_of(one)}
+    return did_you_mean(found.group(1), known - {'self'})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import select
 import sys
@@ -34,6 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             if None. Defaults to None.
     """
     words = list(sys.argv[1:] if argv is None else argv)
+    _escape_what_cannot_be_shown()
     commands = find_commands()
     try:
         _listen_for_language(words)
@@ -41,6 +43,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SystemExit as stop:
         return _code_of(stop)
     return _run(commands[args.command], args)
+
+
+def _escape_what_cannot_be_shown() -> None:
+    """Print also where the encoding lacks a character, as stderr does.
+
+    What a terminal cannot show is no reason to fail.
+    """
+    # Something else may stand in for it, as in a notebook.
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors='backslashreplace')
 
 
 def _listen_for_language(words: list[str]) -> None:

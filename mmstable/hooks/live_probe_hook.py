@@ -206,7 +206,8 @@ def _request_save(runner: Runner, ends: bool) -> None:
     saver = run_view.find_hook(runner, EmergencyCheckpointHook)
     if saver is None:
         raise ValueError(say('probe.no_saver'))
-    saver.request('mmstable probe', SIGTERM if ends else SAVE)
+    # The log says `mmstable: ` ahead of it.
+    saver.request('probe', SIGTERM if ends else SAVE)
 
 
 def _in_words(run: LiveRun) -> dict[str, list[str]]:

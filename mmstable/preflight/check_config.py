@@ -46,8 +46,9 @@ def check_config(
 def impossible(view: ConfigView) -> Iterator[Finding]:
     """What no run can be built with; it cannot be ignored."""
     for one in RULES.values():
-        if one.refuses:
-            yield from (_finding(one, hit, None) for hit in one.look(view))
+        for hit in one.look(view) if one.refuses else ():
+            if hit.in_training:
+                yield _finding(one, hit, None)
 
 
 def ignored_rules(view: ConfigView) -> tuple[str, ...]:

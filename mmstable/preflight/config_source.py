@@ -48,9 +48,51 @@ class ConfigSource:
 def bases_of(file: str) -> list[str]:
     """The files that a config inherits from, as far as can be told."""
     try:
-        return _bases(file, _parse(file, os.stat(file).st_mtime_ns))
+        return _direct_bases(file)
     except (OSError, SyntaxError, ValueError):
         return []
+
+
+def sets_in_vain(file: str, name: str, meant: str) -> bool:
+    """Whether a config sets one name, where it surely means another.
+
+    It sets only the one, uses it for nothing, and no base knows of it: it is
+    neither a variable nor a setting of the project.
+
+    Args:
+        file (str): The config.
+        name (str): The name that it sets.
+        meant (str): The name that it may mean; a base may set it.
+    """
+    try:
+        stored, used = _names_in(file)
+        bases = [_names_in(base) for base in _all_bases(file)]
+    except (OSError, SyntaxError, RecursionError, ValueError):
+        return False
+    in_bases = {one for pair in bases for names in pair for one in names}
+    return name in stored - used - in_bases and meant not in stored | used
+
+
+def _names_in(file: str) -> tuple[set[str], set[str]]:
+    """The names that a file sets, and those that it uses."""
+    if not file.endswith('.py'):
+        return set(), set()
+    tree = _parse(file, os.stat(file).st_mtime_ns)
+    names = [node for node in ast.walk(tree) if isinstance(node, ast.Name)]
+    stored = {n.id for n in names if isinstance(n.ctx, ast.Store)}
+    return stored, {n.id for n in names if not isinstance(n.ctx, ast.Store)}
+
+
+def _all_bases(file: str) -> list[str]:
+    """The files that a config inherits from, and those that they do."""
+    found: list[str] = []
+    left = [file]
+    while left:
+        one_file = left.pop()
+        new = [one for one in _direct_bases(one_file) if one not in found]
+        found += new
+        left += new
+    return found
 
 
 def _overlap(path: str, option: str) -> bool:
@@ -181,6 +223,12 @@ def _pairs(node: ast.expr) -> dict[str, ast.expr] | None:
             raise _Unclear
         return {str(n): one for n, one in enumerate(node.elts)}
     return None
+
+
+def _direct_bases(file: str) -> list[str]:
+    if not file.endswith('.py'):
+        return []
+    return _bases(file, _parse(file, os.stat(file).st_mtime_ns))
 
 
 def _bases(file: str, tree: ast.Module) -> list[str]:

@@ -18,11 +18,14 @@ class Hit(NamedTuple):
             Defaults to {}.
         change (Mapping): From paths to the values that mend it.
             Defaults to {}.
+        in_training (bool): Whether a training meets it, and not only a test
+            afterwards. Defaults to True.
     """
 
     path: str
     fields: Mapping[str, Any] = {}
     change: Mapping[str, Any] = {}
+    in_training: bool = True
 
 
 Look = Callable[[ConfigView], Iterator[Hit]]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import shutil
 from pathlib import Path
 from typing import Any
@@ -175,6 +176,64 @@ def test_nothing_to_fix(
     assert 'nothing that can be mended by itself; no.py is not written' in err
     assert 'to be decided by you: resume_and_load_from' in err
     assert not Path('no.py').exists()
+
+
+@pytest.mark.parametrize(
+    ('text', 'key', 'fix'),
+    [
+        (
+            'optim_wraper = dict(clip_grad=dict(max_norm=1))',
+            'optim_wraper',
+            'optim_wrapper = dict(clip_grad=dict(max_norm=1))',
+        ),
+        (
+            'defalt_hooks = dict(logger=dict(interval=7))',
+            'defalt_hooks',
+            'default_hooks = dict(logger=dict(interval=7))',
+        ),
+        (
+            "optim_wraper = dict(_delete_=True, optimizer=dict(type='Lion'))",
+            'optim_wraper',
+            "optim_wrapper = dict(optimizer=dict(type='Lion'))",
+        ),
+        (
+            'optim_wraper = dict(paramwise_cfg={"a.b": 1}, optimizer={})',
+            'optim_wraper',
+            "optim_wrapper = dict(paramwise_cfg={'a.b': 1})",
+        ),
+    ],
+)
+def test_a_misspelt_key_that_a_base_has_right(
+    project: Path,
+    capsys: pytest.CaptureFixture[str],
+    text: str,
+    key: str,
+    fix: str,
+) -> None:
+    (project / 'slip.py').write_text(f"_base_ = './config.py'\n{text}\n")
+    found = found_in(capsys, 'slip.py')['unknown_key']
+    assert found['source'] == 'slip.py:2'
+    assert (found['path'], found['fix']) == (key, fix)
+    check(capsys, 'slip.py', '--fix', 'mended.py')
+    assert 'unknown_key' not in found_in(capsys, 'mended.py')
+
+
+@pytest.mark.parametrize(
+    'text',
+    [
+        'optim_wraper = dict(a=1)\nmodel = dict(nap=optim_wraper["a"])',
+        'optim_wraper = dict(a=1)\noptim_wrapper = dict(clip_grad=None)',
+        # It says what the right one says.
+        "optim_wraper = dict(optimizer=dict(type='SGD'))",
+        'optim_wraper = dict()',
+        'max_epochs = 3\nbase_lr = 0.1\ntrain_dataset = dict()',
+    ],
+)
+def test_variables_are_no_misspelt_keys(
+    project: Path, capsys: pytest.CaptureFixture[str], text: str
+) -> None:
+    (project / 'fine.py').write_text(f"_base_ = './config.py'\n{text}\n")
+    assert 'unknown_key' not in found_in(capsys, 'fine.py')
 
 
 @pytest.mark.parametrize(
@@ -403,6 +462,75 @@ def test_a_start_tells_the_worst_and_goes_on(
         '(keeps_one_checkpoint)',
         'why, and how to mend it: `mmstable check doubtful.py`',
     ]
+
+
+WIDE = """\
+_base_ = './config.py'
+val_dataloader = dict(
+    batch_size=4,
+    dataset=dict(type='ToyToolDataset'),
+    sampler=dict(type='DefaultSampler', shuffle=False))
+val_cfg = dict(type='ValLoop')
+val_evaluator = dict(type='DumpResults', out_file_path='x.pkl')
+train_cfg = dict(val_interval=4)
+param_scheduler = dict(type='PolyLR', by_epoch=False, end=4)
+"""
+
+
+@pytest.mark.parametrize(
+    ('options', 'id', 'text', 'start'),
+    [
+        (
+            ['--cfg-options', 'param_scheduler.end=9', 'model.nap=1e-9'],
+            'schedule_ends_late',
+            'why, and how to mend it: ',
+            'mmstable check wide.py',
+        ),
+        (
+            ['--memory', 'conservative'],
+            'large_val_batch',
+            'why, and how to mend it, before it trains: ',
+            'mmstable train wide.py',
+        ),
+    ],
+)
+def test_the_command_that_explains_really_does(
+    project: Path,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    options: list[str],
+    id: str,
+    text: str,
+    start: str,
+) -> None:
+    monkeypatch.setattr('sys.argv', ['mmstable'])
+    build_and_train = 'mmstable.cli.train._build_and_train'
+    monkeypatch.setattr(build_and_train, lambda cfg, begin: None)
+    (project / 'wide.py').write_text(WIDE)
+    words = ['wide.py', *options, '--work-dir', str(tmp_path / 'run')]
+    assert main(['train', *words]) == 0
+    lines = said(capsys.readouterr().err)
+    assert lines[0].endswith(f'({id})')
+    name, _, command = lines[1].rstrip('`').rpartition('`')
+    assert name == text
+    assert command.startswith(start)
+    main(shlex.split(command)[1:])
+    out, err = capsys.readouterr()
+    assert f'warning  {id}  ' in out + err
+
+
+def test_a_missing_checkpoint_is_told_once(
+    project: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (project / 'missing.py').write_text(
+        "_base_ = './config.py'\nload_from = 'nofile.pth'\n"
+    )
+    assert 'missing_weights' in found_in(capsys, 'missing.py')
+    words = ['missing.py', '--work-dir', str(tmp_path)]
+    assert main(['train', *words]) == 2
+    (line,) = said(capsys.readouterr().err)
+    assert line == "error: the config: no checkpoint 'nofile.pth'."
 
 
 def test_a_healthy_start_is_silent(

@@ -96,7 +96,7 @@ def test_no_option_means_two_things() -> None:
 @pytest.mark.parametrize(
     ('words', 'message'),
     [
-        (['config.py'], 'the following arguments are required: N'),
+        (['config.py'], 'arguments are required: PROCESSES (see --help)'),
         (['config.py', '0'], "a number from 1 on is expected, got '0'"),
         (['config.py', '2', '--sead', '1'], 'unrecognized arguments: --sead'),
         (['config.py', '2', '--prt', '1'], 'Did you mean --port'),

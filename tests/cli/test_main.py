@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from pathlib import Path
 
@@ -11,7 +12,13 @@ import pytest
 from mmstable.cli.command import find_commands
 from mmstable.cli.main import main
 from mmstable.version import __version__
-from tests.cli.runs import ROOT, console_script, path_without_torch, run
+from tests.cli.runs import (
+    ROOT,
+    Screen,
+    console_script,
+    path_without_torch,
+    run,
+)
 
 COMMANDS = find_commands()
 TOOLS = {
@@ -111,6 +118,36 @@ def test_help_is_quick(tmp_path: Path) -> None:
         after = os.times()
         times.append(sum(after[2:4]) - sum(before[2:4]))
     assert 0 < min(times) < 0.3
+
+
+@pytest.mark.parametrize(
+    ('encoding', 'words'),
+    [
+        ('ascii', ['train', '--help', '--lang', 'zh_cn']),
+        ('ascii', ['check', '--list', '--lang', 'zh_cn']),
+        ('ascii', ['protect', 'config.py', '--lang', 'zh_cn']),
+        ('latin-1', ['protect', '中 文.py']),
+    ],
+)
+def test_what_the_terminal_cannot_show_is_escaped(
+    encoding: str, words: list[str], project: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(project, tmp_path, dirs_exist_ok=True)
+    shutil.copy(tmp_path / 'config.py', tmp_path / '中 文.py')
+    command = [sys.executable, '-m', 'mmstable', *words]
+    code, out, err = run(command, tmp_path, PYTHONIOENCODING=encoding)
+    assert 'Traceback' not in err
+    assert '\\u' in out
+    assert code == 0
+
+
+def test_a_stand_in_for_the_terminal_is_left_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    screen = Screen()
+    monkeypatch.setattr(sys, 'stdout', screen)
+    assert main(['--help', '--lang', 'zh_cn']) == 0
+    assert '用法' in screen.getvalue()
 
 
 @pytest.mark.parametrize('door', ['script', 'module', 'tool'])

@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 import re
+import resource
+import signal
 from pathlib import Path
 
 import pytest
 
+from mmstable.cli.config_mistakes import explain_mistake
 from mmstable.cli.main import main
 
 pytestmark = pytest.mark.usefixtures('in_project')
+VALIDATION = """
+val_dataloader = dict(
+    batch_size=2,
+    dataset=dict(type='ToyToolDataset'),
+    sampler=dict(type='DefaultSampler', shuffle=False),
+)
+val_cfg = dict(type='ValLoop')
+val_evaluator = dict(type='DumpResults', out_file_path='x.pkl')
+"""
 
 
 def error_of(capsys: pytest.CaptureFixture[str], *args: str) -> str:
@@ -67,6 +79,32 @@ def test_missing_base_is_suggested(
     line = error_of(capsys, 'orphan.py')
     assert "'orphan.py' needs '" in line
     assert re.search(r'Did you mean \S*/project\d/config\.py', line)
+
+
+@pytest.mark.parametrize(
+    ('texts', 'circle'),
+    [
+        ({'a.py': "_base_ = './a.py'\n"}, 'a.py -> a.py'),
+        (
+            {'a.py': "_base_ = ['b.py']\n", 'b.py': "_base_ = ['a.py']\n"},
+            'a.py -> b.py -> a.py',
+        ),
+        ({'a.yaml': '_base_: a.yaml\n'}, 'a.yaml -> a.yaml'),
+    ],
+)
+def test_a_config_that_inherits_from_itself(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    texts: dict[str, str],
+    circle: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, text in texts.items():
+        Path(name).write_text(text)
+    name = circle.partition(' ')[0]
+    line = error_of(capsys, name)
+    assert line.endswith(f"'{name}' inherits from itself: {circle}.")
 
 
 def test_missing_checkpoint_is_suggested(
@@ -181,6 +219,45 @@ def test_wrong_setting_is_one_line(
             "custom_hooks = [dict(type='GradNanLoggerHook', lnag='en')]",
             "unexpected keyword argument 'lnag'. Did you mean lang?",
         ),
+        (
+            'train_dataloader = dict(batchsize=3)',
+            "argument 'batchsize'. Did you mean batch_size?",
+        ),
+        (
+            f'{VALIDATION}val_dataloader["num_worker"] = 3',
+            "argument 'num_worker'. Did you mean num_workers?",
+        ),
+        (
+            'train_dataloader = dict(persistent_workers=True)',
+            '`train_dataloader.persistent_workers` needs `num_workers` above',
+        ),
+        (
+            'train_dataloader = dict(timeout=-1)',
+            'a wrong value for DataLoader: timeout option should be non-',
+        ),
+        (
+            'train_dataloader = dict(collate_fn=3)',
+            'wrong setting: collate_fn should be a dict or callable object',
+        ),
+        (
+            'randomness = dict(sed=1)',
+            "argument 'sed'. Did you mean seed?",
+        ),
+        (
+            'log_processor = dict(window=3)',
+            "argument 'window'. Did you mean window_size?",
+        ),
+        (
+            "log_level = 'INF'",
+            'wrong setting: `log_level` must be one of CRITICAL, FATAL, '
+            "ERROR, WARN, WARNING, INFO, DEBUG, NOTSET, got 'INF'. Did you "
+            'mean INFO?',
+        ),
+        (
+            "runner_type = 'Runer'",
+            "asks for the runner 'Runer', which is not registered in scope "
+            "'mmengine'. Did you mean Runner?",
+        ),
     ],
 )
 def test_wrong_config_file_is_one_line(
@@ -195,6 +272,47 @@ def test_wrong_config_file_is_one_line(
     )
     line = error_of(capsys, 'mistaken.py', '--work-dir', str(tmp_path))
     assert message in line
+
+
+@pytest.mark.parametrize(
+    ('name', 'message'),
+    [
+        ('model', 'model should be a nn.Module object or dict, but got 5'),
+        ('train_cfg', 'train_loop should be a Loop object or dict, but got 5'),
+        ('randomness', 'set_randomness() argument after ** must be a mapping'),
+    ],
+)
+def test_a_number_for_a_dict_is_one_line(
+    project: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    name: str,
+    message: str,
+) -> None:
+    text = (project / 'config.py').read_text()
+    (project / 'number.py').write_text(f'{text}\n{name} = 5\n')
+    line = error_of(capsys, 'number.py', '--work-dir', str(tmp_path))
+    assert f'the config has a wrong setting: {message}' in line.replace(
+        'mmengine.runner.runner.Runner.', ''
+    )
+
+
+def test_what_only_a_test_needs_does_not_refuse_a_training(
+    project: Path, tmp_path: Path
+) -> None:
+    (project / 'tested.py').write_text(
+        f"_base_ = './config.py'\n{VALIDATION.replace('val_', 'test_')}"
+        "test_cfg = dict(type='TestLoop')\n"
+        "test_dataloader['persistent_workers'] = True\n"
+    )
+    assert main(['train', 'tested.py', '--work-dir', str(tmp_path)]) == 0
+
+
+def test_a_text_that_cannot_be_read_is_no_wrong_setting() -> None:
+    with pytest.raises(UnicodeDecodeError) as found:
+        # Code of mmstable, whose other ValueErrors are about settings.
+        exec(r"b'\xff'.decode()", {'__name__': 'mmstable.somewhere'})
+    assert explain_mistake(found.value) is None
 
 
 def test_yaml_is_known_for_its_exponents(
@@ -228,6 +346,23 @@ def test_a_file_is_no_work_dir(
     path = f'{tmp_path}/file{below}'
     line = error_of(capsys, 'config.py', '--work-dir', path)
     assert line.endswith(f"the work dir '{path}' cannot be used: {reason}.")
+
+
+def test_a_full_disk_is_no_work_dir(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / 'run'
+    # A file that may not grow fails as one on a full disk does.
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (16 << 10, before[1]))
+    try:
+        line = error_of(capsys, 'config.py', '--work-dir', str(path))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, ignored)
+    assert line.endswith(f"'{path}' cannot be used: File too large.")
+    assert list(path.iterdir()) == []
 
 
 def test_misspelt_type_is_suggested(

@@ -407,7 +407,7 @@ def test_a_checkpoint_now(tmp_path):
     )
     assert client.result()['done']
     assert (tmp_path / 'emergency_iter_4.pth').exists()
-    assert 'mmstable probe' in log_of(runner)
+    assert 'mmstable: probe: saved ' in log_of(runner)
     assert [one.what for one in changes(runner)] == ['save']
     assert runner.iter == 10
 

@@ -241,6 +241,7 @@ def test_the_batch_is_asked_for(capsys):
 @pytest.mark.parametrize(
     ('words', 'message'),
     [
+        (['--device-memory=24'], "24 bytes: write '24GiB'"),
         (['--device-memory=much'], "a size is a number above 0 .* 'much'"),
         (['--batch-size=0'], 'a number from 1 on is expected'),
         (['--json=no/where.json'], "there is no folder 'no'"),

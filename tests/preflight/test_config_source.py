@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from mmstable.preflight.config_source import ConfigSource
+from mmstable.preflight.config_source import ConfigSource, sets_in_vain
 
 BASE = """\
 optim_wrapper = dict(
@@ -120,3 +120,34 @@ def test_other_files_have_no_lines(tmp_path: Path) -> None:
     path = tmp_path / 'config.yaml'
     path.write_text('a: 1\n')
     assert ConfigSource(str(path)).line_of('a') == ''
+
+
+@pytest.mark.parametrize(
+    ('text', 'is_vain'),
+    [
+        ('optim_wraper = dict(a=1)\n', True),
+        ('optim_wraper = dict(a=1)\nlr = _base_.optim_wrapper.lr\n', True),
+        # A variable.
+        ('optim_wraper = dict(a=1)\nb = [optim_wraper]\n', False),
+        # Both are there: nothing was mistaken for the other.
+        ('optim_wraper = dict(a=1)\noptim_wrapper = dict(b=1)\n', False),
+        ('optim_wraper = dict(a=1)\noptim_wrapper.update(b=1)\n', False),
+        ('train_cfg = dict(optim_wraper=1)\n', False),
+        ('optim_wraper = = 1\n', False),
+    ],
+)
+def test_a_name_that_is_set_in_vain(
+    leaf: Path, text: str, is_vain: bool
+) -> None:
+    leaf.write_text(f"_base_ = './base.py'\n{text}")
+    found = sets_in_vain(str(leaf), 'optim_wraper', 'optim_wrapper')
+    assert found is is_vain
+
+
+def test_a_name_that_a_base_knows_is_one_of_the_project(leaf: Path) -> None:
+    leaf.write_text("_base_ = './middle.py'\noptim_wraper = 3\n")
+    middle = leaf.with_name('middle.py')
+    middle.write_text("_base_ = './base.py'\n")
+    assert sets_in_vain(str(leaf), 'optim_wraper', 'optim_wrapper')
+    leaf.with_name('base.py').write_text('optim_wraper = 2\n')
+    assert not sets_in_vain(str(leaf), 'optim_wraper', 'optim_wrapper')

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -126,6 +127,11 @@ def test_what_to_ignore_must_exist(
         ('train_dataloader.dataset.lazy_int', 'lazy_init'),
         ('custom_hooks.0.intervall', 'interval'),
         ('default_hooks.checkpoint.save_optimzer', 'save_optimizer'),
+        ('train_dataloader.batchsize', 'batch_size'),
+        ('val_dataloader.num_worker', 'num_workers'),
+        ('val_dataloader.num_batches_per_epoch', 'num_batch_per_epoch'),
+        ('randomness.sed', 'seed'),
+        ('log_processor.window', 'window_size'),
     ],
 )
 def test_misspelt_arguments(path: str, meant: str) -> None:
@@ -140,6 +146,24 @@ def test_arguments_of_classes_that_take_anything_are_left_alone() -> None:
     hook = dict(type='EMAHook', momentum=0.01, anything=3)
     settings = changed(HEALTHY, {'custom_hooks': [hook]})
     found = {one.id for one in check_config(ConfigView(settings, MACHINE))}
+    assert 'unknown_argument' not in found
+
+
+@pytest.mark.parametrize(
+    'changes',
+    [
+        {'train_dataloader.num_batch_per_epoch': 3},
+        {'train_dataloader.disable_subprocess_warning': True},
+        {'train_dataloader.worker_init_fn': dict(type='worker_init')},
+        {'train_dataloader.batch_sampler': dict(type='Own')},
+        # Nobody knows what these do.
+        {'train_dataloader.mine': 3, 'runner_type': 'MyRunner'},
+        {'train_dataloader.mine': 3, 'train_dataloader.type': 'MyLoader'},
+    ],
+)
+def test_what_mmengine_takes_out_of_a_loader(changes: dict[str, Any]) -> None:
+    view = ConfigView(changed(HEALTHY, changes), MACHINE)
+    found = {one.id for one in check_config(view)}
     assert 'unknown_argument' not in found
 
 

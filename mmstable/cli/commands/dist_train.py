@@ -18,16 +18,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument('config', metavar='CONFIG', help=say('help.config'))
     parser.add_argument(
         'processes',
-        metavar='N',
+        metavar='PROCESSES',
         type=whole_number(1),
         help=say('help.dist.processes'),
     )
-    parser.add_argument(
+    rest = parser.add_argument(
         'options',
         nargs=argparse.REMAINDER,
         metavar='...',
         help=say('help.dist.options'),
     )
+    # Some versions of Python would name it among what is missing.
+    rest.required = False
     _add_launch_options(parser)
 
 

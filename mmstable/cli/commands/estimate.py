@@ -10,6 +10,8 @@ from mmstable.messages import say
 
 # Training or validation takes more than there is.
 EXIT_DOES_NOT_FIT = 11
+# No device has less: without a unit, another one than bytes is meant.
+_LEAST_BYTES = 1 << 20
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -47,9 +49,14 @@ def _size(text: str) -> int:
     from mmstable.memory.sizes import parse_size
 
     try:
-        return parse_size(text)
+        size = parse_size(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
+    if size < _LEAST_BYTES and not text.strip()[-1].isalpha():
+        raise argparse.ArgumentTypeError(
+            say('size.no_unit', number=text.strip())
+        )
+    return size
 
 
 COMMAND = Command(

@@ -44,8 +44,12 @@ MESSAGES = {
         zh_cn='被 `stability_checks` 忽略：{names}',
     ),
     'check_text.more': Message(
-        en='why, and how to mend it: `mmstable check {path}`',
-        zh_cn='原因和修复方法：`mmstable check {path}`',
+        en='why, and how to mend it: `{command}`',
+        zh_cn='原因和修复方法：`{command}`',
+    ),
+    'check_text.more_at_start': Message(
+        en='why, and how to mend it, before it trains: `{command}`',
+        zh_cn='训练开始前显示原因和修复方法：`{command}`',
     ),
     'check_text.hidden': Message(
         en='and {count} more',

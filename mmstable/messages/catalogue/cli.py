@@ -51,6 +51,10 @@ MESSAGES = {
         en="'{path}' needs '{base}', which does not exist.{hint}",
         zh_cn="'{path}' 需要 '{base}'，但它不存在。{hint}",
     ),
+    'config.inherits_itself': Message(
+        en="'{path}' inherits from itself: {files: -> }.",
+        zh_cn="'{path}' 继承了自身：{files: -> }。",
+    ),
     'config.not_installed': Message(
         en="'{path}' has a base 'mmstable::...', which needs an installed "
         "package: run 'pip install -e .' in the checkout first.",

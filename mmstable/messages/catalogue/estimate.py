@@ -33,6 +33,12 @@ MESSAGES = {
         en="a size is a number above 0 with a unit, as '24GiB', got {text}",
         zh_cn="大小应为大于 0 的数加单位，例如 '24GiB'，实际为 {text}",
     ),
+    'size.no_unit': Message(
+        en="{number} without a unit is {number} bytes: write '{number}GiB' "
+        'or whatever is meant',
+        zh_cn="没有单位的 {number} 表示 {number} 字节：请写成 '{number}GiB' "
+        '等带单位的形式',
+    ),
     'estimate.title': Message(
         en='bytes of tensors at the peak', zh_cn='张量字节数（峰值）'
     ),

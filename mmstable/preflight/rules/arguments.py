@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from mmengine.registry import (
     DATASETS,
     HOOKS,
+    LOG_PROCESSORS,
     LOOPS,
     MODELS,
     OPTIM_WRAPPERS,
@@ -16,6 +17,8 @@ from mmengine.registry import (
     TRANSFORMS,
     Registry,
 )
+from mmengine.runner import LogProcessor, Runner
+from torch.utils.data import DataLoader
 
 from mmstable.finding import Severity
 from mmstable.preflight.arguments import arguments_of, refused_by
@@ -31,6 +34,9 @@ _LIKENESS = 0.85
 _TAKEN = ('type', '_scope_')
 _OF_WRAPPERS = ('constructor', 'paramwise_cfg')
 _OF_SCHEDULERS = ('convert_to_iter_based',)
+_OF_LOADERS = ('num_batch_per_epoch', 'disable_subprocess_warning')
+# Others may have their own ways to build a data loader.
+_RUNNERS = (None, 'Runner', 'FlexibleRunner')
 
 
 class _Place(NamedTuple):
@@ -38,30 +44,44 @@ class _Place(NamedTuple):
 
     Args:
         path (str): Where it is.
-        registry (Registry): Where mmengine looks for its class.
+        registry (Registry, optional): Where mmengine looks for its class.
+            None if it does not.
         node (Any): The dict.
         taken (tuple[str, ...]): What mmengine takes out of it before.
             Defaults to ().
+        built (Any): What a dict without ``type`` is for. None if it needs
+            one. Defaults to None.
     """
 
     path: str
-    registry: Registry
+    registry: Registry | None
     node: Any
     taken: tuple[str, ...] = ()
+    built: Any = None
+
+    def find_class(self, view: ConfigView) -> Any:
+        """What gets the arguments; None if that is unknown here."""
+        if not isinstance(self.node, dict):
+            return None
+        if 'type' not in self.node:
+            return self.built
+        if self.registry is None:
+            return None
+        return class_of(view, self.registry, self.node)
 
 
 @rule('unknown_argument', Severity.ERROR, at_start=False)
 def unknown_argument(view: ConfigView) -> Iterator[Hit]:
     """Arguments that the class of a dict does not have."""
-    for path, registry, node, taken in _places(view):
-        if not isinstance(node, dict) or 'type' not in node:
-            continue
-        built = class_of(view, registry, node)
+    for place in _places(view):
+        built = place.find_class(view)
         if built is None:
             continue
-        given = [name for name in node if name not in (*_TAKEN, *taken)]
+        path, node = place.path, place.node
+        given = [name for name in node if name not in (*_TAKEN, *place.taken)]
         for name in refused_by(built, given):
-            known = arguments_of(built) - {'self', 'args', 'kwargs'}
+            known = {*arguments_of(built), *place.taken}
+            known -= {'self', 'args', 'kwargs'}
             fields = {
                 'kind': getattr(built, '__name__', built),
                 'name': name,
@@ -94,10 +114,27 @@ def _places(view: ConfigView) -> Iterator[_Place]:
         yield _Place(f'{one.path}.optimizer', OPTIMIZERS, optimizer)
     for one in view.schedulers:
         yield _Place(one.path, PARAM_SCHEDULERS, one.settings, _OF_SCHEDULERS)
+    yield _Place(
+        'log_processor',
+        LOG_PROCESSORS,
+        view.get('log_processor'),
+        built=LogProcessor,
+    )
+    if view.get('runner_type') in _RUNNERS:
+        yield from _of_runner(view)
     for loader in view.loaders:
         yield from _of_data(
             f'{loader.path}.dataset', loader.settings.get('dataset')
         )
+
+
+def _of_runner(view: ConfigView) -> Iterator[_Place]:
+    """What a runner does without any registry."""
+    randomness = view.get('randomness')
+    yield _Place('randomness', None, randomness, built=Runner.set_randomness)
+    for one in view.loaders:
+        settings = one.settings
+        yield _Place(one.path, None, settings, _OF_LOADERS, DataLoader)
 
 
 def _of_data(path: str, node: Any) -> Iterator[_Place]:

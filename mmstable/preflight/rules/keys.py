@@ -14,13 +14,14 @@ from mmengine.runner import FlexibleRunner, Runner
 from mmstable.finding import Severity
 from mmstable.legacy.config.keys import OLD_KEYS, old_keys_of
 from mmstable.messages import say
+from mmstable.preflight.config_source import sets_in_vain
 from mmstable.preflight.config_view import (
     DEFAULT_HOOKS,
     LOADERS,
     ConfigView,
 )
 from mmstable.preflight.rule import Hit, rule
-from mmstable.settings import nearest
+from mmstable.settings import nearest, overriding
 
 # What a runner or a train script reads at the top of a config, besides the
 # arguments of the runner.
@@ -75,10 +76,15 @@ def unknown_key(view: ConfigView) -> Iterator[Hit]:
         if key in known or key in OLD_KEYS or key.startswith('_'):
             continue
         near = nearest(key, known, _LIKENESS)[:1]
-        # Set as well, it is no slip: the other is a variable.
-        if near and view.settings.get(near[0]) is None and value is not None:
-            fields = {'key': key, 'near': near[0]}
-            yield Hit(key, fields, {near[0]: value})
+        if not near or value is None:
+            continue
+        # Set as well, it is no slip but a variable; unless only a base has
+        # set it, and the slip is in the file that should change that.
+        if view.get(near[0]) is None or sets_in_vain(view.file, key, near[0]):
+            change = dict(_merged(near[0], value, view.get(near[0])))
+            # Nothing to change if the right one says the same.
+            if change:
+                yield Hit(key, {'key': key, 'near': near[0]}, change)
 
 
 @rule('text_for_number', Severity.ERROR, refuses=True)
@@ -128,6 +134,21 @@ def resume_and_load_from(view: ConfigView) -> Iterator[Hit]:
     file = view.get('load_from')
     if view.get('resume') is True and file:
         yield Hit('load_from', {'file': file})
+
+
+def _merged(path: str, value: Any, base: Any) -> Iterator[tuple[str, Any]]:
+    """What is different after a value was merged into that of a base."""
+    both = isinstance(value, dict) and isinstance(base, dict)
+    # A name with a dot in it is no part of a path.
+    if both and not any(n == '_delete_' or '.' in str(n) for n in value):
+        for name, inner in value.items():
+            yield from _merged(f'{path}.{name}', inner, base.get(name))
+        return
+    if both:
+        kept = {} if value.get('_delete_') else base
+        value = {**kept, **overriding(value)}
+    if value != base:
+        yield path, value
 
 
 def _values(path: str, node: Any) -> Iterator[tuple[str, Any]]:

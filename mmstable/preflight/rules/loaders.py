@@ -14,7 +14,7 @@ _SIZES = ('crop_size', 'size', 'scale', 'img_scale', 'scales')
 _CHANNELS = 3
 
 
-@rule('workers_without_number', Severity.ERROR)
+@rule('workers_without_number', Severity.ERROR, refuses=True)
 def workers_without_number(view: ConfigView) -> Iterator[Hit]:
     """Settings of workers without workers: torch raises for these."""
     for loader in view.loaders:
@@ -26,7 +26,8 @@ def workers_without_number(view: ConfigView) -> Iterator[Hit]:
         ):
             if loader.settings.get(name):
                 path = f'{loader.path}.{name}'
-                yield Hit(path, {'path': path}, {path: off})
+                in_training = loader.path != 'test_dataloader'
+                yield Hit(path, {'path': path}, {path: off}, in_training)
 
 
 @rule('too_many_workers', Severity.WARNING)
