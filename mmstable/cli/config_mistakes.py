@@ -10,6 +10,7 @@ from types import FrameType
 from typing import Any
 
 from mmengine import registry as root
+from mmengine.config import Config
 from mmengine.registry import Registry
 from mmengine.runner import (
     EpochBasedTrainLoop,
@@ -23,6 +24,7 @@ from torch.utils.data import DataLoader
 from mmstable.cli.suggest import did_you_mean
 from mmstable.messages import say as message
 from mmstable.preflight.arguments import arguments_of
+from mmstable.settings import one_of
 
 _UNREGISTERED = re.compile(r'(\S+) is not in the (?:(\S+)::)?(.+?) registry')
 _UNEXPECTED = re.compile("unexpected keyword argument '(.+?)'")
@@ -54,7 +56,7 @@ def explain_mistake(error: Exception) -> str | None:
         # A ValueError, but about texts that no config has.
         return None
     if isinstance(error, KeyError):
-        return _explain_log_level(error) or _explain_key_error(error)
+        return _explain_key_error(error)
     if isinstance(error, TypeError) and _refused_arguments(error):
         hint = _suggest_argument(error)
         return message('mistake.argument', error=error, hint=hint)
@@ -65,20 +67,15 @@ def explain_mistake(error: Exception) -> str | None:
     return _explain_value(error)
 
 
-def _explain_log_level(error: KeyError) -> str | None:
-    """A level that there is not: mmengine says no more than its name."""
-    modules = [f.f_globals.get('__name__') for f in _frames(error)]
-    if modules[-1:] != ['mmengine.logging.logger']:
-        return None
-    level, known = str(error.args[0]), list(logging._nameToLevel)
-    text = message(
-        'setting.refused',
-        name='log_level',
-        rule=message('rule.one_of', known=known),
-        value=level,
-        hint=did_you_mean(level, known),
-    )
-    return message('mistake.setting', error=text)
+def check_log_level(cfg: Config) -> None:
+    """Refuse a level that there is not, before mmengine does.
+
+    That keeps a lock when it fails, and threads of a later run in the same
+    process would wait for it.
+    """
+    level = cfg.get('log_level', 'INFO')
+    if isinstance(level, str):
+        one_of('', 'log_level', level, list(logging._nameToLevel))
 
 
 def _explain_key_error(error: KeyError) -> str | None:

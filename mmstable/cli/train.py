@@ -20,7 +20,7 @@ from mmstable.cli.command import say as say_for
 from mmstable.cli.command import say_error
 from mmstable.cli.config_checks import check_start, check_work_dir
 from mmstable.cli.config_file import check_config_path, load_config
-from mmstable.cli.config_mistakes import explain_mistake
+from mmstable.cli.config_mistakes import check_log_level, explain_mistake
 from mmstable.cli.config_options import read_options
 from mmstable.cli.legacy_config import modernize
 from mmstable.cli.protect_config import protect_config, tell_protection
@@ -196,6 +196,7 @@ def _hooks_of(cfg: Config) -> list[Any]:
 def _build_and_train(cfg: Config, begin: Callable[[], None]) -> None:
     """Train, and call ``begin`` as soon as there is no mistake in sight."""
     try:
+        check_log_level(cfg)
         if cfg.get('runner_type') is None:
             runner = Runner.from_cfg(cfg)
         else:
