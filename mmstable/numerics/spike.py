@@ -43,9 +43,10 @@ class SpikeDetector:
     that is less than four deviations, as found in the long run; then five
     are. Zeros, as hinge losses have them, say nothing and are left out. What
     is found to be a spike is not remembered, with three exceptions: those
-    that the series falls back from and that recur are rare hard batches; more than one in ten are usual, too: they
-    raise the peak; and where nothing but spikes comes any more, the level
-    has moved: they become the new window.
+    that the series falls back from and that recur are rare hard batches;
+    more than one in ten are usual, too: they raise the peak; and where
+    nothing but spikes comes any more, the level has moved: they become the
+    new window.
 
     Args:
         window (int): How many numbers to remember. Defaults to 100.
