@@ -195,10 +195,14 @@ class Update:
             divisor (float): What to divide by. Defaults to 1.0.
         """
         if self._is_elementwise():
+            attempt.let_write()
             self._shrink_elements(attempt)
         for part, norm in zip(attempt.plan.parts, norms):
             factor = coefficient(norm, part.limit()) / divisor
-            scale_gradients([attempt.grads[i] for i in part.indices], factor)
+            if factor != 1.0:
+                attempt.let_write()
+                grads = [attempt.grads[i] for i in part.indices]
+                scale_gradients(grads, factor)
 
     def note_applied(
         self, attempt: StepAttempt, norms: list[float]

@@ -6,8 +6,11 @@ import math
 import pytest
 import torch
 from mmengine.logging import MessageHub
+from mmengine.optim import OptimWrapper
 
 from mmstable import Fault, Outcome, SafeAmpOptimWrapper, SafeOptimWrapper
+from mmstable.numerics.clip_settings import parse_clip
+from mmstable.optim.stock_observer import StockObserver
 from mmstable.optim.window import Window
 from tests.torch_features import sgd
 from tests.toys import (
@@ -201,6 +204,48 @@ def test_sparse_gradients():
     assert torch.equal(table.weight, after)
 
 
+def train_table(cls, **settings):
+    torch.manual_seed(0)
+    table = torch.nn.Embedding(3, 4, sparse=True)
+    wrapper = cls(torch.optim.SGD(table.parameters(), lr=0.1), **settings)
+    for _ in range(5):
+        indices = torch.randint(0, 3, (50,))
+        wrapper.update_params(table(indices).square().sum())
+    return wrapper, table.weight.detach().clone()
+
+
+def test_sparse_gradients_reach_the_optimizer_as_they_are():
+    """Repeated indices are added up in another order if coalesced."""
+    _, stock = train_table(OptimWrapper)
+    wrapper, ours = train_table(SafeOptimWrapper)
+    assert torch.equal(ours, stock)
+    assert wrapper.last_step.grad_norm < 1e9
+    _, clipped = train_table(SafeOptimWrapper, clip_grad=dict(max_norm=1e-9))
+    assert not torch.equal(clipped, stock)
+    assert clipped.isfinite().all()
+
+
+def test_an_observer_leaves_sparse_gradients_alone():
+    seen = []
+    table = torch.nn.Embedding(3, 4, sparse=True)
+    wrapper = OptimWrapper(torch.optim.SGD(table.parameters(), lr=0.1))
+    observer = StockObserver(wrapper, table)
+    observer.subscribe('', seen.append)
+    loss = table(torch.tensor([1, 1, 2])).sum()
+    wrapper.backward(loss)
+    before = table.weight.grad
+    wrapper.step()
+    assert table.weight.grad is before
+    assert not before.is_coalesced()
+    observer.clip = parse_clip('test', max_norm=1.0)
+    weight = table.weight.detach().clone()
+    wrapper.step()
+    moved = (weight - table.weight).norm().item()
+    assert moved == pytest.approx(0.1, rel=1e-5)
+    observer.unsubscribe()
+    assert [r.grad_norm for r in seen] == [pytest.approx(20**0.5)] * 2
+
+
 @pytest.mark.parametrize('fused', [False, True])
 def test_mixed_dtypes(fused):
     params = [
@@ -321,7 +366,7 @@ def test_an_optimizer_that_fails_on_huge_gradients_keeps_what_came_later():
     later = torch.ones(2)
     wrapper = SafeOptimWrapper(FailingSGD([param], lr=0.1))
     attempt = wrapper._safe_step._measure(
-        [param], [param.grad], Window(), iteration=1, kwargs={}
+        ([param], [param.grad], {}), Window(), iteration=1, kwargs={}
     )
     param.grad = later
     with pytest.raises(RuntimeError, match='cannot step'):
