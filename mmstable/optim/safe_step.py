@@ -422,7 +422,7 @@ class SafeStep:
         window = attempt.window
         report = StepReport(
             iteration=attempt.iteration,
-            time=time.time(),
+            time=attempt.time,
             wrapper=self._steps.wrapper,
             outcome=outcome,
             loss_scale=attempt.loss_scale,

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from time import time as now
 from typing import Any, NamedTuple
 
 import torch
@@ -67,6 +68,8 @@ class StepAttempt:
         as_given (dict[int, Tensor]): The sparse gradients that were not
             coalesced, by index: optimizers round those otherwise. Defaults
             to {}.
+        time (float): When the gradients were there, in seconds since the
+            epoch. Defaults to now.
     """
 
     params: list[Tensor]
@@ -85,6 +88,7 @@ class StepAttempt:
     clipped_norm: float | None = None
     is_whole: bool = True
     as_given: dict[int, Tensor] = field(default_factory=dict)
+    time: float = field(default_factory=now)
 
     @property
     def device(self) -> torch.device:

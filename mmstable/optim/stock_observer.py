@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from typing import Any, Callable
 
 from mmengine.optim import OptimWrapper
@@ -132,7 +131,7 @@ class StockObserver:
         self.steps.add(
             StepReport(
                 iteration=0 if iteration is None else iteration,
-                time=time.time(),
+                time=attempt.time,
                 wrapper=self.steps.wrapper,
                 outcome=outcome,
                 loss_scale=scale,
