@@ -17,7 +17,6 @@ from mmstable.numerics import grad_health
 from mmstable.optim.clip_plan import ClipPlan
 from mmstable.optim.window import Window
 
-
 # Parameters, their gradients, and some of these as they were given.
 Live = tuple[list[Tensor], list[Tensor], dict[int, Tensor]]
 
