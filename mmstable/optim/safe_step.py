@@ -148,7 +148,7 @@ class SafeStep:
         live = live_gradients(self._optimizer)
         # A rank may hold nothing of a sharded model, but has to vote.
         if window.is_lost or not (live[1] or self.ranks.is_sharded):
-            self._report_nothing(iteration, window)
+            self._report_nothing(iteration, window, kwargs)
             return
         attempt = self._measure(live, window, iteration, kwargs)
         if (
@@ -383,7 +383,9 @@ class SafeStep:
             copy_limits(self._update.clip, leader)
             self._update.forget()
 
-    def _report_nothing(self, iteration: int, window: Window) -> None:
+    def _report_nothing(
+        self, iteration: int, window: Window, kwargs: dict[str, Any]
+    ) -> None:
         scale = self._scaler.get_scale()
         outcome, fault = Outcome.EMPTY, None
         if window.is_lost:
@@ -394,6 +396,8 @@ class SafeStep:
         else:
             self._buffers.keep_step()
             self._warn_of_empty(iteration)
+            if not self._scaler.is_enabled():  # torch's own would refuse
+                self._optimizer.step(**kwargs)
         report = StepReport(
             iteration=iteration,
             time=time.time(),

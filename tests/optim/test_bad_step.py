@@ -164,6 +164,46 @@ def test_an_optimizer_without_any_gradient(fused):
     assert train(net, wrapper, 0).applied
 
 
+class Slowing(torch.optim.SGD):
+    """Changes its own learning rate whenever it is called."""
+
+    def step(self, closure=None):
+        super().step(closure)
+        for group in self.param_groups:
+            group['lr'] *= 0.5
+
+
+@pytest.mark.parametrize(
+    ('cls', 'rate'),
+    [(OptimWrapper, 0.25), (SafeOptimWrapper, 0.25), (SafeAmpOptimWrapper, 1)],
+)
+def test_the_optimizer_is_called_without_any_gradient(cls, rate):
+    """But not with a loss scale: torch refuses that."""
+    optimizer = Slowing(toy_net().parameters(), lr=1.0)
+    wrapper = cls(optimizer=optimizer)
+    wrapper.step()
+    wrapper.step()
+    assert optimizer.param_groups[0]['lr'] == rate
+
+
+@pytest.mark.parametrize('cls', [torch.optim.AdamW, sgd])
+def test_double_precision_is_kept_when_a_fused_optimizer_clips(cls):
+    def run(wrapper_cls):
+        net = toy_net().double()
+        optimizer = cls(net.parameters(), lr=0.1, fused=True)
+        wrapper = wrapper_cls(optimizer, clip_grad=dict(max_norm=1e-2))
+        for index in range(5):
+            inputs, targets = toy_batch(index)
+            output = net(inputs.double())
+            loss = (output - targets.double()).square().mean()
+            wrapper.update_params(loss * 10)
+        return weights(net)
+
+    ours, stock = run(SafeOptimWrapper), run(OptimWrapper)
+    for name, value in stock.items():
+        torch.testing.assert_close(ours[name], value, rtol=1e-14, atol=1e-14)
+
+
 @pytest.mark.parametrize('fused', [False, True])
 @pytest.mark.parametrize('optimizer', OPTIMIZERS)
 def test_parameters_frozen_and_thawed(optimizer, fused):
