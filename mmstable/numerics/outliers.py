@@ -12,13 +12,13 @@ class Recurrence(NamedTuple):
     """Outliers that have come often enough to be expected.
 
     Args:
-        count (int): How many have come.
+        times (int): How many have come.
         among (int): Among how many numbers.
         height (float): How far they are above the others, but for the
             highest of them.
     """
 
-    count: int
+    times: int
     among: int
     height: float
 

@@ -15,13 +15,13 @@ class Learned(NamedTuple):
     """Numbers far above all others that were found to recur.
 
     Args:
-        count (int): How many have come.
+        times (int): How many have come.
         among (int): Among how many numbers.
         value (float): How large they are.
         level (float): The level then.
     """
 
-    count: int
+    times: int
     among: int
     value: float
     level: float

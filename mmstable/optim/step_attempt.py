@@ -181,7 +181,9 @@ def live_gradients(optimizer: Optimizer) -> Live:
     Sparse gradients are coalesced; as they were given, by index, they come
     third.
     """
-    params, grads, as_given = [], [], {}
+    params: list[Tensor] = []
+    grads: list[Tensor] = []
+    as_given: dict[int, Tensor] = {}
     for group in optimizer.param_groups:
         for param in group['params']:
             grad = param.grad
