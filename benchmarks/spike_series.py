@@ -82,3 +82,13 @@ SERIES: dict[str, Series] = {
     'nearly constant': partial(normal, mean=1.0, deviation=1e-9),
     'learning-rate drops': dropping,
 }
+
+# Those that reach a thousand times their level in the normal course of things.
+FAR_REACHING: dict[str, Series] = {
+    'lognormal 2.0': partial(lognormal, sigma=2.0),
+    'lognormal 2.5': partial(lognormal, sigma=2.5),
+    'lognormal 3.0': partial(lognormal, sigma=3.0),
+    '6 % of batches x 3000': partial(hard_batches, share=0.06, factor=3e3),
+    '3 % of batches x 2000': partial(hard_batches, share=0.03, factor=2e3),
+    '1 % of batches x 2000': partial(hard_batches, share=0.01, factor=2e3),
+}

@@ -42,8 +42,9 @@ from results import Row, format_table, write_json  # noqa: E402
 from spike_rates import (  # noqa: E402
     false_alarms,
     measure,
-    missed_spikes,
+    measure_far,
     settings_of,
+    spiked,
 )
 from survival import (  # noqa: E402
     FAULTS,
@@ -248,14 +249,19 @@ def test_the_cost_of_a_profile_follows_from_the_measured_iterations():
 def test_spike_rates_count_alarms_and_misses():
     assert settings_of('default') == {}
     assert settings_of('ultra_safe')['threshold'] == 6.0
-    assert false_alarms([1.0] * 99 + [1e3], {}) == 1.0
-    alarms, missed = measure('ultra_safe', 'lognormal 0.5', 2000, seeds=2)
+    assert false_alarms([1.0] * 99 + [1e3], {}) == 1
+    name = 'lognormal 0.5'
+    alarms, missed, known = measure('ultra_safe', name, 4000, seeds=2)
     assert (alarms.value, alarms.limit) == (0, 0.1)
     assert (missed.value, missed.limit) == (0, 0)
-    assert int(missed.note.split()[-1]) > 10
-    # All are missed by a detector that knows only larger numbers.
-    lost, total = missed_spikes([1.0] * 2000, dict(threshold=99.0), Random(0))
-    assert lost == total > 10
+    assert int(missed.note.split()[-1]) > 20
+    assert 5 <= known.value <= known.limit
+    (far,) = measure_far('default', '6 % of batches x 3000', 2000, seeds=2)
+    assert 5 <= far.value <= far.limit
+    # None is found by a detector that knows only larger numbers.
+    found = spiked([1.0] * 2000, dict(threshold=99.0), Random(0), False)
+    assert found == [False] * len(found)
+    assert len(found) > 5
 
 
 def test_forensics_count_what_is_wrong_and_what_is_missing():

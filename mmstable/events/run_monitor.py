@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
+from operator import attrgetter
 from typing import Any, Callable, Protocol
 
 from mmengine.runner import Runner
@@ -135,6 +136,8 @@ class RunMonitor(StatefulHook):
         """Publish the steps of this iteration."""
         for source in self.sources.values():
             source.record_losses(outputs)
+        if len(self.sources) > 1:
+            self._sort()
         while self._queue:
             self._publish(runner, self._queue.popleft())
 
@@ -164,6 +167,12 @@ class RunMonitor(StatefulHook):
         if type(event) in _STAGES:
             stage, arguments = _STAGES[type(event)](event)
             runner.call_hook(stage, **arguments)
+
+    def _sort(self) -> None:
+        """Bring what several wrappers have reported in order of its steps."""
+        in_order = sorted(self._queue, key=attrgetter('time'))
+        self._queue.clear()
+        self._queue.extend(in_order)
 
     def _publish(self, runner: Runner, report: StepReport) -> None:
         name = report.wrapper
@@ -201,6 +210,7 @@ class RunMonitor(StatefulHook):
         self._is_bound = False
         for source in self.sources.values():
             source.unsubscribe()
+        self._sort()
         while self._queue:
             self._publish(runner, self._queue.popleft())
 

@@ -74,14 +74,17 @@ def check_data(dataloader: DataLoader) -> None:
 
 
 def check_counts(setting: str, counts: Any, iterations: int) -> None:
-    """Refuse steps that are longer than the run.
+    """Refuse steps of one of several wrappers that never come.
+
+    mmengine does not tell these how long the run is, so that they make no
+    last, shorter step.
 
     Args:
         setting (str): What the config calls the wrapper.
         counts (int): Its ``accumulative_counts``.
         iterations (int): Iterations of the whole run.
     """
-    if type(counts) is int and counts > iterations > 0:
+    if is_longer(counts, iterations):
         raise ConfigError(
             f'{setting}.accumulative_counts={counts}: a step takes {counts} '
             f'iterations, but the whole run has {iterations}: '
@@ -91,14 +94,29 @@ def check_counts(setting: str, counts: Any, iterations: int) -> None:
         )
 
 
+def is_longer(counts: Any, iterations: int) -> bool:
+    """Whether a step takes more iterations than there are."""
+    return type(counts) is int and counts > iterations > 0
+
+
 def check_steps(runner: Runner) -> None:
-    """Refuse a run without a full step; say how steps are put together."""
+    """Refuse a run without a step; say how steps are put together."""
     several = isinstance(runner.optim_wrapper, OptimWrapperDict)
     for name, wrapper in run_view.wrappers(runner).items():
         counts = run_view.accumulative_counts(wrapper)
         setting = f'optim_wrapper.{name}' if several else 'optim_wrapper'
-        check_counts(setting, counts, runner.max_iters)
-        if counts > 1:
+        if several:
+            check_counts(setting, counts, runner.max_iters)
+        if is_longer(counts, runner.max_iters):
+            runner.logger.warning(
+                say(
+                    'data.one_short_step',
+                    setting=setting,
+                    counts=counts,
+                    iterations=runner.max_iters,
+                )
+            )
+        elif counts > 1:
             runner.logger.info(_describe(runner, setting, counts, several))
 
 
@@ -107,7 +125,6 @@ def _describe(runner: Runner, setting: str, counts: int, several: bool) -> str:
     full, left = divmod(runner.max_iters, counts)
     rest = ''
     if left and several:
-        # mmengine does not tell them how long the run is.
         rest = say('data.no_short_step', iterations=left)
     elif left:
         rest = say('data.short_step', iterations=left)

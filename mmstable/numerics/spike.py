@@ -4,10 +4,27 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
+from mmstable.numerics.outliers import Outliers, Recurrence
 from mmstable.numerics.sorted_window import SortedWindow
 from mmstable.numerics.yardstick import LEAST_DEVIATION, Yardstick
+
+
+class Learned(NamedTuple):
+    """Numbers far above all others that were found to recur.
+
+    Args:
+        times (int): How many have come.
+        among (int): Among how many numbers.
+        value (float): How large they are.
+        level (float): The level then.
+    """
+
+    times: int
+    among: int
+    value: float
+    level: float
 
 
 class SpikeDetector:
@@ -22,13 +39,14 @@ class SpikeDetector:
       that was no spike. It is nearly never forgotten, so that series with a
       long tail or with rare hard batches are known after a while.
 
-    A thousand times the level is always a spike. Zeros, as hinge losses have
-    them, say nothing and are left out. What is found to be a spike is not
-    remembered, with three exceptions: more than one in a hundred that the
-    series falls back from, below a thousand times the level, are rare hard
-    batches; more than one in ten of any height are usual, too: they raise
-    the peak; and where nothing but spikes comes any more, the level has
-    moved: they become the new window.
+    A thousand times the level is a spike until such numbers are known, unless
+    that is less than four deviations, as found in the long run; then five
+    are. Zeros, as hinge losses have them, say nothing and are left out. What
+    is found to be a spike is not remembered, with three exceptions: those
+    that the series falls back from and that recur are rare hard batches;
+    more than one in ten are usual, too: they raise the peak; and where
+    nothing but spikes comes any more, the level has moved: they become the
+    new window.
 
     Args:
         window (int): How many numbers to remember. Defaults to 100.
@@ -40,15 +58,18 @@ class SpikeDetector:
             20.
     """
 
-    # Numbers without news after which the limit is found anew.
+    # Numbers after which the limit is found anew.
     _LIMIT_LASTS = 10
     # What of the peak is left after one more number: half after 200,000.
     _KEPT = 0.5 ** (1 / 200_000)
-    # How many outliers make a hard batch a known one, and how many of them a
-    # usual number outweighs.
-    _KNOWN_OUTLIERS, _OUTLIER_SHARE = 2, 0.01
+    # So many outliers among so many numbers are known: those below the
+    # ceiling, those above it, and either kind if it takes longer.
+    _OFTEN, _FEW, _SELDOM = (3, 200), (5, 200), (10, 10_000)
     # How many spikes a usual number outweighs.
     _SPIKE_SHARE = 0.1
+    # What one more deviation counts in the spread: it comes from zero, so
+    # that only a long series is found to vary much.
+    _SPREAD_SHARE = 0.03
 
     def __init__(
         self,
@@ -69,12 +90,19 @@ class SpikeDetector:
         self.exceeded = math.nan
         # As a height of the yardstick.
         self._peak = 0.0
-        self._outlier_count = 0.0
+        # The height above the ceiling that numbers were seen to recur at.
+        self._known = 0.0
+        # The first of them, until somebody has taken note of it.
+        self.learned: Learned | None = None
+        self._moderate = Outliers(self._OFTEN, self._SELDOM)
+        self._high = Outliers(self._FEW, self._SELDOM)
+        # The usual numbers so far, and their deviation in the long run.
+        self._place = 0
+        self._spread = 0.0
         self._spike_count = 0.0
         # What is above this is a spike. Known before the number comes, so
         # that a device can be told; finding it takes longer than comparing.
         self.limit = math.inf
-        self._limit_age = 0
 
     @property
     def level(self) -> float:
@@ -82,9 +110,10 @@ class SpikeDetector:
         return self._window.quantile(0.5) if len(self._window) else math.nan
 
     def _find_limit(self) -> None:
-        self._limit_age = 0
         if self._is_warm:
-            self.limit = self._yardstick.limit(self._peak, self._margin)
+            self.limit = self._yardstick.limit(
+                self._peak, self._margin, self._known
+            )
         else:
             self.limit = math.inf
 
@@ -94,7 +123,7 @@ class SpikeDetector:
 
     @property
     def _yardstick(self) -> Yardstick:
-        return Yardstick.of(self._window, self._threshold)
+        return Yardstick.of(self._window, self._threshold, self._spread)
 
     def is_spike(self, value: float) -> bool:
         """Whether a number is one, without remembering it."""
@@ -135,22 +164,35 @@ class SpikeDetector:
 
     def _remember(self, value: float) -> None:
         count = self._window.append(value)
-        self._outlier_count = max(
-            0.0, self._outlier_count - self._OUTLIER_SHARE
-        )
+        self._place += 1
         self._spike_count = max(0.0, self._spike_count - self._SPIKE_SHARE)
-        self._limit_age += 1
-        if self._limit_age >= self._LIMIT_LASTS or count == self._warmup:
+        if self._place % self._LIMIT_LASTS == 0:
+            if self._is_warm:
+                more = self._yardstick.deviation - self._spread
+                self._spread += self._SPREAD_SHARE * more
+            self._find_limit()
+        elif count == self._warmup:
             self._find_limit()
 
     def _learn_outlier(self, yardstick: Yardstick) -> None:
         """Learn from spikes that the series has just fallen back from."""
         height = yardstick.height(max(self._spikes, default=-math.inf))
-        if 0 < height < yardstick.ceiling:
-            self._outlier_count += 1
-            if self._outlier_count >= self._KNOWN_OUTLIERS:
-                self._outlier_count = 0.0
-                self._peak = max(self._peak, height)
+        if height <= 0:
+            return
+        is_high = height >= yardstick.ceiling
+        outliers = self._high if is_high else self._moderate
+        found = outliers.add(self._place, height)
+        if found is not None:
+            self._learn(found, yardstick)
+
+    def _learn(self, found: Recurrence, yardstick: Yardstick) -> None:
+        self._peak = max(self._peak, found.height)
+        if found.height < yardstick.ceiling:
+            return
+        if not self._known:
+            value = yardstick.number(found.height)
+            self.learned = Learned(*found[:2], value, self.level)
+        self._known = max(self._known, found.height)
 
     def _add_spike(self, value: float) -> None:
         self._spikes.append(value)
@@ -161,7 +203,10 @@ class SpikeDetector:
             self._spikes.clear()
             self._spike_count = 0.0
         elif self._spike_count >= self._patience:
-            self._peak = max(self._peak, self._yardstick.height(value))
+            yardstick = self._yardstick
+            among = round(self._patience / self._SPIKE_SHARE)
+            height = yardstick.height(value)
+            self._learn(Recurrence(self._patience, among, height), yardstick)
             self._spike_count = 0.0
 
     def state_dict(self) -> dict[str, Any]:
@@ -170,7 +215,11 @@ class SpikeDetector:
             'window': list(self._window),
             'spikes': list(self._spikes),
             'peak': self._peak,
-            'outlier_count': self._outlier_count,
+            'known': self._known,
+            'moderate_outliers': self._moderate.state(),
+            'high_outliers': self._high.state(),
+            'place': self._place,
+            'spread': self._spread,
             'spike_count': self._spike_count,
         }
 
@@ -181,6 +230,10 @@ class SpikeDetector:
         self._window.extend(value for value in state['window'] if value)
         self._spikes = list(state['spikes'])
         self._peak = state.get('peak', 0.0)
-        self._outlier_count = state.get('outlier_count', 0.0)
+        self._known = state.get('known', 0.0)
+        self._moderate.load(state.get('moderate_outliers', ()))
+        self._high.load(state.get('high_outliers', ()))
+        self._place = state.get('place', 0)
+        self._spread = state.get('spread', 0.0)
         self._spike_count = state.get('spike_count', 0.0)
         self._find_limit()

@@ -22,9 +22,10 @@ _version = attrgetter('_version')
 class BufferCopy:
     """A copy of the running statistics of some modules, to be restored.
 
-    These are all floating-point buffers and the counters of BatchNorm. What
-    else a model counts in its buffers is left alone: it is not spoiled by
-    bad data. The memory is used again when the copy is taken anew.
+    These are all floating-point and complex buffers and the counters of
+    BatchNorm. What else a model counts in its buffers is left alone: it is
+    not spoiled by bad data. The memory is used again when the copy is taken
+    anew.
 
     Forward passes of other steps may write to a buffer, too, and that cannot
     be told from what is to be undone. Such a buffer is restored only if it
@@ -85,7 +86,7 @@ class BufferCopy:
         kept = [
             (module, name, buffer, _clone(buffer))
             for module, name, buffer in buffers
-            if buffer is None or buffer.is_floating_point() or name == _COUNTER
+            if buffer is None or _can_spoil(buffer) or name == _COUNTER
         ]
         self._owners = [(module, name) for module, name, _, _ in kept]
         copied = set(self._owners)
@@ -236,21 +237,33 @@ def _counts(module: Module) -> bool:
     )
 
 
+def _can_spoil(buffer: Tensor) -> bool:
+    """Whether there is a NaN of its kind."""
+    return buffer.is_floating_point() or buffer.is_complex()
+
+
 def _finite(tensors: list[Tensor | None]) -> set[int]:
     """Those that hold no NaN and no Inf; waits for the device."""
     sound, measured, values = set(), [], []
     for index, tensor in enumerate(tensors):
-        if tensor is None or not tensor.is_floating_point():
+        if tensor is None or not _can_spoil(tensor):
             sound.add(index)
         elif tensor.layout is torch.strided:
             measured.append(index)
-            values.append(tensor.detach())
+            values.append(_real(tensor.detach()))
         elif bool(torch.isfinite(tensor.to_dense()).all()):
             sound.add(index)
     for index, norm in zip(measured, gradient_norms(values).tolist()):
         if math.isfinite(norm):
             sound.add(index)
     return sound
+
+
+def _real(tensor: Tensor) -> Tensor:
+    # Not every kernel knows every complex dtype.
+    if tensor.is_complex():
+        return torch.view_as_real(tensor.resolve_conj())
+    return tensor
 
 
 def _write(sources: list[Tensor], targets: list[Tensor]) -> None:

@@ -78,7 +78,7 @@ def step_with_closure(
 
 
 def _look_at_start(optimizer: Optimizer, outcome: ClosureOutcome) -> None:
-    params, grads = live_gradients(optimizer)
+    params, grads, _ = live_gradients(optimizer)
     norms = grad_health.gradient_norms(grads).tolist()
     outcome.grad_norm = grad_health.combined_norm(norms) if norms else 0.0
     found = grad_health.find_nonfinite(grads, norms)

@@ -23,7 +23,7 @@ from mmstable.numerics import grad_health
 from mmstable.numerics.loss_scaler import LossScaler
 from mmstable.optim.buffer_protection import BufferProtection
 from mmstable.optim.parameter_names import ParameterNames
-from mmstable.optim.step_attempt import StepAttempt, live_gradients
+from mmstable.optim.step_attempt import Live, StepAttempt, live_gradients
 from mmstable.optim.update import Update
 from mmstable.optim.window import Window
 
@@ -145,12 +145,12 @@ class SafeStep:
         self.ranks.steps += 1
         if self._accumulates:
             self._close(window)
-        params, grads = live_gradients(self._optimizer)
+        live = live_gradients(self._optimizer)
         # A rank may hold nothing of a sharded model, but has to vote.
-        if window.is_lost or not (grads or self.ranks.is_sharded):
-            self._report_nothing(iteration, window)
+        if window.is_lost or not (live[1] or self.ranks.is_sharded):
+            self._report_nothing(iteration, window, kwargs)
             return
-        attempt = self._measure(params, grads, window, iteration, kwargs)
+        attempt = self._measure(live, window, iteration, kwargs)
         if (
             attempt.is_on_host
             or self.ranks.must_vote
@@ -202,12 +202,12 @@ class SafeStep:
 
     def _measure(
         self,
-        params: list[Tensor],
-        grads: list[Tensor],
+        live: Live,
         window: Window,
         iteration: int,
         kwargs: dict[str, Any],
     ) -> StepAttempt:
+        params, grads, as_given = live
         ranks = self.ranks
         if ranks.is_sharded:
             self._update.check_shards()
@@ -233,6 +233,7 @@ class SafeStep:
             loss=window.mean_loss() if self._tells_loss else None,
             step_kwargs=kwargs,
             is_whole=not ranks.is_sharded,
+            as_given=as_given,
         )
 
     def _finish(self, attempt: StepAttempt, ran_ahead: bool) -> None:
@@ -382,7 +383,9 @@ class SafeStep:
             copy_limits(self._update.clip, leader)
             self._update.forget()
 
-    def _report_nothing(self, iteration: int, window: Window) -> None:
+    def _report_nothing(
+        self, iteration: int, window: Window, kwargs: dict[str, Any]
+    ) -> None:
         scale = self._scaler.get_scale()
         outcome, fault = Outcome.EMPTY, None
         if window.is_lost:
@@ -393,6 +396,8 @@ class SafeStep:
         else:
             self._buffers.keep_step()
             self._warn_of_empty(iteration)
+            if not self._scaler.is_enabled():  # torch's own would refuse
+                self._optimizer.step(**kwargs)
         report = StepReport(
             iteration=iteration,
             time=time.time(),
@@ -421,7 +426,7 @@ class SafeStep:
         window = attempt.window
         report = StepReport(
             iteration=attempt.iteration,
-            time=time.time(),
+            time=attempt.time,
             wrapper=self._steps.wrapper,
             outcome=outcome,
             loss_scale=attempt.loss_scale,

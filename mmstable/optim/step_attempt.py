@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from time import time as now
 from typing import Any, NamedTuple
 
 import torch
@@ -15,6 +16,9 @@ from torch.optim import Optimizer
 from mmstable.numerics import grad_health
 from mmstable.optim.clip_plan import ClipPlan
 from mmstable.optim.window import Window
+
+# Parameters, their gradients, and some of these as they were given.
+Live = tuple[list[Tensor], list[Tensor], dict[int, Tensor]]
 
 
 class Measured(NamedTuple):
@@ -37,8 +41,9 @@ class StepAttempt:
 
     Args:
         params (list[Tensor]): The parameters that have a gradient.
-        grads (list[Tensor]): Their gradients. They are kept until the step
-            is judged, so that a huge norm can be told from a NaN.
+        grads (list[Tensor]): Their gradients, sparse ones coalesced. They
+            are kept until the step is judged, so that a huge norm can be
+            told from a NaN.
         norms (Tensor): One norm for each gradient, still scaled.
         plan (ClipPlan): Which of them are clipped together.
         part_norms (Tensor): One norm for each part of the plan, still
@@ -59,6 +64,11 @@ class StepAttempt:
             by value. Defaults to None.
         is_whole (bool): Whether the gradients are all there are, and not
             this rank's part of them. Defaults to True.
+        as_given (dict[int, Tensor]): The sparse gradients that were not
+            coalesced, by index: optimizers round those otherwise. Defaults
+            to {}.
+        time (float): When the gradients were there, in seconds since the
+            epoch. Defaults to now.
     """
 
     params: list[Tensor]
@@ -76,6 +86,8 @@ class StepAttempt:
     told_loss: float | None = None
     clipped_norm: float | None = None
     is_whole: bool = True
+    as_given: dict[int, Tensor] = field(default_factory=dict)
+    time: float = field(default_factory=now)
 
     @property
     def device(self) -> torch.device:
@@ -133,7 +145,7 @@ class StepAttempt:
     def gradients_in_place(self) -> Iterator[None]:
         """Undo, for a while, a ``zero_grad`` that came before the verdict."""
         present = [param.grad for param in self.params]
-        for param, grad in zip(self.params, self.grads):
+        for param, grad in zip(self.params, self._gradients()):
             param.grad = grad
         try:
             yield
@@ -143,16 +155,35 @@ class StepAttempt:
 
     def drop_gradients(self) -> None:
         """Clear the judged gradients, but none that came after them."""
-        for param, grad in zip(self.params, self.grads):
+        for param, grad in zip(self.params, self._gradients()):
             if param.grad is grad:
                 param.grad = None
 
+    def let_write(self) -> None:
+        """Have the parameters hold what is going to be written to."""
+        for index in self.as_given:
+            param = self.params[index]
+            if param.grad is not None:
+                # Others may have unscaled it in the meantime.
+                param.grad = self.grads[index] = param.grad.coalesce()
+        self.as_given = {}
 
-def live_gradients(
-    optimizer: Optimizer,
-) -> tuple[list[Tensor], list[Tensor]]:
-    """The parameters of an optimizer that have a gradient, and those."""
-    params, grads = [], []
+    def _gradients(self) -> list[Tensor]:
+        """The gradients that the parameters had."""
+        if not self.as_given:
+            return self.grads
+        return [self.as_given.get(i, g) for i, g in enumerate(self.grads)]
+
+
+def live_gradients(optimizer: Optimizer) -> Live:
+    """The parameters of an optimizer that have a gradient, and those.
+
+    Sparse gradients are coalesced; as they were given, by index, they come
+    third.
+    """
+    params: list[Tensor] = []
+    grads: list[Tensor] = []
+    as_given: dict[int, Tensor] = {}
     for group in optimizer.param_groups:
         for param in group['params']:
             grad = param.grad
@@ -160,10 +191,11 @@ def live_gradients(
                 continue
             if grad.is_sparse and not grad.is_coalesced():
                 # Values of one index count together, also for overflow.
-                grad = param.grad = grad.coalesce()
+                as_given[len(grads)] = grad
+                grad = grad.coalesce()
             params.append(param)
             grads.append(grad)
-    return params, grads
+    return params, grads, as_given
 
 
 def scale_gradients(grads: list[Tensor], factor: float) -> None:

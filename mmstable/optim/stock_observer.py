@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from functools import partial, wraps
 from typing import Any, Callable
 
@@ -19,7 +18,7 @@ from mmstable.numerics import grad_health
 from mmstable.numerics.clip_settings import Clip
 from mmstable.optim.before_step import before_step
 from mmstable.optim.parameter_names import ParameterNames
-from mmstable.optim.step_attempt import StepAttempt, live_gradients
+from mmstable.optim.step_attempt import Live, StepAttempt, live_gradients
 from mmstable.optim.update import Update
 from mmstable.optim.window import Window
 
@@ -101,12 +100,12 @@ class StockObserver:
 
     def _step(self, **kwargs: Any) -> None:
         window, self._window = self._window, Window()
-        params, grads = live_gradients(self._wrapper.optimizer)
-        if not grads:
+        live = live_gradients(self._wrapper.optimizer)
+        if not live[1]:
             self._original_step(**kwargs)
             return
         scale = self._read_scale()
-        attempt = self._measure(params, grads, window, scale)
+        attempt = self._measure(live, window, scale)
         norms, loss, _ = attempt.read()
         culprits: list[tuple[Tensor, str]] = []
         if not all(map(math.isfinite, norms)):
@@ -122,7 +121,7 @@ class StockObserver:
             facts = self._update.note_applied(attempt, norms)
             self.steps.norms = (
                 self._names,
-                params,
+                attempt.params,
                 attempt.norms,
                 scale,
                 attempt.plan.norm_type,
@@ -136,7 +135,7 @@ class StockObserver:
         self.steps.add(
             StepReport(
                 iteration=0 if iteration is None else iteration,
-                time=time.time(),
+                time=attempt.time,
                 wrapper=self.steps.wrapper,
                 outcome=outcome,
                 loss_scale=scale,
@@ -161,12 +160,9 @@ class StockObserver:
             self._update.clip_gradients(attempt, norms)
 
     def _measure(
-        self,
-        params: list[Tensor],
-        grads: list[Tensor],
-        window: Window,
-        scale: float,
+        self, live: Live, window: Window, scale: float
     ) -> StepAttempt:
+        params, grads, as_given = live
         plan = self._update.plan_for(params)
         norms = grad_health.gradient_norms(grads, plan.norm_type)
         return StepAttempt(
@@ -180,6 +176,7 @@ class StockObserver:
             magnification=scale,
             iteration=0,
             loss=window.mean_loss(),
+            as_given=as_given,
         )
 
     def _describe_bad(

@@ -165,8 +165,12 @@ class Update:
             attempt (StepAttempt): The gradients.
             norms (list[float]): Unscaled norms of its parts.
         """
+        # The divisor of fused optimizers is a float32.
+        divides = attempt.part_norms.dtype is not torch.float64
         if self._can_fold():
-            self._step_parts(attempt, None, norms)
+            if not divides:
+                self.clip_gradients(attempt, norms, attempt.magnification)
+            self._step_parts(attempt, None, norms, divides)
         else:
             self.clip_gradients(attempt, norms, attempt.magnification)
             self._optimizer.step(**attempt.step_kwargs)
@@ -195,10 +199,14 @@ class Update:
             divisor (float): What to divide by. Defaults to 1.0.
         """
         if self._is_elementwise():
+            attempt.let_write()
             self._shrink_elements(attempt)
         for part, norm in zip(attempt.plan.parts, norms):
             factor = coefficient(norm, part.limit()) / divisor
-            scale_gradients([attempt.grads[i] for i in part.indices], factor)
+            if factor != 1.0:
+                attempt.let_write()
+                grads = [attempt.grads[i] for i in part.indices]
+                scale_gradients(grads, factor)
 
     def note_applied(
         self, attempt: StepAttempt, norms: list[float]
@@ -249,6 +257,7 @@ class Update:
         attempt: StepAttempt,
         found_inf: Tensor | None,
         norms: list[float] | None = None,
+        divides: bool = True,
     ) -> None:
         parts = attempt.plan.parts
         for index, part in enumerate(parts):
@@ -258,7 +267,7 @@ class Update:
             if limit is not None and norms is not None:
                 is_cut = coefficient(norms[index], limit) != 1.0
                 limit = limit if is_cut else None
-            if limit is not None or attempt.magnification != 1.0:
+            if divides and (limit is not None or attempt.magnification != 1):
                 divisor = _divisor(
                     attempt.part_norms[index], limit, attempt.magnification
                 )

@@ -28,6 +28,8 @@ class DivergenceDetector:
         self._stats: dict[str, StepStatistics] = {}
         # The first bad step of those that no good one has ended, by wrapper.
         self._since: dict[str, int] = {}
+        # What the owner of the run should know; whoever tells it clears it.
+        self.news: list[str] = []
 
     @property
     def is_calm(self) -> bool:
@@ -59,7 +61,10 @@ class DivergenceDetector:
         if fault is Fault.OOM and report.skipped:
             # It says nothing about the numbers, and the loop has a limit.
             return None
-        spike = self._levels[name].judge(report)
+        levels = self._levels[name]
+        spike = levels.judge(report)
+        if levels.learned:
+            self._tell_learned(name, levels)
         # Spikes that keep coming become the level, and a falling scale ends
         # somewhere: neither is a series of bad steps.
         if (fault is Fault.SPIKE and spike) or report.scale_can_fall:
@@ -101,6 +106,13 @@ class DivergenceDetector:
         fault = stats.commonest_fault()
         since = self.since(iteration)
         return Incident(fault, reason, since, name, is_series=True)
+
+    def _tell_learned(self, name: str, levels: StepLevels) -> None:
+        for quantity, learned in levels.learned.items():
+            subject = self.subject(name, quantity)
+            facts = learned._asdict()
+            self.news.append(say('guard.learned', subject=subject, **facts))
+        levels.learned.clear()
 
     def _report_spike(
         self, name: str, spike: Spike | None, report: StepReport

@@ -95,6 +95,8 @@ class DivergenceGuard:
         source = self._monitor.sources[name]
         tally = source.steps.tally
         incident = self.detector.judge_step(name, report, tally.applied)
+        if self.detector.news:
+            self.interventions.tell(runner, self.detector.news)
         if self.policy.spikes_change_the_run:
             incident = self._share_spike(name, report.iteration, incident)
         if incident is not None:

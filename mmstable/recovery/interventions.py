@@ -66,6 +66,12 @@ class Interventions:
             )
         runner.logger.info(f'{NAME}: {line}')
 
+    def tell(self, runner: Runner, news: list[str]) -> None:
+        """Log what the owner of the run should know, and clear it."""
+        for line in news:
+            runner.logger.warning(f'{NAME}: {line}')
+        news.clear()
+
     def warn(
         self, runner: Runner, iteration: int, incident: Incident, did: Action
     ) -> None:

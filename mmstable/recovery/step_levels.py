@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from mmstable.events import StepReport
-from mmstable.numerics.spike import SpikeDetector
+from mmstable.numerics.spike import Learned, SpikeDetector
 
 
 class Spike(NamedTuple):
@@ -33,6 +33,9 @@ class StepLevels:
     def __init__(self, settings: Mapping[str, Any]) -> None:
         self._loss = SpikeDetector(**settings)
         self._norm = SpikeDetector(**settings)
+        # What is far above its level and no spike any more, by quantity;
+        # whoever takes note of it clears it.
+        self.learned: dict[str, Learned] = {}
 
     def judge(self, report: StepReport) -> Spike | None:
         """Learn from a step; the spike in it, if there is one."""
@@ -42,6 +45,12 @@ class StepLevels:
             found = Spike('grad_norm', norm, self._norm.exceeded)
         if loss is not None and self._loss.observe(loss):
             found = Spike('loss', loss, self._loss.exceeded)
+        if self._norm.learned is not None:
+            self.learned['grad_norm'] = self._norm.learned
+            self._norm.learned = None
+        if self._loss.learned is not None:
+            self.learned['loss'] = self._loss.learned
+            self._loss.learned = None
         return found
 
     def limits(self) -> tuple[float, float]:

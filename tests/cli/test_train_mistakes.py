@@ -157,10 +157,6 @@ def test_missing_checkpoint_is_suggested(
             'train_dataloader.batch_size must be an int of at least 1, got 0.',
         ),
         (
-            ['optim_wrapper.accumulative_counts=5'],
-            'the whole run has 4: 4 // 5 = 0 full steps',
-        ),
-        (
             ['train_cfg.type=mmstable.SafeIterBasedTrainLoop']
             + ['train_dataloader.drop_last=True']
             + ['train_dataloader.batch_size=9'],

@@ -181,6 +181,23 @@ def test_wrappers_at_different_rates(tmp_path):
         assert log.count(f'fp32 training protected ({name})') == 1
 
 
+class CriticFirst(Adversaries):
+    """The other way round than its wrappers are in their dictionary."""
+
+    rates = (('critic', 1, 1), ('generator', 2, 1))
+
+
+def test_steps_of_several_wrappers_are_published_in_their_order(tmp_path):
+    model = CriticFirst()
+    bad = Sabotage(grads={2: ('net.head.bias', NAN)})
+    _, heard = train(
+        tmp_path, model, model.wrappers(), hooks=[bad, ANY], max_iters=3
+    )
+    names = [name for name, _, _ in heard.steps]
+    assert names == ['critic', 'generator', 'generator'] * 3
+    assert heard.steps[3] == ('critic', 2, 'skipped')
+
+
 def test_after_bad_step_needs_no_guard(tmp_path):
     _, heard = train(
         tmp_path, ToyModel(), hooks=[ANY, Sabotage(loss=[2])], max_iters=3

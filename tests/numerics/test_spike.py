@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from benchmarks.spike_series import SERIES
+from benchmarks.spike_series import FAR_REACHING, SERIES
 from mmstable.numerics.lr_ramp import LearningRateRamp
 from mmstable.numerics.sorted_window import SortedWindow
 from mmstable.numerics.spike import SpikeDetector
@@ -94,8 +94,53 @@ def test_healthy_series_and_their_thousandfold_spikes(name, preset, most):
     detector = SpikeDetector(**preset)
     for index, value in enumerate(values):
         detector.observe(value)
-        if index > 500 and index % 50 == 0:
+        if index > 500 and index % 1200 == 0:
             assert detector.observe(1000 * abs(detector.level))
+
+
+@pytest.mark.parametrize('seed', [1, 2])
+@pytest.mark.parametrize('name', FAR_REACHING)
+def test_series_that_reach_far_are_known_soon(name, seed):
+    values = list(FAR_REACHING[name](random.Random(seed), 10000))
+    detector, found = fed(values)
+    assert max(values) > 1000 * detector.level
+    assert len(found) <= 30
+    assert found[-1] < 3500
+
+
+@pytest.mark.parametrize(('every', 'most'), [(16, 5), (40, 5), (300, 10)])
+def test_spikes_that_recur_are_learned_and_told_once(every, most):
+    detector, told, found = SpikeDetector(), [], 0
+    for index, value in enumerate(noise(12000)):
+        found += detector.observe(
+            3e3 if index % every == 99 % every else value
+        )
+        if detector.learned is not None:
+            told.append(detector.learned)
+            detector.learned = None
+    ((count, among, value, level),) = told
+    assert found == count == most
+    assert among == (most - 1) * (every - 1) + 1
+    assert value == pytest.approx(3e3, rel=0.1)
+    assert level == pytest.approx(1.0, abs=0.1)
+    # What is far above them is still a spike, and does not hide the next.
+    assert [detector.observe(1e5), detector.observe(1.0)] == [True, False]
+    assert detector.observe(1e5)
+
+
+def test_one_fault_among_hard_batches_is_not_learned():
+    values = [3e3 if i % 40 == 39 else v for i, v in enumerate(noise(400))]
+    values[120] = 1e7
+    detector, found = fed(values)
+    assert len(found) <= 6
+    assert detector.limit < 1e4
+    assert detector.observe(1e7)
+
+
+def test_a_thousandfold_spike_once_in_a_while_is_never_learned():
+    values = noise(30000)
+    values[999::1500] = [1000.0] * 20
+    assert len(fed(values)[1]) == 20
 
 
 def test_zeros_say_nothing():
@@ -145,7 +190,15 @@ def test_a_thousand_times_the_level_is_above_any_tail():
 
 def test_spikes_that_come_in_every_fifth_batch_are_usual():
     values = [9e3 if i % 5 == 4 else v for i, v in enumerate(noise(5000))]
-    assert 20 <= len(fed(values)[1]) <= 40
+    assert len(fed(values)[1]) == 5
+
+
+def test_more_than_one_in_ten_is_usual_also_in_bursts():
+    burst = [9e3] * 15
+    values = [v for i in range(50) for v in (*noise(60, seed=i), *burst)]
+    detector, found = fed(values)
+    assert len(found) <= 40
+    assert detector.limit > 9e3
 
 
 def test_a_high_threshold_is_not_lowered():
@@ -165,10 +218,12 @@ def test_a_resumed_detector_goes_on():
     values = [
         *noise(150), 50.0, *noise(40, seed=3), 60.0, 9e3, *noise(3), 50.0,
         *[draw.lognormvariate(0, 1.5) for _ in range(300)], 9e5,
+        *[v for i in range(6) for v in (*noise(20, seed=i), 4e4)],
     ]  # fmt: skip
     whole, found = fed(values)
     assert len(found) >= 4
-    for cut in (100, 151, 193, 300, 499):
+    assert whole.learned is not None
+    for cut in (100, 151, 193, 300, 499, 560):
         first, _ = fed(values[:cut])
         rest = SpikeDetector()
         rest.load_state_dict(first.state_dict())
@@ -185,6 +240,10 @@ def test_old_states_are_loaded_without_their_zeros():
     assert detector.level == pytest.approx(1.0, abs=0.1)
     assert not detector.observe(2.0)
     assert detector.observe(50.0)
+    # As of 1.0.0rc1.
+    old = dict(window=noise(60), spikes=[], peak=0.5, outlier_count=1.2)
+    detector.load_state_dict({**old, 'spike_count': 0.5})
+    assert [detector.observe(v) for v in (1.0, 900.0)] == [False, True]
 
 
 def test_quantiles_are_those_of_the_newest():

@@ -6,8 +6,11 @@ import math
 import pytest
 import torch
 from mmengine.logging import MessageHub
+from mmengine.optim import OptimWrapper
 
 from mmstable import Fault, Outcome, SafeAmpOptimWrapper, SafeOptimWrapper
+from mmstable.numerics.clip_settings import parse_clip
+from mmstable.optim.stock_observer import StockObserver
 from mmstable.optim.window import Window
 from tests.torch_features import sgd
 from tests.toys import (
@@ -161,6 +164,46 @@ def test_an_optimizer_without_any_gradient(fused):
     assert train(net, wrapper, 0).applied
 
 
+class Slowing(torch.optim.SGD):
+    """Changes its own learning rate whenever it is called."""
+
+    def step(self, closure=None):
+        super().step(closure)
+        for group in self.param_groups:
+            group['lr'] *= 0.5
+
+
+@pytest.mark.parametrize(
+    ('cls', 'rate'),
+    [(OptimWrapper, 0.25), (SafeOptimWrapper, 0.25), (SafeAmpOptimWrapper, 1)],
+)
+def test_the_optimizer_is_called_without_any_gradient(cls, rate):
+    """But not with a loss scale: torch refuses that."""
+    optimizer = Slowing(toy_net().parameters(), lr=1.0)
+    wrapper = cls(optimizer=optimizer)
+    wrapper.step()
+    wrapper.step()
+    assert optimizer.param_groups[0]['lr'] == rate
+
+
+@pytest.mark.parametrize('cls', [torch.optim.AdamW, sgd])
+def test_double_precision_is_kept_when_a_fused_optimizer_clips(cls):
+    def run(wrapper_cls):
+        net = toy_net().double()
+        optimizer = cls(net.parameters(), lr=0.1, fused=True)
+        wrapper = wrapper_cls(optimizer, clip_grad=dict(max_norm=1e-2))
+        for index in range(5):
+            inputs, targets = toy_batch(index)
+            output = net(inputs.double())
+            loss = (output - targets.double()).square().mean()
+            wrapper.update_params(loss * 10)
+        return weights(net)
+
+    ours, stock = run(SafeOptimWrapper), run(OptimWrapper)
+    for name, value in stock.items():
+        torch.testing.assert_close(ours[name], value, rtol=1e-14, atol=1e-14)
+
+
 @pytest.mark.parametrize('fused', [False, True])
 @pytest.mark.parametrize('optimizer', OPTIMIZERS)
 def test_parameters_frozen_and_thawed(optimizer, fused):
@@ -199,6 +242,48 @@ def test_sparse_gradients():
     wrapper.update_params(table(torch.tensor([2])).sum() * NAN)
     assert wrapper.last_step.culprits == (('weight', 'NaN'),)
     assert torch.equal(table.weight, after)
+
+
+def train_table(cls, **settings):
+    torch.manual_seed(0)
+    table = torch.nn.Embedding(3, 4, sparse=True)
+    wrapper = cls(torch.optim.SGD(table.parameters(), lr=0.1), **settings)
+    for _ in range(5):
+        indices = torch.randint(0, 3, (50,))
+        wrapper.update_params(table(indices).square().sum())
+    return wrapper, table.weight.detach().clone()
+
+
+def test_sparse_gradients_reach_the_optimizer_as_they_are():
+    """Repeated indices are added up in another order if coalesced."""
+    _, stock = train_table(OptimWrapper)
+    wrapper, ours = train_table(SafeOptimWrapper)
+    assert torch.equal(ours, stock)
+    assert wrapper.last_step.grad_norm < 1e9
+    _, clipped = train_table(SafeOptimWrapper, clip_grad=dict(max_norm=1e-9))
+    assert not torch.equal(clipped, stock)
+    assert clipped.isfinite().all()
+
+
+def test_an_observer_leaves_sparse_gradients_alone():
+    seen = []
+    table = torch.nn.Embedding(3, 4, sparse=True)
+    wrapper = OptimWrapper(torch.optim.SGD(table.parameters(), lr=0.1))
+    observer = StockObserver(wrapper, table)
+    observer.subscribe('', seen.append)
+    loss = table(torch.tensor([1, 1, 2])).sum()
+    wrapper.backward(loss)
+    before = table.weight.grad
+    wrapper.step()
+    assert table.weight.grad is before
+    assert not before.is_coalesced()
+    observer.clip = parse_clip('test', max_norm=1.0)
+    weight = table.weight.detach().clone()
+    wrapper.step()
+    moved = (weight - table.weight).norm().item()
+    assert moved == pytest.approx(0.1, rel=1e-5)
+    observer.unsubscribe()
+    assert [r.grad_norm for r in seen] == [pytest.approx(20**0.5)] * 2
 
 
 @pytest.mark.parametrize('fused', [False, True])
@@ -321,7 +406,7 @@ def test_an_optimizer_that_fails_on_huge_gradients_keeps_what_came_later():
     later = torch.ones(2)
     wrapper = SafeOptimWrapper(FailingSGD([param], lr=0.1))
     attempt = wrapper._safe_step._measure(
-        [param], [param.grad], Window(), iteration=1, kwargs={}
+        ([param], [param.grad], {}), Window(), iteration=1, kwargs={}
     )
     param.grad = later
     with pytest.raises(RuntimeError, match='cannot step'):

@@ -111,6 +111,12 @@ class RuleModelWithoutContext(BaseModel):
         return {}
 
 
+def several_wrappers(counts: int) -> dict[str, Any]:
+    inner = HEALTHY['optim_wrapper']
+    second = {**inner, 'accumulative_counts': counts}
+    return dict(constructor='C', first=inner, second=second)
+
+
 @dataclass(frozen=True)
 class Case:
     """A rule's two configs, by what differs from the healthy one."""
@@ -231,6 +237,11 @@ CASES: dict[str, Case] = {
         f'{TRAIN}.batch_size',
     ),
     'accumulation_too_long': Case(
+        {**ITERATIONS, WRAPPER: several_wrappers(1001)},
+        {**ITERATIONS, WRAPPER: several_wrappers(1000)},
+        f'{WRAPPER}.second.accumulative_counts',
+    ),
+    'accumulation_of_one_step': Case(
         {**ITERATIONS, f'{WRAPPER}.accumulative_counts': 1001},
         {**ITERATIONS, f'{WRAPPER}.accumulative_counts': 1000},
         f'{WRAPPER}.accumulative_counts',

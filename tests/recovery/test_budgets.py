@@ -10,6 +10,7 @@ from mmengine.config import Config
 from mmstable import config_path
 from mmstable.errors import TrainingDiverged
 from mmstable.events import Fault
+from tests.loops.runs import log_of
 from tests.recovery.runs import CAREFUL, Diary, Jump
 from tests.toys import (
     Sabotage,
@@ -203,6 +204,16 @@ def test_nothing_but_spikes_becomes_the_new_level(tmp_path, name):
 
 
 FLAT = dict(CAREFUL, optimizer=dict(type='SGD', lr=1e-12))
+
+
+def test_spikes_that_recur_are_trained_on_and_told_once(tmp_path):
+    """A term of the loss that is in every sixteenth step only."""
+    jump = Jump(range(64, 400, 16), 3e3)
+    runner = train(tmp_path, [jump, dict(GUARD, lang='en')], dict(FLAT), 400)
+    assert runner.optim_wrapper.skipped_steps == 5
+    text = log_of(runner)
+    assert 'DivergenceGuardHook: grad_norm: 5 of 61 steps were ' in text
+    assert text.count('no spikes from now on') == 1
 
 
 @pytest.mark.parametrize('share', [0.1, 0.7])

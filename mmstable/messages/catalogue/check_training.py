@@ -92,10 +92,24 @@ MESSAGES = {
         zh_cn='{error}',
     ),
     'check_why.accumulation_too_long': Message(
-        en='The optimizer would never make a full step.',
-        zh_cn='优化器连一个完整的步骤都做不完。',
+        en='The optimizer would never make a step: of several, none makes a '
+        'shorter one at the end.',
+        zh_cn='该优化器一步也不会更新：多个优化器时，结束前不足的部分不构成'
+        '一步。',
     ),
     'check_fix.accumulation_too_long': Message(
+        en='lower `accumulative_counts`, or train longer',
+        zh_cn='减小 `accumulative_counts`，或训练更久',
+    ),
+    'check.accumulation_of_one_step': Message(
+        en='a step takes {counts} iterations, but the whole run has {length}.',
+        zh_cn='一步需要 {counts} 次迭代，而整个训练只有 {length} 次。',
+    ),
+    'check_why.accumulation_of_one_step': Message(
+        en='The optimizer makes a single step, at the end of the run.',
+        zh_cn='优化器只在训练结束时更新一步。',
+    ),
+    'check_fix.accumulation_of_one_step': Message(
         en='lower `accumulative_counts`, or train longer',
         zh_cn='减小 `accumulative_counts`，或训练更久',
     ),

@@ -17,6 +17,15 @@ MESSAGES = {
         en=', and a last one of {iterations:iteration|iterations}',
         zh_cn='，另有最后一步只含 {iterations} 次迭代',
     ),
+    'data.one_short_step': Message(
+        en='{setting}.accumulative_counts={counts}: a step takes {counts} '
+        'iterations, but the whole run has {iterations}, so that it makes one '
+        'step, at its end. If that is not what you want: accumulative_counts '
+        '<= {iterations}, or a longer run (train_cfg)',
+        zh_cn='{setting}.accumulative_counts={counts}：一步需要 {counts} 次'
+        '迭代，而整个训练只有 {iterations} 次，因此只在结束时更新一步。如非本'
+        '意，请设 accumulative_counts <= {iterations}，或延长训练 (train_cfg)',
+    ),
     'data.no_short_step': Message(
         en=', none of the last {iterations:iteration|iterations}',
         zh_cn='，最后 {iterations} 次迭代不构成一步',

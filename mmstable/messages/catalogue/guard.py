@@ -23,6 +23,15 @@ MESSAGES = {
         en='{subject} jumped on another rank',
         zh_cn='其他 rank 的 {subject} 出现尖峰',
     ),
+    'guard.learned': Message(
+        en='{subject}: {times} of {among} steps were about {value:.3g}, far '
+        'above the level of {level:.3g}, and the run came back from each. '
+        'They belong to the data and are no spikes from now on. Look at '
+        'their batches if they should not be there',
+        zh_cn='{subject}：{among} 步中有 {times} 步约为 {value:.3g}，远高于'
+        '近期水平 {level:.3g}，且每次之后都恢复正常。这类步属于数据本身，今后'
+        '不再视为尖峰。若这些 batch 不该出现，请检查数据',
+    ),
     # What is done.
     'guard.incident': Message(
         en='Iter {iteration}: {fault}: {reason}',

@@ -6,7 +6,11 @@ from collections.abc import Iterator
 
 from mmstable.errors import ConfigError
 from mmstable.finding import Severity
-from mmstable.loops.batch_checks import check_batch_size, check_counts
+from mmstable.loops.batch_checks import (
+    check_batch_size,
+    check_counts,
+    is_longer,
+)
 from mmstable.preflight.config_tree import kind_of, walk
 from mmstable.preflight.config_view import (
     LOADERS,
@@ -33,15 +37,27 @@ def bad_batch_size(view: ConfigView) -> Iterator[Hit]:
 
 @rule('accumulation_too_long', Severity.ERROR, refuses=True)
 def accumulation_too_long(view: ConfigView) -> Iterator[Hit]:
-    """A step that takes more iterations than the run has."""
+    """A step of one of several wrappers that never comes."""
     length = None if view.by_epoch else view.length
-    for wrapper in view.wrappers if length else ():
+    several = [one for one in view.wrappers if one.path != 'optim_wrapper']
+    for wrapper in several if length else ():
         counts = wrapper.settings.get('accumulative_counts')
         try:
             check_counts(wrapper.path, counts, length or 0)
         except ConfigError as error:
             path = f'{wrapper.path}.accumulative_counts'
             yield Hit(path, {'error': error})
+
+
+@rule('accumulation_of_one_step', Severity.WARNING)
+def accumulation_of_one_step(view: ConfigView) -> Iterator[Hit]:
+    """A step that takes more iterations than the run has."""
+    length = None if view.by_epoch else view.length
+    wrapper = view.part('optim_wrapper')
+    counts = wrapper.settings.get('accumulative_counts')
+    if length and is_longer(counts, length):
+        path = f'{wrapper.path}.accumulative_counts'
+        yield Hit(path, {'counts': counts, 'length': length})
 
 
 @rule('accumulation_not_counted', Severity.HINT)

@@ -1,0 +1,74 @@
+"""Do numbers far above the others belong to their series?"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from operator import itemgetter
+from typing import NamedTuple
+
+
+class Recurrence(NamedTuple):
+    """Outliers that have come often enough to be expected.
+
+    Args:
+        times (int): How many have come.
+        among (int): Among how many numbers.
+        height (float): How far they are above the others, but for the
+            highest of them.
+    """
+
+    times: int
+    among: int
+    height: float
+
+
+class Outliers:
+    """The newest outliers of a series that has fallen back from them.
+
+    A fault of a moment does not come back; hard batches, wrong labels and
+    terms of a loss that are not in every step do.
+
+    Args:
+        *rules (tuple[int, int]): So many among so many numbers belong to the
+            series.
+    """
+
+    def __init__(self, *rules: tuple[int, int]) -> None:
+        self._rules = rules
+        # The place of each in the series, and its height.
+        self._newest: deque[tuple[int, float]] = deque(
+            maxlen=max(count for count, _ in rules)
+        )
+
+    def add(self, place: int, height: float) -> Recurrence | None:
+        """Remember one; those that are to be expected from now on, if any.
+
+        Args:
+            place (int): How many numbers have come before it.
+            height (float): How far it is above the others.
+        """
+        self._newest.append((place, height))
+        found = None
+        for count, among in self._rules:
+            found = found or self._recurrence(count, among)
+        return found
+
+    def _recurrence(self, count: int, among: int) -> Recurrence | None:
+        newest = list(self._newest)[-count:]
+        came_among = newest[-1][0] - newest[0][0] + 1
+        if len(newest) < count or came_among > among:
+            return None
+        # The highest may be a fault in spite of the others.
+        _, height = sorted(newest, key=itemgetter(1))[-2]
+        return Recurrence(count, came_among, height)
+
+    def state(self) -> list[list[float]]:
+        """What a resumed run has to know."""
+        return [[place, height] for place, height in self._newest]
+
+    def load(self, state: Iterable[Iterable[float]]) -> None:
+        """Take over what :meth:`state` gave."""
+        self._newest.clear()
+        for place, height in state:
+            self._newest.append((int(place), height))
