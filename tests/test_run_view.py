@@ -52,6 +52,7 @@ FOREIGN = {
     '_is_lazy_import',
     '_iterator',
     '_metadata',
+    '_nameToLevel',
     '_non_persistent_buffers_set',
     '_num_yielded',
     '_orig_mod',
@@ -69,6 +70,7 @@ FOREIGN = {
     '_utils',
     '_values',
     '_version',
+    '_with_counter',
     '_workers',
 }
 
