@@ -33,6 +33,18 @@ def pytest_collection_finish():
 
 
 @pytest.fixture(autouse=True)
+def no_figures():
+    """Forget the figures that mmengine makes for every run, and keeps.
+
+    Each is thousands of objects, and garbage collections look at all.
+    """
+    yield
+    from mmengine.visualization import Visualizer
+
+    Visualizer._instance_dict.clear()
+
+
+@pytest.fixture(autouse=True)
 def no_workers(monkeypatch):
     """End dataloader workers that a test has left behind.
 

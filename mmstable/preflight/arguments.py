@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
+from functools import cache
 from typing import Any
 
 from mmengine.dataset import BaseDataset
@@ -57,7 +58,7 @@ def _of_checkpoints(built: type[CheckpointHook]) -> set[str]:
 
 
 def _takes_anything(built: Any) -> bool:
-    signatures = list(_signatures(built))
+    signatures = _signatures(built)
     if not signatures:
         return True
     passes_on = (
@@ -69,14 +70,17 @@ def _takes_anything(built: Any) -> bool:
     return signatures[0][1] and not passes_on
 
 
-def _signatures(built: Any) -> Iterator[tuple[set[str], bool]]:
+@cache
+def _signatures(built: Any) -> list[tuple[set[str], bool]]:
     """Names of arguments, and whether there may be more, up to a base."""
+    found = []
     for one in inspect.getmro(built) if inspect.isclass(built) else [built]:
         try:
             parameters = inspect.signature(one).parameters.values()
         except (TypeError, ValueError):
-            return
+            break
         has_more = any(p.kind is p.VAR_KEYWORD for p in parameters)
-        yield {p.name for p in parameters}, has_more
+        found.append(({p.name for p in parameters}, has_more))
         if not has_more:
-            return
+            break
+    return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import selectors
 import socket
 import threading
 import time
@@ -62,9 +63,10 @@ class ProbeServer:
         folder = open_folder()
         remove_dead()
         self._socket, self.path = listen(folder)
-        self._socket.settimeout(_INTERVAL)
+        self._socket.setblocking(False)
+        self._ending, self._end = socket.socketpair()
         self._thread = BackgroundThread(
-            'mmstable probe', self._serve, self._refuse_all
+            'mmstable probe', self._serve, self._wake
         )
         self._thread.start()
         _open = self
@@ -75,25 +77,31 @@ class ProbeServer:
 
     def _serve(self, stopped: threading.Event) -> None:
         global _open  # noqa: PLW0603
+        waiting = selectors.DefaultSelector()
+        waiting.register(self._socket, selectors.EVENT_READ)
+        waiting.register(self._ending, selectors.EVENT_READ)
         try:
             while not stopped.is_set() and not self._is_over():
                 try:
-                    self._accept()
-                except socket.timeout:
+                    if waiting.select(_INTERVAL):
+                        self._accept()
+                except BlockingIOError:
+                    # Who asked is gone, or this is the end.
                     continue
                 except OSError:
-                    # Too many open files, or the end.
+                    # Too many open files.
                     stopped.wait(_INTERVAL)
         finally:
             Path(self.path).unlink(missing_ok=True)
-            self._socket.close()
+            for one in (waiting, self._socket, self._ending, self._end):
+                one.close()
             if _open is self:
                 # It has the whole run.
                 _open = None
 
     def _accept(self) -> None:
         connection, _ = self._socket.accept()
-        # In some versions of Python it has the timeout of the other one.
+        # In some versions of Python it is as the other one.
         connection.setblocking(True)
         if not is_own(connection) or not self._slots.acquire(False):
             connection.close()
@@ -105,10 +113,10 @@ class ProbeServer:
             daemon=True,
         ).start()
 
-    def _refuse_all(self) -> None:
+    def _wake(self) -> None:
+        # It may have ended by itself just now.
         with suppress(OSError):
-            # Wakes up the thread, which `close` does not.
-            self._socket.shutdown(socket.SHUT_RDWR)
+            self._end.send(b'.')
 
     def _answer(self, connection: socket.socket) -> None:
         try:
