@@ -14,7 +14,7 @@ train: $(READY)
 		--work-dir work_dirs/quickstart
 
 test: $(READY)
-	$(RUN) -m pytest -n $(WORKERS)
+	$(RUN) -m pytest -n $(WORKERS) --dist worksteal
 
 lint: $(READY)
 	$(RUN) -m ruff check .

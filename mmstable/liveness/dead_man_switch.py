@@ -143,7 +143,10 @@ def _end(one: subprocess.Popen) -> None:
     with suppress(OSError), one:
         if one.stdin is not None and one.stdout is not None:
             one.stdin.write(sentinel.END + b'\n')
-            select.select([one.stdout], [], [], _PATIENCE)
+            # `select.select` fails in a process with a thousand open files.
+            closed = select.poll()
+            closed.register(one.stdout, select.POLLIN)
+            closed.poll(1000 * _PATIENCE)
 
 
 def _empty(file: IO[str]) -> None:

@@ -104,6 +104,7 @@ def test_a_killed_run_is_called_so_at_once(
     assert f'继续这次训练：{CALL} ' in text
 
 
+@pytest.mark.soak
 def test_the_page_of_a_run_that_was_killed_too_often(
     project: Path, tmp_path: Path
 ) -> None:

@@ -143,3 +143,16 @@ def test_a_kernel_without_handles_of_processes(monkeypatch):
     monkeypatch.setattr(os, 'kill', lambda *words: asked.append(words))
     sentinel.signal_sender(4711)(43)
     assert asked == [(4711, 43)]
+
+
+def test_it_ends_in_a_process_with_many_open_files(tmp_path):
+    files = [os.open(os.devnull, os.O_RDONLY) for _ in range(1100)]
+    try:
+        one = DeadManSwitch(tmp_path / 'stacks')
+        assert (tmp_path / 'stacks').exists()
+        one.close()
+    finally:
+        for file in files:
+            os.close(file)
+        one.take_signals()
+    assert not (tmp_path / 'stacks').exists()
