@@ -163,8 +163,11 @@ class CollectiveSave:
             return
         if is_main_process():
             is_over = runner.iter + 1 >= runner.max_iters
-            key = 'emergency' if is_over else 'checkpoint'
-            runner.logger.warning(say(f'{key}.not_saved', **facts))
+            text = say(
+                'emergency.not_saved' if is_over else 'checkpoint.not_saved',
+                **facts,
+            )
+            runner.logger.warning(text)
         monitor = monitor_of(runner)
         failed = CheckpointFailed.now(
             monitor.iteration, name=name, reason=str(failure)

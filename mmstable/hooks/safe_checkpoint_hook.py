@@ -366,8 +366,9 @@ class SafeCheckpointHook(CheckpointHook):
         if not hasattr(self, 'file_backend'):
             # A validation without training has nothing to save.
             return
-        missing = {*(self.save_best and self.key_indicators or ())}
-        missing -= {'auto', *metrics}
+        # There are none unless `save_best` is set.
+        wanted = getattr(self, 'key_indicators', ())
+        missing = {*wanted} - {'auto', *metrics}
         self._tell_missing(runner, missing, metrics)
         with save_first(
             self, runner, self._saving.save, self._place.remove
