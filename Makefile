@@ -6,13 +6,15 @@ READY := $(VENV)/.ready
 # One more than cores: many tests wait for processes and for time.
 WORKERS ?= 3
 
-.PHONY: train test lint format docs soak browser demo bench test-versions
+.PHONY: train test lint format messages docs soak browser demo bench test-versions
 .DELETE_ON_ERROR:
 
 train: $(READY)
 	$(RUN) tools/train.py configs/quickstart/digit-scenes_fcn_fp16.py \
 		--work-dir work_dirs/quickstart
 
+# Every skip has its reason in the summary. Tests of the report page need
+# `make browser` first.
 test: $(READY)
 	$(RUN) -m pytest -n $(WORKERS) --dist worksteal
 
@@ -25,6 +27,10 @@ lint: $(READY)
 format: $(READY)
 	$(RUN) -m ruff check --fix .
 	$(RUN) -m ruff format .
+
+# New texts of the code into the translations, unused ones out of them.
+messages: $(READY)
+	$(RUN) -m tests.messages.update_po
 
 # HTML of both languages, below docs/_build; a warning is an error.
 docs: $(READY)

@@ -76,9 +76,12 @@ def version() -> str:
 
 
 extras = {
-    name: requirements(name) for name in ('mmcv', 'demo', 'probe', 'tests')
+    name: requirements(name)
+    for name in ('mmcv', 'demo', 'completion', 'tests')
 }
 extras['all'] = sorted({line for lines in extras.values() for line in lines})
+# Not part of `all`: its socket lets every local user run code.
+extras['probing'] = requirements('probing')
 
 setup(
     name='mmstable',
@@ -117,7 +120,7 @@ setup(
     license='Apache-2.0',
     packages=find_packages(include=['mmstable', 'mmstable.*']),
     package_data={
-        'mmstable': ['py.typed'],
+        'mmstable': ['py.typed', 'locale/*/LC_MESSAGES/*.po'],
         'mmstable.report': ['assets/*', 'assets/js/*'],
     },
     include_package_data=False,

@@ -1,9 +1,12 @@
-"""Threads that end before Python does."""
+"""Threads that end before Python does, and what all threads do."""
 
 from __future__ import annotations
 
 import atexit
+import sys
 import threading
+import traceback
+from types import FrameType
 from typing import Callable
 
 _running: set[BackgroundThread] = set()
@@ -80,3 +83,33 @@ def _stop_all() -> None:
         one._end()
     for one in threads:
         one.stop()
+
+
+def thread_frames(first: int | None) -> list[tuple[int, str, FrameType]]:
+    """Number, name and frame of all threads. Not to be kept.
+
+    Whoever calls this has Python's lock. Without it, the frames of another
+    thread can change while they are read, which crashes the process.
+
+    Args:
+        first (int, optional): The thread to begin with.
+    """
+    names = {one.ident: one.name for one in threading.enumerate()}
+    frames = sys._current_frames()
+    order = sorted(frames, key=lambda one: one != first)
+    return [(one, names.get(one, str(one)), frames[one]) for one in order]
+
+
+def all_stacks() -> str:
+    """The calls of all threads, as ``faulthandler`` writes them.
+
+    The main thread comes first, and the innermost call of each.
+    """
+    lines = []
+    for _, name, frame in thread_frames(threading.main_thread().ident):
+        lines.append(f'Thread {name} (most recent call first):')
+        for one, line in traceback.walk_stack(frame):
+            file, function = one.f_code.co_filename, one.f_code.co_name
+            lines.append(f'  File "{file}", line {line} in {function}')
+        lines.append('')
+    return '\n'.join(lines)

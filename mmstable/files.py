@@ -23,7 +23,7 @@ def create(path: str, flags: int) -> int:
 
 
 def append(path: str, flags: int) -> int:
-    """Open a file, or a new one in the place of a link or a pipe."""
+    """Open a file to write, or a new one in place of a link or a pipe."""
     try:
         # A pipe without a reader would block.
         descriptor = os.open(path, flags | _NOFOLLOW | _NONBLOCK, _MODE)

@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
+from typing import Any, NamedTuple
+
+from mmstable.messages import N_, _
+
+_SEVERITIES = {
+    'hint': N_('hint'),
+    'error': N_('error'),
+    'warning': N_('warning'),
+}
 
 
 class Severity(str, Enum):
@@ -17,6 +25,25 @@ class Severity(str, Enum):
     WARNING = 'warning'
     # Could be better, or is good to know.
     HINT = 'hint'
+
+    @property
+    def label(self) -> str:
+        """The word for it, in the language of the run."""
+        return _(_SEVERITIES[self.value])
+
+
+class FindingText(NamedTuple):
+    """What is said of a finding, in English.
+
+    Args:
+        what (str): What is there, with fields.
+        why (str): Why that matters.
+        fix (str): What to do about it. Defaults to ''.
+    """
+
+    what: str
+    why: str
+    fix: str = ''
 
 
 @dataclass(frozen=True)

@@ -14,10 +14,17 @@ import warnings
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, NoReturn
 
-from mmstable.messages import LANGUAGES, say
+from mmstable.messages import LANGUAGES, N_, _
 
 # Of the likeness of two words, which is 1 if they are the same.
 _MUCH_LESS = 0.2
+_BOUNDS = {
+    'at_least': N_('of at least {bound:g}'),
+    'above': N_('above {bound:g}'),
+    'at_most': N_('at most {bound:g}'),
+    'below': N_('below {bound:g}'),
+}
+DID_YOU_MEAN = N_(' Did you mean {words: or }?')
 
 
 def is_number(value: Any) -> bool:
@@ -28,7 +35,7 @@ def is_number(value: Any) -> bool:
 def integer(owner: str, name: str, value: Any, at_least: int = 1) -> int:
     """Check an int of at least so much; 1e4 is one, too."""
     if not _is_whole(value, at_least):
-        rule = say('rule.int', least=at_least)
+        rule = _('an int of at least {least}', least=at_least)
         refuse(owner, name, rule, value, _is_numeric(value))
     return int(value)
 
@@ -39,7 +46,9 @@ def integers(
     """Check an int, or a list of at least one."""
     listed = list(value) if isinstance(value, (list, tuple)) else [value]
     if not listed or not all(_is_whole(one, at_least) for one in listed):
-        rule = say('rule.ints', least=at_least)
+        rule = _(
+            'an int of at least {least} or a list of these', least=at_least
+        )
         refuse(owner, name, rule, value)
     return [int(one) for one in listed]
 
@@ -60,27 +69,27 @@ def number(
         return float(value)
     bounds = dict(at_least=at_least, above=above, at_most=at_most, below=below)
     given = [
-        say(f'bound.{kind}', bound=bound)
+        _(_BOUNDS[kind], bound=bound)
         for kind, bound in bounds.items()
         if math.isfinite(bound)
     ]
-    rule = say('rule.number')
+    rule = _('a finite number')
     if given:
-        rule = say('rule.number_within', bounds=given)
+        rule = _('a finite number {bounds: and }', bounds=given)
     refuse(owner, name, rule, value, _is_numeric(value))
 
 
 def flag(owner: str, name: str, value: Any) -> bool:
     """Check a bool."""
     if not isinstance(value, bool):
-        refuse(owner, name, say('rule.bool'), value, right_type=False)
+        refuse(owner, name, _('a bool'), value, right_type=False)
     return value
 
 
 def one_of(owner: str, name: str, value: Any, known: Collection[str]) -> str:
     """Check one of several words."""
     if not isinstance(value, str) or value not in known:
-        rule = say('rule.one_of', known=list(known))
+        rule = _('one of {known}', known=list(known))
         hint = did_you_mean(value, known)
         refuse(owner, name, rule, value, hint=hint)
     return value
@@ -94,7 +103,9 @@ def language(owner: str, value: Any) -> str | None:
 def text(owner: str, name: str, value: Any) -> str:
     """Check a str that is not empty."""
     if not isinstance(value, str) or not value:
-        refuse(owner, name, say('rule.text'), value, right_type=False)
+        refuse(
+            owner, name, _('a str that is not empty'), value, right_type=False
+        )
     return value
 
 
@@ -104,7 +115,7 @@ def names(owner: str, name: str, value: Any) -> tuple[str, ...]:
     if not isinstance(listed, (list, tuple)) or not all(
         isinstance(one, str) and one for one in listed
     ):
-        rule = say('rule.names')
+        rule = _('a name or a list of names')
         refuse(owner, name, rule, value, right_type=False)
     return tuple(listed)
 
@@ -112,19 +123,19 @@ def names(owner: str, name: str, value: Any) -> tuple[str, ...]:
 def pattern(owner: str, name: str, value: Any) -> re.Pattern[str]:
     """Check a name or a regular expression."""
     if not isinstance(value, str) or not value:
-        rule = say('rule.pattern')
+        rule = _('a name or a regular expression')
         refuse(owner, name, rule, value, right_type=False)
     try:
         return re.compile(value)
     except re.error as error:
-        rule = say('rule.regex', error=error)
+        rule = _('a regular expression ({error})', error=error)
         refuse(owner, name, rule, value)
 
 
 def mapping(owner: str, name: str, value: Any) -> dict[str, Any]:
     """Check a dict; None is an empty one."""
     if value is not None and not isinstance(value, Mapping):
-        refuse(owner, name, say('rule.dict'), value, right_type=False)
+        refuse(owner, name, _('a dict'), value, right_type=False)
     return dict(value or {})
 
 
@@ -143,10 +154,10 @@ def known_settings(
     """Refuse settings that there are not."""
     for name in given:
         if name not in known:
-            text = say(
-                'setting.unknown',
+            text = _(
+                'no setting `{name}`; there are {known}.{hint}',
                 name=name,
-                known=list(known) or say('setting.none'),
+                known=list(known) or _('none'),
                 hint=did_you_mean(name, known),
             )
             raise ValueError(_prefix(owner) + text)
@@ -166,7 +177,12 @@ def renamed(owner: str, old: str, new: str, value: Any, default: Any) -> Any:
         return default
     # Shown to users by default, unlike a DeprecationWarning.
     warnings.warn(
-        say('setting.renamed', owner=owner, old=old, new=new),
+        _(
+            '{owner}: `{old}` is called `{new}` now; please rename it.',
+            owner=owner,
+            old=old,
+            new=new,
+        ),
         FutureWarning,
         stacklevel=3,
     )
@@ -192,7 +208,13 @@ def refuse(
         hint (str): What to add. Defaults to ''.
     """
     error = ValueError if right_type else TypeError
-    text = say('setting.refused', name=name, rule=rule, value=value, hint=hint)
+    text = _(
+        '`{name}` must be {rule}, got {value!r}.{hint}',
+        name=name,
+        rule=rule,
+        value=value,
+        hint=hint,
+    )
     raise error(_prefix(owner) + text)
 
 
@@ -217,7 +239,7 @@ def nearest(word: str, known: Iterable[str], cutoff: float = 0.6) -> list[str]:
 def did_you_mean(word: Any, known: Iterable[str]) -> str:
     """A sentence with the nearest words, or nothing at all."""
     near = nearest(word, known) if isinstance(word, str) else []
-    return say('cli.did_you_mean', words=near) if near else ''
+    return _(DID_YOU_MEAN, words=near) if near else ''
 
 
 def no_match(name: str, text: str, known: Collection[str]) -> str:
@@ -225,9 +247,14 @@ def no_match(name: str, text: str, known: Collection[str]) -> str:
     listed = list(known)[:5]
     if len(known) > len(listed):
         listed.append('...')
-    names = listed or say('setting.nothing')
-    hint = did_you_mean(text, known) or say('setting.there_is', names=names)
-    return say('setting.no_match', name=name, text=text, hint=hint)
+    names = listed or _('nothing')
+    hint = did_you_mean(text, known) or _(' There is {names}.', names=names)
+    return _(
+        '`{name}` {text!r} matches nothing.{hint}',
+        name=name,
+        text=text,
+        hint=hint,
+    )
 
 
 def _is_numeric(value: Any) -> bool:

@@ -6,7 +6,7 @@ set -uo pipefail
 
 venv=$1
 cd "$(dirname "$0")/.."
-note() { echo "browser.sh: $1; the browser tests will be skipped" >&2; }
+note() { echo "browser.sh: $1; the browser tests are skipped" >&2; }
 
 constraints=()
 "$venv/bin/python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' \

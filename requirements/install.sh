@@ -46,6 +46,7 @@ then
 fi
 "${pip[@]}" install ${constraints[@]+"${constraints[@]}"} \
     -r requirements/runtime.txt -r requirements/demo.txt \
-    -r requirements/tests.txt -r requirements/lint.txt \
-    -r requirements/docs.txt
+    -r requirements/completion.txt -r requirements/probing.txt \
+    -r requirements/tests.txt \
+    -r requirements/lint.txt -r requirements/docs.txt
 "${pip[@]}" install --no-deps --no-build-isolation -e .

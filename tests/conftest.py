@@ -68,31 +68,22 @@ def no_workers(monkeypatch):
             iterator._shutdown_workers()
 
 
-@pytest.hookimpl(hookwrapper=True)
-def pytest_runtest_makereport(item, call):
-    """A test that needs what this torch has not is skipped, not failed."""
-    outcome = yield
-    report = outcome.get_result()
-    if not report.failed:
-        return
-    from tests.torch_features import why_not
+@pytest.fixture(autouse=True)
+def only_what_torch_has(monkeypatch):
+    """Skip a test when it calls for what this torch has not."""
+    from tests.torch_features import guard_missing
 
-    # A command says it on stderr, which pytest keeps beside the failure.
-    printed = [text for _, text in report.sections]
-    reason = why_not('\n'.join([str(report.longrepr), *printed]))
-    if reason is not None:
-        report.outcome = 'skipped'
-        report.longrepr = (str(item.path), item.location[1], reason)
+    guard_missing(monkeypatch)
 
 
 @pytest.fixture(autouse=True)
 def no_language(monkeypatch):
     """No test inherits the language of the one before it."""
-    from mmstable.messages import language
+    from mmstable import messages
 
-    monkeypatch.setattr(language, '_chosen', None)
-    monkeypatch.setattr(language, '_preferred', None)
-    monkeypatch.delenv(language.VARIABLE, raising=False)
+    monkeypatch.setattr(messages, '_chosen', None)
+    monkeypatch.setattr(messages, '_preferred', None)
+    monkeypatch.delenv(messages.VARIABLE, raising=False)
 
 
 @pytest.fixture

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 import subprocess
-from typing import Any
+import time
+from typing import Any, Callable
 
 VARIABLE = 'MMSTABLE_TEST_PATIENCE'
 PATIENCE = float(os.environ.get(VARIABLE, '1'))
@@ -19,6 +20,24 @@ def be_patient() -> None:
     if PATIENCE != 1:
         _stretch('wait', 0)
         _stretch('communicate', 1)
+
+
+def wait_until(condition: Callable[[], Any], seconds: float = 60.0) -> Any:
+    """Wait for a condition, and fail without it.
+
+    Args:
+        condition (Callable): Gives something true in the end.
+        seconds (float): The longest wait on a machine that is not busy.
+            Defaults to 60.0.
+
+    Returns:
+        Any: What it gave.
+    """
+    deadline = time.monotonic() + seconds * PATIENCE
+    while not (found := condition()):
+        assert time.monotonic() < deadline, 'it has never come true'
+        time.sleep(0.01)
+    return found
 
 
 def _stretch(name: str, position: int) -> None:

@@ -14,6 +14,7 @@ ORDER = [
     'registry',
     'errors',
     'files',
+    'open_file',
     'process_identity',
     'background',
     'messages',

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -83,6 +84,7 @@ def run(site: Path, folder: Path, code: str) -> str:
     'name',
     [
         'mmstable/py.typed',
+        'mmstable/locale/zh_CN/LC_MESSAGES/mmstable.po',
         'mmstable/.mim/model-index.yml',
         'mmstable/.mim/tools/train.py',
         'mmstable/.mim/tools/dist_train.sh',
@@ -212,3 +214,21 @@ def test_metadata_lead_somewhere_outside_of_the_repository(site: Path) -> None:
     description = text.partition('\n\n')[2]
     assert '](https://github.com/mmstable/mmstable/blob/main/' in description
     assert '](docs/' not in description
+
+
+@pytest.mark.parametrize(
+    ('package', 'extras'),
+    [('probing', {'probing'}), ('shtab', {'completion', 'all'})],
+)
+def test_optional_packages_are_in_their_extras(
+    site: Path, package: str, extras: set[str]
+) -> None:
+    (metadata,) = site.glob('mmstable-*.dist-info/METADATA')
+    needs = [
+        line
+        for line in metadata.read_text(encoding='utf-8').splitlines()
+        if line.startswith(f'Requires-Dist: {package}')
+    ]
+    named = [re.findall(r'extra == ["\'](\w+)["\']', line) for line in needs]
+    assert all(named)
+    assert {name for names in named for name in names} == extras

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
 import pytest
+import torch
 from mmengine.hooks import Hook
 
 from mmstable.cli.main import main
 from mmstable.errors import ConfigError, InjectedError, TrainingDiverged
 from mmstable.hooks import FaultInjectorHook
+from mmstable.liveness.dead_man_switch import DeadManSwitch
+from mmstable.liveness.sign_of_life import show_life
 from mmstable.liveness.stacks import write_exception, write_stacks
+from mmstable.memory.oom_report import save_snapshot
 from mmstable.report import read_events
+from tests.patience import PATIENCE
 from tests.toys import Sabotage, toy_runner
 
 
@@ -102,6 +108,62 @@ def test_stacks(tmp_path, victim):
     assert 'ValueError: a broken sample' in text
     assert 'rank 1 failed' in text
     assert 'test_planted_links.py' in text
+
+
+def test_the_stack_of_a_silent_process(tmp_path, victim):
+    path = tmp_path / 'watchdog.rank0.txt'
+    path.symlink_to(victim)
+    switch = DeadManSwitch(path)
+    try:
+        # Somebody puts a link in the place of the new file, too.
+        path.unlink()
+        path.symlink_to(victim)
+        switch.arm(0.1)
+        deadline = time.monotonic() + 20 * PATIENCE
+        while not switch.read()[0]:
+            assert time.monotonic() < deadline
+            assert victim.read_text() == 'precious'
+            time.sleep(0.05)
+    finally:
+        switch.close()
+
+
+def test_the_report_of_a_batch_that_does_not_fit(tmp_path, victim):
+    fault = FaultInjectorHook(faults=[dict(kind='oom', at=2)], enabled=True)
+    runner = toy_runner(
+        tmp_path / 'work',
+        max_iters=3,
+        hooks=[fault],
+        train_cfg=dict(type='mmstable.SafeIterBasedTrainLoop', max_iters=3),
+    )
+    path = stability(runner) / 'out_of_memory' / 'iter_2.txt'
+    path.parent.mkdir()
+    path.symlink_to(victim)
+    runner.train()
+    assert not path.is_symlink()
+    assert 'memory' in path.read_text()
+
+
+def test_the_snapshot_of_an_allocator(tmp_path, victim, monkeypatch):
+    path = tmp_path / 'iter_2.pickle'
+    path.symlink_to(victim)
+    monkeypatch.setattr(
+        torch.cuda.memory,
+        '_dump_snapshot',
+        lambda name: Path(name).write_bytes(b'snapshot'),
+    )
+    assert save_snapshot(torch.device('cuda'), path) == str(path)
+    assert path.read_bytes() == b'snapshot'
+    assert not path.is_symlink()
+
+
+def test_the_sign_of_life(tmp_path, victim, monkeypatch):
+    path = tmp_path / 'sign_of_life'
+    path.symlink_to(victim)
+    monkeypatch.setenv('MMSTABLE_SIGN_OF_LIFE', str(path))
+    for limit in (300, 5):
+        show_life(limit, 'data')
+    assert path.read_text() == '5 data'
 
 
 def test_stacks_that_cannot_be_written_stop_nobody(tmp_path):

@@ -23,6 +23,9 @@ FILES = sorted(
 # Private, but of Python, torch and parts of mmengine that no runner holds.
 FOREIGN = {
     '_C',
+    '_Stop',
+    '_Unpickler',
+    '_actions',
     '_annealing_cos',
     '_annealing_linear',
     '_asdict',
@@ -47,7 +50,9 @@ FOREIGN = {
     '_get_default_store',
     '_get_mmengine_home',
     '_get_sequence_nr',
+    '_get_value',
     '_getframe',
+    '_global_step',
     '_handle',
     '_is_lazy_import',
     '_iterator',
@@ -64,6 +69,7 @@ FOREIGN = {
     '_set_SIGCHLD_handler',
     '_set_grad_enabled',
     '_step_supports_amp_scaling',
+    '_storage_type_to_dtype_map',
     '_task_info',
     '_torchdynamo_orig_callable',
     '_untyped_storage',

@@ -1,24 +1,24 @@
 """What the torch under the tests cannot do, and the skips that say so.
 
-A test that needs such a thing fails by torch's error, or by the one line in
-which mmstable refuses; ``conftest.py`` makes a skip of that. Nothing is
-skipped where torch can do it.
+Each feature is looked for once, before any test runs. A test that uses a
+missing one in this process is skipped at the call. A test that uses it in
+another process has a marker, as :data:`needs_half`. Nothing is skipped where
+torch can do it.
 """
 
 from __future__ import annotations
 
 import inspect
 from functools import cache
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 import torch
 
+from mmstable.optim import half_precision
 from mmstable.optim.half_precision import (
     _half_works_on_cpu as half_works_on_cpu,
 )
-
-_HALF = 'autocast to float16 on a CPU'
 
 
 def sgd(params: Any, fused: bool = False, **kwargs: Any) -> torch.optim.SGD:
@@ -28,47 +28,53 @@ def sgd(params: Any, fused: bool = False, **kwargs: Any) -> torch.optim.SGD:
     return torch.optim.SGD(params, **kwargs)
 
 
-def why_not(failure: str) -> str | None:
-    """The missing part of torch that a failure is about, if it is one.
+def guard_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let every call of what is missing skip the test.
 
     Args:
-        failure (str): All that pytest prints of a failed test.
+        monkeypatch (pytest.MonkeyPatch): That of the test.
     """
-    for text, reason in _missing().items():
-        if text in failure:
-            return f'torch {torch.__version__} has no {reason}'
-    return None
+    if not half_works_on_cpu():
+        skip = _skip(_HALF)
+        monkeypatch.setattr(half_precision, '_half_works_on_cpu', skip)
+    if not hasattr(torch.amp, 'GradScaler'):
+        skip = _skip('GradScaler for a CPU')
+        monkeypatch.setattr(torch.amp, 'GradScaler', skip, raising=False)
+    if not _sgd_knows_fused():
+        _guard_fused(monkeypatch, torch.optim.SGD, 'fused SGD')
+    if not fuses_on_cpu():
+        name = 'fused optimizers on a CPU'
+        _guard_fused(monkeypatch, torch.optim.AdamW, name)
 
 
 def skip_without_half() -> None:
-    """For fixtures of many tests: only the first would show the refusal."""
+    """For fixtures of several tests, which begin before the guard."""
     if not half_works_on_cpu():
-        pytest.skip(f'torch {torch.__version__} has no {_HALF}')
+        _skip(_HALF)()
 
 
-@cache
-def _missing() -> dict[str, str]:
-    """What errors say of things that this torch lacks, and their names."""
-    missing = {}
-    if not _sgd_knows_fused():
-        missing["__init__() got an unexpected keyword argument 'fused'"] = (
-            'fused SGD'
-        )
-    if not fuses_on_cpu():
-        missing['`fused=True` requires all the params to be'] = (
-            'fused optimizers on a CPU'
-        )
-    if not hasattr(torch.amp, 'GradScaler'):
-        missing["module 'torch.amp' has no attribute 'GradScaler'"] = (
-            'GradScaler for a CPU'
-        )
-    if not half_works_on_cpu():
-        missing['cannot autocast to float16 on a CPU'] = _HALF
-        missing['在 CPU 上不支持 float16 autocast'] = _HALF
-        missing['AutocastCPU only support Bfloat16'] = _HALF
-    if not _shards_on_cpu():
-        missing['Stream() takes no arguments'] = 'FSDP on a CPU'
-    return missing
+def _guard_fused(
+    monkeypatch: pytest.MonkeyPatch, optimizer: Any, name: str
+) -> None:
+    init = optimizer.__init__
+
+    def guarded(self: Any, *args: Any, **kwargs: Any) -> None:
+        if kwargs.get('fused'):
+            _skip(name)()
+        init(self, *args, **kwargs)
+
+    monkeypatch.setattr(optimizer, '__init__', guarded)
+
+
+def _skip(name: str) -> Any:
+    def skip(*args: Any, **kwargs: Any) -> NoReturn:
+        pytest.skip(_reason(name))
+
+    return skip
+
+
+def _reason(name: str) -> str:
+    return f'torch {torch.__version__} has no {name}'
 
 
 def _shards_on_cpu() -> bool:
@@ -80,13 +86,23 @@ def _shards_on_cpu() -> bool:
     return True
 
 
+@cache
 def _sgd_knows_fused() -> bool:
     return 'fused' in inspect.signature(torch.optim.SGD).parameters
 
 
+@cache
 def fuses_on_cpu() -> bool:
+    """Whether optimizers can be fused on a CPU."""
     try:
         torch.optim.AdamW([torch.nn.Parameter(torch.ones(1))], fused=True)
     except RuntimeError:
         return False
     return True
+
+
+_HALF = 'autocast to float16 on a CPU'
+needs_half = pytest.mark.skipif(not half_works_on_cpu(), reason=_reason(_HALF))
+needs_fsdp = pytest.mark.skipif(
+    not _shards_on_cpu(), reason=_reason('FSDP on a CPU')
+)

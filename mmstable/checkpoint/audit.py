@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from mmstable.events import Culprit
-from mmstable.messages import say
+from mmstable.messages import _
 from mmstable.messages.printable import short_repr
 from mmstable.numerics.grad_health import (
     find_nonfinite,
@@ -55,7 +55,7 @@ def find_poison(
     entries = list(_audited(checkpoint))
     if not entries:
         return []
-    tensors = [tensor for *_, tensor in entries]
+    tensors = [tensor for *__, tensor in entries]
     norms = gradient_norms(tensors).tolist()
     found = []
     for index, kind in find_nonfinite(tensors, norms).items():
@@ -76,7 +76,7 @@ def list_culprits(culprits: Sequence[Culprit], most: int = 3) -> str:
     more = len(culprits) - most
     if more <= 0:
         return names
-    return say('checkpoint.culprits', names=names, more=more)
+    return _('{names} and {more} more', names=names, more=more)
 
 
 def looks_like_mask(tensor: Tensor) -> bool:

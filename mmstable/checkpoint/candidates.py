@@ -8,12 +8,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from mmstable.checked_json import count
 from mmstable.checkpoint.lineage import Lineage
 from mmstable.checkpoint.loading import BadCheckpoint, inspect_checkpoint
-from mmstable.checkpoint.manifest import Manifest, is_count, manifests_in
+from mmstable.checkpoint.manifest import Manifest, manifests_in
 from mmstable.checkpoint.saver import LABEL
 from mmstable.files import read_bounded
-from mmstable.messages import say
+from mmstable.messages import _
 from mmstable.messages.printable import printable
 
 _NAME = re.compile(r'(?:iter|epoch|emergency)_\D*(\d{1,15})\.pth$')
@@ -47,8 +48,11 @@ class Candidate:
             content = inspect_checkpoint(path)
         except BadCheckpoint:
             content = {}
-        iteration = content.get('meta', {}).get('iter')
-        if is_count(iteration):
+        try:
+            iteration = count(content.get('meta', {}).get('iter'))
+        except ValueError:
+            iteration = None
+        if iteration is not None:
             label = content.get('mmstable', {}).get(LABEL)
             known = label.get('lineage') if type(label) is dict else None
             return cls(path, iteration, Lineage.read(known))
@@ -79,15 +83,18 @@ class Ranking:
         name = printable(other.path.name)
         leading = None if self.leader is None else self.leader.lineage
         if leading is None:
-            why = say('search.pointer')
+            why = _('last_checkpoint names another one, which was saved later')
         elif other.lineage is None:
-            why = say('search.newer_run')
+            why = _('a newer run was started in its folder')
         elif other.lineage.run != leading.run:
-            why = say('search.older_run')
+            why = _('it is of an older run in the same folder')
         else:
-            why = say('search.went_back')
-        return say(
-            'search.not_taken', name=name, iteration=other.iteration, why=why
+            why = _('the run went back and was started again after it')
+        return _(
+            '{name} of iteration {iteration} is not taken: {why}',
+            name=name,
+            iteration=other.iteration,
+            why=why,
         )
 
 

@@ -19,9 +19,11 @@ from mmstable.checkpoint.storage import CheckpointStorage, kind_of
 from mmstable.errors import ConfigError
 from mmstable.events import records
 from mmstable.events.machine_records import CheckpointFailed
-from mmstable.messages import say
+from mmstable.messages import N_, _
 from mmstable.optim.step_sources import monitor_of
 from mmstable.run_state.optimizer_names import name_saved_states
+
+NOT_SAVED = N_('mmstable: {name} is not saved: {reason}.{last_good}')
 
 
 class CollectiveSave:
@@ -150,12 +152,18 @@ class CollectiveSave:
     def _report(self, runner: Runner, name: str, failure: Exception) -> None:
         facts = {'name': name, 'reason': failure, 'last_good': ''}
         if self.last_good is not None:
-            facts['last_good'] = say(
-                'checkpoint.last_good', path=self.last_good
+            facts['last_good'] = _(
+                ' The last good checkpoint is {path}.', path=self.last_good
             )
         if isinstance(failure, Poisoned):
             if is_main_process():
-                runner.logger.error(say('checkpoint.poisoned', **facts))
+                runner.logger.error(
+                    _(
+                        'mmstable: poisoned: {name} is not saved, because '
+                        'the state of the run is {reason}.{last_good}',
+                        **facts,
+                    )
+                )
             event = records.Poisoned.now(
                 runner.iter + 1, culprits=tuple(failure.culprits)
             )
@@ -163,8 +171,13 @@ class CollectiveSave:
             return
         if is_main_process():
             is_over = runner.iter + 1 >= runner.max_iters
-            text = say(
-                'emergency.not_saved' if is_over else 'checkpoint.not_saved',
+            text = _(
+                NOT_SAVED
+                if is_over
+                else (
+                    'mmstable: {name} is not saved: {reason}. Training '
+                    'continues.{last_good}'
+                ),
                 **facts,
             )
             runner.logger.warning(text)

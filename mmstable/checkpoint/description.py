@@ -13,8 +13,21 @@ from torch import Tensor
 from mmstable.checkpoint.audit import find_poison, list_culprits
 from mmstable.checkpoint.loading import load_file, no_dict
 from mmstable.checkpoint.manifest import Manifest
-from mmstable.messages import say
+from mmstable.messages import N_, _
 from mmstable.messages.printable import short_repr
+
+_FACTS = {
+    'iteration': N_('iteration'),
+    'epoch': N_('epoch'),
+    'time': N_('saved at'),
+    'versions': N_('versions'),
+    'seed': N_('seed'),
+    'loss_scale': N_('loss scale'),
+    'lr': N_('learning rate'),
+    'finite': N_('finite'),
+    'sections': N_('sections'),
+    'weights': N_('weights'),
+}
 
 
 @dataclass(frozen=True)
@@ -66,18 +79,18 @@ def _facts(
         'seed': meta.get('seed'),
         'loss_scale': _join(_scales(optimizer)),
         'lr': _join(_rates(optimizer)),
-        'finite': say('inspect.no', culprits=list_culprits(poison))
+        'finite': _('NO: {culprits}', culprits=list_culprits(poison))
         if poison
-        else say('inspect.yes'),
+        else _('yes'),
         'sections': ', '.join(map(str, content)) if has_sections else None,
-        'weights': say(
-            'inspect.count',
+        'weights': _(
+            '{tensors:tensor|tensors}, {values} values',
             tensors=len(tensors),
             values=sum(tensor.numel() for tensor in tensors.values()),
         ),
     }
     return {
-        say(f'inspect.fact.{name}'): _text(value)
+        _(_FACTS[name]): _text(value)
         for name, value in found.items()
         if value not in (None, '')
     }
@@ -97,7 +110,9 @@ def compare_weights(
 
 def _difference(one: Tensor | None, other: Tensor | None) -> str | None:
     if one is None or other is None:
-        return say('inspect.first' if other is None else 'inspect.second')
+        return _(
+            'only in the first' if other is None else 'only in the second'
+        )
     if one.shape != other.shape or one.dtype != other.dtype:
         return f'{kind_of(one)} -> {kind_of(other)}'
     if torch.equal(one, other):
@@ -110,7 +125,7 @@ def _difference(one: Tensor | None, other: Tensor | None) -> str | None:
     gap = gap[~(torch.isnan(left) & torch.isnan(right))]
     if gap.numel() == 0 or bool((gap == 0).all()):
         return None
-    return say('inspect.gap', gap=float(gap.max()))
+    return _('differs by up to {gap:.3g}', gap=float(gap.max()))
 
 
 def kind_of(tensor: Tensor) -> str:

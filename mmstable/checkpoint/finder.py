@@ -5,20 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Callable
 
 from mmstable.checkpoint.audit import find_poison, list_culprits
 from mmstable.checkpoint.candidates import rank_candidates
 from mmstable.checkpoint.loading import (
     BadCheckpoint,
-    check_sections,
-    read_guarded,
+    no_dict,
+    read_verified,
+    require_sections,
 )
-from mmstable.checkpoint.manifest import Manifest, is_count
-from mmstable.checkpoint.placeholders import read_counts
+from mmstable.checkpoint.manifest import Manifest
+from mmstable.checkpoint.sections import check_sections
 from mmstable.checkpoint.shards import SHARDS, check_shards
-from mmstable.messages import say
-from mmstable.messages.printable import printable, short_repr
+from mmstable.events.stateful_hook import read_state
+from mmstable.messages import _
+from mmstable.messages.printable import printable
 
 
 @dataclass(frozen=True)
@@ -71,8 +73,8 @@ def find_checkpoint(
     skipped: list[str] = []
     for number, one in enumerate(ranking.live + ranking.left_behind):
         if before_iter is not None and one.iteration >= before_iter:
-            reason = say(
-                'search.not_before',
+            reason = _(
+                'iteration {iteration} is not before {before}',
                 iteration=one.iteration,
                 before=before_iter,
             )
@@ -99,58 +101,85 @@ def verify_checkpoint(path: Path) -> GoodCheckpoint:
     """Look through a checkpoint.
 
     With a manifest its digest is compared, otherwise the check sums inside
-    it, and all values are looked at.
+    it and all values are looked at. Every section is read dry.
 
     Raises:
         BadCheckpoint: If a run cannot be resumed from it, whatever the
             reason.
     """
+    return _without_surprises(_verify, path)
+
+
+def verify_weights(path: Path) -> str:
+    """Look through a file that gives its weights to a new run.
+
+    It may be a checkpoint, or a dict of any kind. Its bytes and the values
+    of its weights are looked at as by :func:`verify_checkpoint`.
+
+    Returns:
+        str: The digest of what was looked through.
+
+    Raises:
+        BadCheckpoint: If it cannot be loaded.
+    """
+    return _without_surprises(_verify_weights, path)
+
+
+def _without_surprises(verify: Callable[[Path], Any], path: Path) -> Any:
     try:
-        return _verify(path)
+        return verify(path)
     except BadCheckpoint:
         raise
     except Exception as error:
         # One file must not keep the search from the next one.
         text = f'{type(error).__name__}: {error}'
-        raise BadCheckpoint(path, say('bad.foreign', error=text)) from error
+        raise BadCheckpoint(path, _('foreign: {error}', error=text)) from error
 
 
 def _verify(path: Path) -> GoodCheckpoint:
-    manifest = Manifest.read(path)
-    content = read_guarded(
-        path,
-        with_values=manifest is None,
-        with_digest=True,
-        check_sums=manifest is None,
-    )
-    if manifest is not None:
-        _compare(path, content.sha256, manifest)
-    checkpoint = check_sections(path, content.value)
-    if manifest is None:
-        _check_values(path, checkpoint)
+    content = read_verified(path, with_digest=True, for_audit=True)
+    checkpoint = require_sections(path, content.value)
     if SHARDS in checkpoint.get('mmstable', {}):
         check_shards(path, checkpoint['mmstable'][SHARDS])
     meta = checkpoint.get('meta', {})
     if not {'epoch', 'iter'} <= meta.keys():
-        raise BadCheckpoint(path, say('bad.weights_only'))
-    for name in ('epoch', 'iter'):
-        if not is_count(meta[name]):
-            text = say('bad.no_count', name=name, value=short_repr(meta[name]))
-            raise BadCheckpoint(path, text)
+        raise BadCheckpoint(
+            path,
+            _(
+                'foreign: it has weights only, no `meta` with epoch and '
+                'iter. --load-from starts a new run with them'
+            ),
+        )
+    try:
+        check_sections(checkpoint)
+    except ValueError as error:
+        text = _('no run saves this: {reason}', reason=error)
+        raise BadCheckpoint(path, _('foreign: {error}', error=text)) from error
+    _check_values(path, checkpoint)
     return GoodCheckpoint(path, meta['iter'], meta['epoch'], content.sha256)
 
 
-def _compare(path: Path, sha256: str, manifest: Manifest) -> None:
-    if sha256 != manifest.sha256:
-        raise BadCheckpoint(path, say('bad.digest'))
-    if not manifest.finite:
-        raise BadCheckpoint(path, say('bad.saved_so'))
+def _verify_weights(path: Path) -> str:
+    content = read_verified(path, with_digest=True, for_audit=True)
+    if not isinstance(content.value, dict):
+        raise no_dict(path, content.value)
+    checkpoint = content.value
+    if 'state_dict' not in checkpoint:
+        checkpoint = {'state_dict': checkpoint}
+    used = {'state_dict', 'mmstable'} & checkpoint.keys()
+    _check_values(path, {name: checkpoint[name] for name in used})
+    return content.sha256
 
 
 def _check_values(path: Path, checkpoint: dict[str, Any]) -> None:
-    saved = checkpoint.get('mmstable', {}).get('SafeCheckpointHook')
-    known = saved.get('placeholders') if type(saved) is dict else None
-    poison = find_poison(checkpoint, read_counts(known))
-    if poison:
-        culprits = list_culprits(poison)
-        raise BadCheckpoint(path, say('bad.not_finite', culprits=culprits))
+    manifest = Manifest.read(path)
+    if manifest is None:
+        saved = read_state(checkpoint, 'SafeCheckpointHook') or {}
+        poison = find_poison(checkpoint, saved.get('placeholders'))
+        if poison:
+            culprits = list_culprits(poison)
+            raise BadCheckpoint(
+                path, _('non-finite: {culprits}', culprits=culprits)
+            )
+    elif not manifest.finite:
+        raise BadCheckpoint(path, _('non-finite: saved so'))

@@ -6,24 +6,38 @@ would train on from weights that are mostly random.
 
 from __future__ import annotations
 
+import copy
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Number
 from typing import Any
 
 import torch
+from mmengine.optim import OptimWrapper, OptimWrapperDict
 from mmengine.runner import Runner
 from torch.nn import Module
 from torch.nn.parameter import is_lazy
+from torch.optim import Optimizer
 
 from mmstable import run_view
-from mmstable.messages import say
-from mmstable.messages.printable import printable
+from mmstable.checkpoint.sections import check_sections, scalar
+from mmstable.errors import CheckpointError
+from mmstable.messages import _
+from mmstable.messages.printable import printable, short_repr
 
 # As mmengine strips it from the names in a checkpoint.
 _PREFIX = re.compile(r'^module.')
 _SHOWN = 3
 _NOT_THERE = '-'
+# Optimizers whose state has the shape of the parameter. Others may keep
+# anything for it.
+_ELEMENTWISE = tuple(
+    f'torch.optim.{name}'
+    for name in ('adagrad', 'adam', 'adamw', 'nadam', 'rmsprop', 'sgd')
+)
+# Settings without which they keep less for a parameter.
+_NEEDED = {'amsgrad': 'max_exp_avg_sq', 'centered': 'grad_avg'}
 
 
 @dataclass(frozen=True)
@@ -47,14 +61,23 @@ class Fit:
 
     def __str__(self) -> str:
         count = len(self.differences)
-        only_here = sum(there == _NOT_THERE for *_, there in self.differences)
-        only_there = sum(here == _NOT_THERE for _, here, _ in self.differences)
+        only_here = sum(there == _NOT_THERE for *__, there in self.differences)
+        only_there = sum(
+            here == _NOT_THERE for __, here, __ in self.differences
+        )
         first = '; '.join(
-            say('fit.one', name=printable(name, 200), here=here, there=there)
+            _(
+                '{name} is {here} here, {there} there',
+                name=printable(name, 200),
+                here=here,
+                there=there,
+            )
             for name, here, there in self.differences[:_SHOWN]
         )
-        return say(
-            'fit.counts',
+        return _(
+            '{count} of {total} tensors differ ({shapes} in shape, '
+            '{only_here} only in the model, {only_there} only in the '
+            'checkpoint): {first}',
             count=count,
             total=self.matching + count,
             shapes=count - only_here - only_there,
@@ -76,7 +99,7 @@ def compare_weights(model: Module, saved: Mapping[str, Any]) -> Fit:
         saved (Mapping): The ``state_dict`` of the checkpoint.
     """
     here = {name: _shape(value) for name, value in model.state_dict().items()}
-    saved = {_PREFIX.sub('', name): value for name, value in saved.items()}
+    saved = {_stripped(name): value for name, value in saved.items()}
     there = {name: _shape(value) for name, value in saved.items()}
     if here == there:
         return Fit(len(here), ())
@@ -124,8 +147,8 @@ def compare_optimizers(runner: Runner, saved: Mapping[str, Any]) -> str | None:
     if not run_view.has_many_wrappers(runner):
         saved = dict.fromkeys(wrappers, saved)
     if wrappers.keys() != saved.keys():
-        return say(
-            'fit.wrappers',
+        return _(
+            'the optimizers are {here} here, {there} there',
             here=', '.join(wrappers),
             there=', '.join(map(printable, saved)),
         )
@@ -133,14 +156,132 @@ def compare_optimizers(runner: Runner, saved: Mapping[str, Any]) -> str | None:
         here = _group_sizes(wrapper.optimizer.param_groups)
         there = _group_sizes(_groups_in(saved[name]))
         if here != there:
-            return say(
-                'fit.groups',
+            return _(
+                'the optimizer has {here:parameter group|parameter groups} '
+                'with {here_params:parameter|parameters} here, '
+                '{there:group|groups} with '
+                '{there_params:parameter|parameters} there',
                 here=len(here),
                 here_params=sum(here),
                 there=len(there),
                 there_params=sum(there),
             )
     return None
+
+
+def check_resumable(runner: Runner, checkpoint: Mapping[str, Any]) -> None:
+    """Make sure that a run can be resumed from what was loaded.
+
+    Args:
+        runner (Runner): The runner, built as far as it is to be trained.
+        checkpoint (Mapping): The checkpoint.
+
+    Raises:
+        CheckpointError: If it is not of such a run.
+    """
+    try:
+        check_sections(checkpoint)
+        if isinstance(runner.optim_wrapper, (OptimWrapper, OptimWrapperDict)):
+            _check_settings(runner, checkpoint.get('optimizer'))
+            _try_schedules(runner, checkpoint.get('param_schedulers'))
+    except ValueError as error:
+        raise CheckpointError(
+            _('no run saves this: {reason}', reason=error)
+        ) from error
+
+
+def _check_settings(runner: Runner, saved: Any) -> None:
+    if saved is None or compare_optimizers(runner, saved) is not None:
+        # torch names what does not fit.
+        return
+    for name, wrapper in run_view.wrappers(runner).items():
+        one = saved[name] if run_view.has_many_wrappers(runner) else saved
+        for here, there in zip(
+            wrapper.optimizer.param_groups, one['param_groups']
+        ):
+            for key in here.keys() & there.keys() - {'params'}:
+                if _differ(here[key], there[key]):
+                    raise ValueError(
+                        f'`optimizer`: `param_groups`: `{printable(key)}`: '
+                        f'must be as {short_repr(here[key])}, got '
+                        f'{short_repr(there[key])}'
+                    )
+        _check_shapes(wrapper.optimizer, one)
+
+
+def _check_shapes(optimizer: Optimizer, saved: Mapping[str, Any]) -> None:
+    if type(optimizer).__module__ not in _ELEMENTWISE:
+        return
+    for here, there in zip(optimizer.param_groups, saved['param_groups']):
+        needed = {_NEEDED[key] for key in _NEEDED if there.get(key)}
+        for key, param in zip(there['params'], here['params']):
+            # Shards keep it elsewhere.
+            state = saved.get('state', {}).get(key, {})
+            missing = needed - state.keys() if state else set()
+            # SGD has none for a parameter without a gradient.
+            missing |= {n for n in state if state[n] is None} - {
+                'momentum_buffer'
+            }
+            wrong = [
+                name
+                for name, entry in state.items()
+                # Older versions of torch count steps in a row of one.
+                if name != 'step'
+                and entry is not None
+                and getattr(entry, 'shape', None)
+                not in (torch.Size(), param.shape)
+            ]
+            if missing or wrong:
+                raise ValueError(
+                    f'`optimizer`: `state`: `{key}`: must have '
+                    f'{short_repr([*missing, *wrong])} of the shape '
+                    f'{_shape(param)}'
+                )
+
+
+def _differ(here: Any, there: Any) -> bool:
+    """Whether a saved setting is of another kind than the configured one."""
+    if here is None or isinstance(here, torch.Tensor):
+        return False
+    if isinstance(here, bool):
+        # As `fused`, which is None by default.
+        return not isinstance(there, (bool, type(None)))
+    if isinstance(here, Number):
+        return not isinstance(there, (Number, torch.Tensor))
+    if isinstance(here, (list, tuple)):
+        return not isinstance(there, (list, tuple)) or len(here) != len(there)
+    return not isinstance(there, type(here))
+
+
+def _try_schedules(runner: Runner, saved: Any) -> None:
+    """Let copies of the schedules take their next step."""
+    groups = saved if isinstance(saved, Mapping) else None
+    for name, schedulers in run_view.schedulers(runner).items():
+        states = (saved or ()) if groups is None else groups.get(name, ())
+        for scheduler, state in zip(schedulers, states):
+            try:
+                _try_schedule(scheduler, state)
+            except Exception as error:
+                text = f'{type(error).__name__}: {error}'
+                raise ValueError(f'`param_schedulers`: {text}') from error
+
+
+def _try_schedule(scheduler: Any, state: Mapping[str, Any]) -> None:
+    is_known = type(scheduler).__module__.startswith('mmengine.')
+    if not is_known or getattr(scheduler, 'need_val_args', False):
+        return
+    replaced = [key for key in state if hasattr(type(scheduler), key)]
+    if replaced:
+        raise ValueError(f'{short_repr(replaced)} are no settings')
+    trial = copy.copy(scheduler)
+    trial.load_state_dict(copy.deepcopy(dict(state)))
+    for group in trial.optimizer.param_groups:
+        scalar(group[trial.param_name])
+    # As in `step`, which also changes the rates.
+    trial.last_step += 1
+    if trial.begin <= trial._global_step + 1 < trial.end:
+        for value in trial._get_value():
+            scalar(value)
 
 
 def fits_exactly(runner: Runner, checkpoint: Mapping[str, Any]) -> bool:
@@ -150,9 +291,9 @@ def fits_exactly(runner: Runner, checkpoint: Mapping[str, Any]) -> bool:
     have grown.
     """
     model = run_view.saved_model(runner)
-    buffers = {name for name, _ in model.named_buffers()}
+    buffers = {name for name, __ in model.named_buffers()}
     saved = checkpoint.get('state_dict', {})
-    there = {_PREFIX.sub('', name): _shape(one) for name, one in saved.items()}
+    there = {_stripped(name): _shape(one) for name, one in saved.items()}
     if any(
         there.get(name) != _shape(one)
         for name, one in model.state_dict().items()
@@ -163,6 +304,10 @@ def fits_exactly(runner: Runner, checkpoint: Mapping[str, Any]) -> bool:
         'optimizer' not in checkpoint
         or compare_optimizers(runner, checkpoint['optimizer']) is None
     )
+
+
+def _stripped(name: Any) -> str:
+    return _PREFIX.sub('', str(name))
 
 
 def _shape(value: Any) -> str:

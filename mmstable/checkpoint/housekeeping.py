@@ -18,7 +18,7 @@ from mmstable.checkpoint.lineage import Lineage
 from mmstable.checkpoint.loading import (
     BadCheckpoint,
     inspect_checkpoint,
-    read_guarded,
+    read_content,
 )
 from mmstable.checkpoint.manifest import (
     Manifest,
@@ -148,7 +148,7 @@ class Housekeeping:
             return
         if self._is_own(describe(checkpoint, 0, '')):
             # It was looked through before it was saved.
-            content = read_guarded(path, with_values=False, with_digest=True)
+            content = read_content(path, values_up_to=0, with_digest=True)
             size = path.stat().st_size
             describe(checkpoint, size, str(content.sha256)).write(path)
 

@@ -11,10 +11,12 @@ import secrets
 from dataclasses import dataclass
 from typing import Any
 
+from mmstable.checked_json import count, list_of, record, text, tuple_of
+
 # A run that was started more often forgets the oldest starts.
 _MOST_STARTS = 500
 _LARGEST = 2**53
-_LONGEST_ID = 64
+_CHECK = record(run=text(64), starts=list_of(tuple_of(count, count)))
 
 
 @dataclass(frozen=True)
@@ -55,16 +57,15 @@ class Lineage:
     @classmethod
     def read(cls, content: Any) -> Lineage | None:
         """What :meth:`as_dict` gave, from a file; None if it is not sound."""
-        if type(content) is not dict:
+        try:
+            known = _CHECK(content)
+        except ValueError:
             return None
-        run, starts = content.get('run'), content.get('starts')
-        if type(run) is not str or not 0 < len(run) <= _LONGEST_ID:
-            return None
-        if type(starts) not in (list, tuple) or not starts:
-            return None
-        if not all(_is_pair(one) for one in starts):
-            return None
-        return cls(run, tuple((one[0], one[1]) for one in starts))
+        return (
+            cls(known['run'], tuple(known['starts']))
+            if all(known.values())
+            else None
+        )
 
     def as_dict(self) -> dict[str, Any]:
         """The same as plain data."""
@@ -101,11 +102,3 @@ class Lineage:
                 return iteration <= end
         # Forgotten: older than all others.
         return other.number < self.starts[0][0]
-
-
-def _is_pair(value: Any) -> bool:
-    return (
-        type(value) in (list, tuple)
-        and len(value) == 2
-        and all(type(one) is int and 0 <= one < _LARGEST for one in value)
-    )

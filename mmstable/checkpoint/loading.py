@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 import errno
+import math
 from pathlib import Path
 from typing import Any
 
-from mmstable.checkpoint.guarded import (
+from mmstable.checkpoint.manifest import Manifest
+from mmstable.checkpoint.reader.formats import (
     Content,
+    is_archive,
+    read,
+    read_directory,
+)
+from mmstable.checkpoint.reader.rebuild import Refused
+from mmstable.errors import CheckpointError
+from mmstable.messages import _
+from mmstable.messages.printable import printable
+from mmstable.open_file import (
     Malformed,
     OpenFile,
-    Refused,
+    Source,
     Truncated,
-    read,
 )
-from mmstable.checkpoint.guarded.open_file import ReadableFile
-from mmstable.checkpoint.guarded.zip_archive import MAGIC, ZipArchive
-from mmstable.errors import CheckpointError
-from mmstable.messages import say
-from mmstable.messages.printable import printable
+
+# Bytes of settings, counters and random states, which are tensors too.
+_SMALL = 1 << 16
 
 
 class BadCheckpoint(CheckpointError):
@@ -35,7 +43,11 @@ class BadCheckpoint(CheckpointError):
         self.reason = printable(reason)
         # No longer than a line, whatever is in the file.
         super().__init__(
-            say('bad.checkpoint', path=printable(path), reason=self.reason)
+            _(
+                "checkpoint '{path}' is {reason}",
+                path=printable(path),
+                reason=self.reason,
+            )
         )
 
 
@@ -55,13 +67,13 @@ def load_checkpoint(
             code to be run.
     """
     content = load_file(path, map_location, sha256)
-    return check_sections(path, content)
+    return require_sections(path, content)
 
 
 def load_file(
     path: str | Path, map_location: Any = 'cpu', sha256: str | None = None
 ) -> Any:
-    """Load whatever a file holds; only data, no code.
+    """Load whatever a file holds, see :func:`read_verified`.
 
     Args:
         path (str or Path): The file.
@@ -72,21 +84,61 @@ def load_file(
     Raises:
         BadCheckpoint: As :func:`load_checkpoint`.
     """
-    content = read_guarded(
-        path, map_location=map_location, with_digest=sha256 is not None
+    return read_verified(path, map_location, sha256).value
+
+
+def read_verified(
+    path: str | Path,
+    map_location: Any = 'cpu',
+    sha256: str | None = None,
+    with_digest: bool = False,
+    for_audit: bool = False,
+) -> Content:
+    """Read a file in one pass, and compare its bytes with what is known.
+
+    That is a digest, from here or from its manifest, or the check sums
+    inside it.
+
+    Args:
+        path (str or Path): The file.
+        map_location (Any): As in ``torch.load``. Defaults to 'cpu'.
+        sha256 (str, optional): The digest that its bytes must have. Defaults
+            to None.
+        with_digest (bool): Whether to digest it in any case. Defaults to
+            False.
+        for_audit (bool): Whether large tensors get no values where a
+            manifest says that these are finite: a file may be larger than
+            the memory. Defaults to False.
+
+    Raises:
+        BadCheckpoint: As :func:`load_checkpoint`.
+    """
+    manifest = None if sha256 else Manifest.read(Path(path))
+    expected = sha256 if manifest is None else manifest.sha256
+    content = read_content(
+        path,
+        map_location=map_location,
+        values_up_to=_SMALL if for_audit and manifest else math.inf,
+        with_digest=with_digest or expected is not None,
+        check_sums=expected is None,
     )
-    if sha256 is not None and content.sha256 != sha256:
-        raise BadCheckpoint(path, say('bad.other_file'))
-    return content.value
+    if expected is not None and content.sha256 != expected:
+        reason = (
+            _('corrupt: it is not the file that was verified before')
+            if sha256
+            else _('corrupt: its SHA-256 is not as saved')
+        )
+        raise BadCheckpoint(path, reason)
+    return content
 
 
 def inspect_checkpoint(path: str | Path) -> dict[str, Any]:
     """The same as :func:`load_checkpoint`, but tensors have no values."""
-    content = read_guarded(path, with_values=False)
-    return check_sections(path, content.value)
+    content = read_content(path, values_up_to=0)
+    return require_sections(path, content.value)
 
 
-def check_sections(path: str | Path, content: Any) -> dict[str, Any]:
+def require_sections(path: str | Path, content: Any) -> dict[str, Any]:
     """A checkpoint, if it has the sections of one.
 
     Raises:
@@ -94,29 +146,34 @@ def check_sections(path: str | Path, content: Any) -> dict[str, Any]:
     """
     if not isinstance(content, dict) or 'state_dict' not in content:
         got = _describe(content)
-        raise BadCheckpoint(path, say('bad.no_state_dict', got=got))
+        raise BadCheckpoint(
+            path,
+            _(
+                'foreign: a dict with a state_dict is expected, got {got}',
+                got=got,
+            ),
+        )
     for name in ('state_dict', 'meta', 'message_hub', 'optimizer', 'mmstable'):
         section = content.get(name, {})
         if not isinstance(section, dict):
             kind = type(section).__name__
-            raise BadCheckpoint(path, say('bad.section', name=name, kind=kind))
+            raise BadCheckpoint(
+                path,
+                _(
+                    "foreign: its '{name}' is a {kind}, not a dict",
+                    name=name,
+                    kind=kind,
+                ),
+            )
     return content
-
-
-def check_weights(path: str | Path) -> None:
-    """Make sure that a file can be loaded, and is a dict of any kind.
-
-    Raises:
-        BadCheckpoint: As :func:`load_checkpoint`.
-    """
-    content = read_guarded(path, with_values=False).value
-    if not isinstance(content, dict):
-        raise no_dict(path, content)
 
 
 def no_dict(path: str | Path, content: Any) -> BadCheckpoint:
     """The error about a file that holds something else than a dict."""
-    return BadCheckpoint(path, say('bad.no_dict', got=_describe(content)))
+    return BadCheckpoint(
+        path,
+        _('foreign: a dict is expected, got {got}', got=_describe(content)),
+    )
 
 
 def check_container(path: str | Path) -> None:
@@ -128,16 +185,16 @@ def check_container(path: str | Path) -> None:
     try:
         with OpenFile(path) as file:
             if _is_archive(path, file):
-                ZipArchive(file)
+                read_directory(file)
     except (OSError, Malformed) as error:
         raise BadCheckpoint(path, _explain(error, path)) from error
 
 
-def read_guarded(source: str | Path | ReadableFile, **options: Any) -> Content:
-    """Read a file by :func:`mmstable.checkpoint.guarded.read`.
+def read_content(source: str | Path | Source, **options: Any) -> Content:
+    """Read a file by :func:`mmstable.checkpoint.reader.formats.read`.
 
     Args:
-        source (str, Path or ReadableFile): The file, or its content.
+        source (str, Path or Source): The file, or its content.
         **options: For ``read``.
 
     Raises:
@@ -153,50 +210,53 @@ def read_guarded(source: str | Path | ReadableFile, **options: Any) -> Content:
     return _read('(downloaded)', source, options)
 
 
-def _read(
-    path: str | Path, file: ReadableFile, options: dict[str, Any]
-) -> Content:
-    is_archive = _is_archive(path, file)
+def _read(path: str | Path, file: Source, options: dict[str, Any]) -> Content:
+    is_zip = _is_archive(path, file)
     try:
         return read(file, **options)
     except Refused as error:
-        text = say('bad.refused', error=error)
+        text = _(
+            'refused: it asks for {error}, which is not on the list of what '
+            'checkpoints may contain. Nothing in it was executed. If you '
+            'know who made it and trust them, name it together with '
+            '--trust-checkpoint',
+            error=error,
+        )
         raise BadCheckpoint(path, text) from error
     except Truncated as error:
         raise BadCheckpoint(path, _explain(error, path)) from error
     except Malformed as error:
-        raise BadCheckpoint(path, _explain(error, path, is_archive)) from error
+        raise BadCheckpoint(path, _explain(error, path, is_zip)) from error
     except Exception as error:
         # A file must not end the search for a better one by an exception
         # that nobody has thought of.
         text = f'{type(error).__name__}: {error}'
-        raise BadCheckpoint(path, _name(text, is_archive)) from error
+        raise BadCheckpoint(path, _name(text, is_zip)) from error
 
 
-def _is_archive(path: str | Path, file: ReadableFile) -> bool:
-    if file.size == 0:
-        raise BadCheckpoint(path, say('bad.empty'))
-    return file.size > len(MAGIC) and file.read_at(0, len(MAGIC)) == MAGIC
+def _is_archive(path: str | Path, file: Source) -> bool:
+    file.seek(0)
+    if not file.read(1):
+        raise BadCheckpoint(path, _('empty'))
+    return is_archive(file)
 
 
-def _explain(
-    error: Exception, path: str | Path, is_archive: bool = False
-) -> str:
+def _explain(error: Exception, path: str | Path, is_zip: bool = False) -> str:
     if isinstance(error, OSError):
         if error.errno == errno.EINVAL:
-            return say('bad.foreign', error=error.strerror)
-        return say('bad.missing', error=error.strerror)
+            return _('foreign: {error}', error=error.strerror)
+        return _('missing: {error}', error=error.strerror)
     if isinstance(error, Truncated):
-        return say('bad.truncated', error=error)
-    return _name(error, is_archive)
+        return _('truncated: {error}', error=error)
+    return _name(error, is_zip)
 
 
-def _name(error: object, is_archive: bool) -> str:
-    return say('bad.corrupt' if is_archive else 'bad.foreign', error=error)
+def _name(error: object, is_zip: bool) -> str:
+    return _('corrupt: {error}' if is_zip else 'foreign: {error}', error=error)
 
 
 def _describe(content: Any) -> str:
     if not isinstance(content, dict):
-        return say('bad.a', kind=type(content).__name__)
+        return _('a {kind}', kind=type(content).__name__)
     keys = [printable(key, 40) for key in list(content)[:4]]
-    return say('bad.dict_of', keys=keys) if keys else say('bad.empty_dict')
+    return _('a dict of {keys}', keys=keys) if keys else _('an empty dict')

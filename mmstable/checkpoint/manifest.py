@@ -6,26 +6,33 @@ import json
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-from mmstable.checked_json import parse_json
+from mmstable.checked_json import (
+    anything,
+    boolean,
+    count,
+    fields,
+    mapping_of,
+    parse_json,
+    text,
+    within,
+)
 from mmstable.checkpoint.atomic_file import replace_text
 from mmstable.checkpoint.lineage import Lineage
 from mmstable.files import read_bounded
 
 _LONGEST = 1 << 16
-_LARGEST = 2**53
 KINDS = ('rolling', 'kept', 'emergency', 'best')
 _SUFFIX = '.json'
-_REQUIRED = (
-    'size',
-    'sha256',
-    'iteration',
-    'epoch',
-    'finite',
-    'time',
-    'versions',
-)
+_CHECKS = {
+    'size': count,
+    'sha256': text(64),
+    'iteration': count,
+    'epoch': count,
+    'finite': boolean,
+    'time': within(0, 2**53),
+    'versions': mapping_of(text(), anything),
+}
 
 
 @dataclass(frozen=True)
@@ -70,12 +77,10 @@ class Manifest:
     def read(cls, checkpoint: Path) -> Manifest | None:
         """The manifest of a checkpoint; None without a readable one."""
         try:
-            text = read_bounded(manifest_path(checkpoint), _LONGEST)
-            content = parse_json(text, _LONGEST)
-            known = {name: content[name] for name in _REQUIRED}
-        except (OSError, ValueError, KeyError, TypeError):
-            return None
-        if not _is_sound(known):
+            data = read_bounded(manifest_path(checkpoint), _LONGEST)
+            content = fields(_CHECKS)(parse_json(data, _LONGEST))
+            known = {name: content[name] for name in _CHECKS}
+        except (OSError, ValueError, KeyError):
             return None
         kind = content.get('kind')
         return cls(
@@ -108,19 +113,3 @@ def remove_manifest(checkpoint: Path) -> None:
     """Remove the manifest of a checkpoint, if there is one."""
     with suppress(FileNotFoundError):
         manifest_path(checkpoint).unlink()
-
-
-def is_count(value: Any) -> bool:
-    """Whether a value can be a number of iterations, epochs or bytes."""
-    return type(value) is int and 0 <= value < _LARGEST
-
-
-def _is_sound(known: dict[str, Any]) -> bool:
-    return (
-        all(is_count(known[name]) for name in ('size', 'iteration', 'epoch'))
-        and type(known['sha256']) is str
-        and type(known['finite']) is bool
-        and type(known['time']) in (int, float)
-        and 0 <= known['time'] < _LARGEST
-        and type(known['versions']) is dict
-    )

@@ -23,7 +23,7 @@ from mmstable.checkpoint.audit import (
     plain_name,
 )
 from mmstable.events import Culprit
-from mmstable.messages import say
+from mmstable.messages import _
 
 
 class Placeholders:
@@ -69,7 +69,7 @@ class Placeholders:
                 tensors[name] = param
         for name in tensors:
             self._at_start.pop(name, None)
-        for path, _ in find_poison({'state_dict': tensors}, known={}):
+        for path, __ in find_poison({'state_dict': tensors}, known={}):
             name = path.partition('.')[2]
             self._at_start[name] = count_nonfinite(tensors[name])
         self.start_over()
@@ -93,7 +93,7 @@ class Placeholders:
         self, culprit: Culprit, checkpoint: Mapping[str, Any]
     ) -> bool:
         """Put a buffer on the list if the model has made it so."""
-        section, _, name = culprit.name.partition('.')
+        section, __, name = culprit.name.partition('.')
         tensor = checkpoint[section].get(name)
         if culprit.kind != 'Inf' or tensor is None:
             return False
@@ -140,7 +140,7 @@ class Placeholders:
     def _tell(self, seen: Mapping[str, list[Tensor]]) -> None:
         new = [
             Culprit(name, 'NaN' if self._counts[name][0] else 'Inf')
-            for name, (first, *_) in seen.items()
+            for name, (first, *__) in seen.items()
             if name in self._at_start
             and name not in self._told
             and any(self._counts[name])
@@ -148,7 +148,12 @@ class Placeholders:
         ]
         if new:
             self._told.update(culprit.name for culprit in new)
-            text = say('audit.placeholders', names=list_culprits(new))
+            text = _(
+                'mmstable: not finite before training began: {names}. That '
+                'is no fault as long as it does not spread; what was NaN and '
+                'becomes finite has to stay finite.',
+                names=list_culprits(new),
+            )
             print_log(text, logger='current', level=logging.WARNING)
 
 
@@ -162,20 +167,3 @@ def placeholders_of(model: Module) -> Placeholders:
         model (Module): The user's own model, without any wrapper.
     """
     return _OF_MODELS.setdefault(model, Placeholders())
-
-
-def read_counts(saved: Any) -> Counts | None:
-    """A list that came out of a file; None if it is not one."""
-    if type(saved) is dict and all(map(_is_entry, saved.items())):
-        return saved
-    return None
-
-
-def _is_entry(entry: tuple[Any, Any]) -> bool:
-    name, counts = entry
-    return (
-        type(name) is str
-        and type(counts) in (list, tuple)
-        and len(counts) == 2
-        and all(type(count) is int for count in counts)
-    )

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from mmengine.runner import Runner
 
-from mmstable.messages import say
+from mmstable.messages import N_, _
 from mmstable.messages.shell_command import shell_command, shell_word
+
+RESUME_FROM_NEWEST = N_(
+    'Resume from the newest checkpoint with --resume auto.'
+)
 
 
 def resume_command_for(runner: Runner, path: str) -> str:
@@ -24,4 +28,6 @@ def resume_hint(runner: Runner, path: str | None) -> str:
     """A sentence for the owner of the run, empty without a checkpoint."""
     if path is None:
         return ''
-    return say('resume.command', command=resume_command_for(runner, path))
+    return _(
+        'Resume with: {command}', command=resume_command_for(runner, path)
+    )

@@ -30,7 +30,7 @@ from mmstable.checkpoint.manifest import Manifest, remove_manifest
 from mmstable.checkpoint.placeholders import Placeholders
 from mmstable.checkpoint.sharded_run import is_sharded_run, rest_of
 from mmstable.events import Culprit
-from mmstable.messages import say
+from mmstable.messages import _
 from mmstable.version import __version__
 
 # Where a checkpoint says, below 'mmstable', what its manifest says of it.
@@ -53,7 +53,7 @@ class Poisoned(Exception):
 
     def __str__(self) -> str:
         names = list_culprits(self.culprits)
-        return say('checkpoint.not_finite', names=names)
+        return _('not finite: {names}', names=names)
 
 
 class CheckpointSaver:
@@ -152,7 +152,14 @@ class CheckpointSaver:
             side.write(path)
         except OSError as error:
             name = path.name
-            _warn(say('checkpoint.no_manifest', name=name, error=error))
+            _warn(
+                _(
+                    'mmstable: {name} is saved, but not its manifest: '
+                    '{error}.',
+                    name=name,
+                    error=error,
+                )
+            )
 
     def _read_back(self, path: Path) -> None:
         check_container(path)
@@ -165,7 +172,13 @@ class CheckpointSaver:
             inspect_checkpoint(path)
         except BadCheckpoint as error:
             # It is what the user's hooks want saved, and all that there is.
-            _warn(say('checkpoint.needs_trust', error=error))
+            _warn(
+                _(
+                    'mmstable: resuming will need --trust-checkpoint: '
+                    '{error}.',
+                    error=error,
+                )
+            )
 
 
 class _LastWord(Hook):
@@ -236,7 +249,11 @@ def _check_space(checkpoint: Mapping[str, Any], folder: Path) -> None:
     free = shutil.disk_usage(folder).free
     if free < needed:
         raise OSError(
-            say('checkpoint.no_space', needed=needed >> 20, free=free >> 20)
+            _(
+                'no space: {needed} MiB needed, {free} MiB free',
+                needed=needed >> 20,
+                free=free >> 20,
+            )
         )
 
 

@@ -7,6 +7,7 @@ registered for addresses of their own stays as it is.
 
 from __future__ import annotations
 
+import io
 import os
 import re
 from pathlib import Path
@@ -20,11 +21,11 @@ from mmengine.fileio import get_file_backend
 from mmengine.runner import CheckpointLoader
 from mmengine.runner import checkpoint as zoo
 
-from mmstable.checkpoint.guarded.open_file import MemoryFile
-from mmstable.checkpoint.loading import load_file, read_guarded
+from mmstable.checkpoint.config_text import drop_foreign_configs
+from mmstable.checkpoint.loading import load_file, read_content
 from mmstable.checkpoint.references import drop_foreign_references
 from mmstable.errors import CheckpointError
-from mmstable.messages import say
+from mmstable.messages import _
 from mmstable.messages.printable import printable
 
 _TRUSTED = 'mmstable-trusted://'
@@ -102,7 +103,10 @@ def load_from_http(filename: str, map_location: Any = None) -> Any:
     name = os.path.basename(unquote(urlparse(filename).path))
     if name in ('', '.', '..'):
         raise CheckpointError(
-            say('address.no_file', address=printable(filename))
+            _(
+                "'{address}' does not name a file to download.",
+                address=printable(filename),
+            )
         )
     path = folder / name
     if is_main_process() and not path.is_file():
@@ -172,10 +176,15 @@ def _load_from_backend(address: str, map_location: Any, **args: Any) -> Any:
         backend = get_file_backend(address, backend_args=args or None)
     except KeyError:
         raise CheckpointError(
-            say('address.no_backend', address=printable(address))
+            _(
+                "mmengine has no file backend for '{address}'.",
+                address=printable(address),
+            )
         ) from None
-    data = MemoryFile(backend.get(address))
-    content = read_guarded(data, map_location=map_location).value
+    data = io.BytesIO(backend.get(address))
+    content = read_content(
+        data, map_location=map_location, check_sums=True
+    ).value
     return _prepare(content, os.path.dirname(address))
 
 
@@ -184,6 +193,7 @@ def _prepare(content: Any, folder: str) -> Any:
     if isinstance(content, dict) and isinstance(content.get('meta'), dict):
         # mmengine runs this text as a program to read `gpu_ids` from it.
         content['meta'].pop('config', None)
+    drop_foreign_configs(content)
     drop_foreign_references(content, folder)
     return content
 

@@ -5,10 +5,9 @@ Imported only by runs that need it: torch has all of it from 2.4 on.
 
 from __future__ import annotations
 
-import os
-import pickle
+import io
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,46 +18,30 @@ from mmengine.dist import (
     get_rank,
     get_world_size,
 )
-from torch.distributed.checkpoint import FileSystemReader, FileSystemWriter
+from torch import Size, Tensor
+from torch.distributed.checkpoint import FileSystemWriter, StorageReader
+from torch.distributed.checkpoint.metadata import (
+    ChunkStorageMetadata,
+    Metadata,
+    MetadataIndex,
+    TensorProperties,
+    TensorStorageMetadata,
+)
+from torch.distributed.checkpoint.planner import LoadPlan, LoadPlanner
+from torch.futures import Future
 
 from mmstable.checkpoint.atomic_file import sync_folder
-from mmstable.checkpoint.loading import BadCheckpoint
-from mmstable.checkpoint.shards import MARK, check_shards, digest
-from mmstable.errors import CheckpointError
-
-_INDEX = '.metadata'
-# What the index of such a folder is made of, and nothing that acts.
-_PLAIN = {
-    'torch.distributed.checkpoint.metadata': {
-        'BytesStorageMetadata',
-        'ChunkStorageMetadata',
-        'Metadata',
-        'MetadataIndex',
-        'StorageMeta',
-        'TensorProperties',
-        'TensorStorageMetadata',
-        '_MEM_FORMAT_ENCODING',
-    },
-    'torch.distributed.checkpoint.filesystem': {'_StorageInfo'},
-    'torch.serialization': {'_get_layout'},
-    'torch': {
-        'Size',
-        'bfloat16',
-        'bool',
-        'float16',
-        'float32',
-        'float64',
-        'int16',
-        'int32',
-        'int64',
-        'int8',
-        'strided',
-        'uint8',
-    },
-    'collections': {'OrderedDict'},
-    'pathlib': {'Path', 'PosixPath', 'WindowsPath'},
-    'pathlib._local': {'Path', 'PosixPath', 'WindowsPath'},
-}
+from mmstable.checkpoint.loading import BadCheckpoint, read_content
+from mmstable.checkpoint.shards import (
+    MARK,
+    SCALARS,
+    Chunk,
+    ShardRecord,
+    Whole,
+    check_shards,
+    digest,
+)
+from mmstable.open_file import OpenFile, read_at
 
 
 def new_folder(checkpoint: Path) -> Path:
@@ -82,13 +65,14 @@ def write_shards(
     Returns:
         tuple: The record, and what went wrong on any rank, if something did.
     """
+    leaves = {name: parent[key] for name, parent, key in _leaves(tensors)}
+    parts = {k: one for k, one in leaves.items() if isinstance(one, Tensor)}
+    values = {k: one for k, one in leaves.items() if k not in parts}
     try:
         writer = FileSystemWriter(str(folder), sync_files=True)
-        dcp.save(tensors, storage_writer=writer)
+        metadata = dcp.save(parts, storage_writer=writer)
     except dcp.api.CheckpointException as error:
-        # torch raises it on all ranks.
-        first = next(iter(error.failures.values()), (error,))[0]
-        return {}, OSError(f'{type(first).__name__}: {first}')
+        return {}, OSError(_first_failure(error))
     # All ranks are done here: the index is written when they are.
     names = sorted(path.name for path in folder.iterdir())
     mine = names[get_rank() :: get_world_size()]
@@ -97,13 +81,18 @@ def write_shards(
     for part in all_gather_object(own):
         files.update(part)
     sync_folder(folder)
-    return {'folder': folder.name, 'files': files}, None
+    for name, value in values.items():
+        if type(value) not in SCALARS:
+            what = f'shards hold no {type(value).__name__}, but {name} is one'
+            return {}, TypeError(what)
+    tensors = {name: _describe(metadata, name) for name in parts}
+    return ShardRecord(folder.name, files, tensors, values).as_dict(), None
 
 
 def read_shards(
     tensors: dict[str, Any],
     checkpoint: Path,
-    record: Mapping[str, Any],
+    saved: Any,
     verify: bool = True,
 ) -> None:
     """Fill this rank's part of all tensors, with any number of ranks.
@@ -113,47 +102,142 @@ def read_shards(
     Args:
         tensors (dict): What to fill, named as it was when it was written.
         checkpoint (Path): The checkpoint.
-        record (Mapping): What :func:`write_shards` gave.
-        verify (bool): Whether to look at the digests. Defaults to True.
+        saved (Any): The record that it has of its shards.
+        verify (bool): Whether to compare the digests. Defaults to True.
 
     Raises:
-        BadCheckpoint: On all ranks, if a file is not as it was saved.
+        BadCheckpoint: On all ranks, if a file is not as it was saved, or
+            does not have what is to be filled.
     """
     if verify:
-        _check_together(checkpoint, record)
-    folder = checkpoint.with_name(record['folder'])
-    dcp.load(tensors, storage_reader=_Reader(str(folder)))
+        _check_together(checkpoint, saved)
+    record = ShardRecord.read(checkpoint, saved)
+    parts: dict[str, Tensor] = {}
+    for name, parent, key in _leaves(tensors):
+        if isinstance(parent[key], Tensor):
+            parts[name] = parent[key]
+        elif name not in record.values:
+            raise BadCheckpoint(checkpoint, f'incomplete: {name} is missing')
+        else:
+            parent[key] = record.values[name]
+    reader = _Reader(checkpoint.with_name(record.folder), record)
+    try:
+        dcp.load(parts, storage_reader=reader)
+    except dcp.api.CheckpointException as error:
+        reason = f'corrupt: {_first_failure(error)}'
+        raise BadCheckpoint(checkpoint, reason) from error
 
 
-def _check_together(checkpoint: Path, record: Mapping[str, Any]) -> None:
+def _leaves(
+    tree: dict[str, Any], prefix: str = ''
+) -> Iterator[tuple[str, dict[str, Any], str]]:
+    for key, value in tree.items():
+        if isinstance(value, dict):
+            yield from _leaves(value, f'{prefix}{key}/')
+        else:
+            yield f'{prefix}{key}', tree, key
+
+
+def _first_failure(error: Any) -> str:
+    # torch raises the same on all ranks.
+    first = next(iter(error.failures.values()), (error,))[0]
+    return f'{type(first).__name__}: {first}'
+
+
+def _describe(metadata: Metadata, name: str) -> Whole:
+    whole: Any = metadata.state_dict_metadata[name]
+    chunks = []
+    for chunk in whole.chunks:
+        at = metadata.storage_data[MetadataIndex(name, chunk.offsets)]
+        place = at.relative_path, at.offset, at.length
+        chunks.append(Chunk(tuple(chunk.offsets), tuple(chunk.sizes), *place))
+    return Whole(whole.properties.dtype, tuple(whole.size), tuple(chunks))
+
+
+def _check_together(checkpoint: Path, saved: Mapping[str, Any]) -> None:
     share = slice(get_rank(), None, get_world_size())
     failure = None
     try:
-        check_shards(checkpoint, record, share)
-    except BadCheckpoint as error:
-        failure = error.reason
+        check_shards(checkpoint, saved, share)
+    except Exception as error:
+        # Whatever it is: the other ranks wait for the verdict.
+        failure = getattr(error, 'reason', f'foreign: {error}')
     for one in all_gather_object(failure):
         if one is not None:
             raise BadCheckpoint(checkpoint, one)
 
 
-class _Unpickler(pickle.Unpickler):
-    """Builds what an index is made of, and refuses all else."""
+class _Reader(StorageReader):
+    """Lets torch read by our record and our reader, and by nothing else.
 
-    def find_class(self, module: str, name: str) -> Any:
-        if name in _PLAIN.get(module, ()):
-            return super().find_class(module, name)
-        raise CheckpointError(
-            f'The index of the shards asks for {module}.{name}, which is '
-            'refused.'
+    Args:
+        folder (Path): The folder of the shards.
+        record (ShardRecord): What is in it.
+    """
+
+    def __init__(self, folder: Path, record: ShardRecord) -> None:
+        self._folder = folder
+        self._record = record
+        self._places = {
+            MetadataIndex(name, chunk.offsets): (whole, chunk)
+            for name, whole in record.tensors.items()
+            for chunk in whole.chunks
+        }
+
+    # Without `kwargs` torch does not look for an index of each rank.
+    def read_metadata(self) -> Metadata:  # type: ignore[override]
+        """The index of all tensors; there are no other objects."""
+        return Metadata(
+            {
+                name: TensorStorageMetadata(
+                    TensorProperties(whole.dtype),
+                    Size(whole.size),
+                    [
+                        ChunkStorageMetadata(Size(c.offsets), Size(c.sizes))
+                        for c in whole.chunks
+                    ],
+                )
+                for name, whole in self._record.tensors.items()
+            }
         )
 
+    def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
+        """Read chunks of tensors into their places."""
+        for item in plan.items:
+            whole, chunk = self._places[item.storage_index]
+            with OpenFile(self._folder / chunk.file) as file:
+                data = read_at(file, chunk.start, chunk.length)
+            saved = read_content(io.BytesIO(data)).value
+            found = getattr(saved, 'dtype', None), getattr(saved, 'shape', ())
+            if found != (whole.dtype, Size(chunk.sizes)):
+                raise ValueError(f'{item.storage_index.fqn} is not as saved')
+            lengths = zip(item.storage_offsets, item.lengths)
+            for dimension, (offset, length) in enumerate(lengths):
+                saved = saved.narrow(dimension, offset, length)
+            target = planner.resolve_tensor(item).detach()
+            target.copy_(saved.reshape(target.shape))
+            planner.commit_tensor(item, target)
+        done: Future[None] = Future()
+        done.set_result(None)
+        return done
 
-class _Reader(FileSystemReader):
-    """Looks through the index before torch does."""
+    def set_up_storage_reader(  # type: ignore[override]
+        self, metadata: Metadata, is_coordinator: bool
+    ) -> None:
+        """Nothing: the record is known."""
 
-    def read_metadata(self, *args: Any, **kwargs: Any) -> Any:
-        """The index."""
-        with open(os.path.join(self.path, _INDEX), 'rb') as stream:
-            _Unpickler(stream).load()
-        return super().read_metadata(*args, **kwargs)
+    def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
+        """What torch has planned."""
+        return plan
+
+    def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
+        """What torch has planned."""
+        return plans
+
+    def reset(self, checkpoint_id: Any = None) -> None:
+        """Nothing: it is used once."""
+
+    @classmethod
+    def validate_checkpoint_id(cls, checkpoint_id: Any) -> bool:
+        """None is asked for."""
+        return False

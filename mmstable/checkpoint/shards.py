@@ -1,60 +1,180 @@
 """Files of a checkpoint whose tensors are spread over the ranks.
 
 Every rank writes its part to a folder next to the checkpoint. The checkpoint
-itself is a small file that names the folder with the digests of all files in
-it, and is written last: without it the folder does not count.
+itself is a small file, written last, whose record names the folder, the
+digest of each file in it and the place of each tensor. Without that record
+the folder does not count, and nothing else says what is in it: the index that
+torch writes there is for other tools, and is never read.
 """
 
 from __future__ import annotations
 
-import hashlib
+import math
+import re
 import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+import torch
 
 from mmstable.checkpoint.loading import BadCheckpoint
+from mmstable.open_file import OpenFile, read_ranges, size_of
 
 # Where a checkpoint names its folder, below 'mmstable'.
 SHARDS = 'shards'
 MARK = '.shards-'
+_FILE = re.compile(r'[\w.-]{1,255}', re.ASCII)
+SCALARS = (type(None), bool, int, float, str)
+
+
+class Chunk(NamedTuple):
+    """A part of a tensor, and where it is."""
+
+    offsets: tuple[int, ...]
+    sizes: tuple[int, ...]
+    file: str
+    start: int
+    length: int
+
+
+class Whole(NamedTuple):
+    """A tensor that consists of chunks."""
+
+    dtype: torch.dtype
+    size: tuple[int, ...]
+    chunks: tuple[Chunk, ...]
+
+
+@dataclass(frozen=True)
+class ShardRecord:
+    """What a checkpoint says of its shards.
+
+    Args:
+        folder (str): The name of the folder next to it.
+        files (dict): Size and SHA-256 of each file, by name.
+        tensors (dict): All tensors, by name.
+        values (dict): Numbers and texts among the tensors, by name.
+    """
+
+    folder: str
+    files: Mapping[str, tuple[int, str]]
+    tensors: Mapping[str, Whole]
+    values: Mapping[str, Any]
+
+    def as_dict(self) -> dict[str, Any]:
+        """The same in plain types, to be saved."""
+        tensors = {
+            name: [whole.dtype, whole.size, [tuple(c) for c in whole.chunks]]
+            for name, whole in self.tensors.items()
+        }
+        return {**vars(self), 'tensors': tensors}
+
+    @classmethod
+    def read(cls, checkpoint: Path, saved: Any) -> ShardRecord:
+        """The record in a checkpoint.
+
+        Raises:
+            BadCheckpoint: If it is not one, or of another checkpoint.
+        """
+        try:
+            record = cls(
+                saved['folder'],
+                {name: tuple(one) for name, one in saved['files'].items()},
+                {
+                    name: Whole(dtype, size, tuple(Chunk(*c) for c in chunks))
+                    for name, (dtype, size, chunks) in saved['tensors'].items()
+                },
+                dict(saved['values']),
+            )
+            makes_sense = record._makes_sense()
+        except (AttributeError, KeyError, TypeError, ValueError):
+            makes_sense = False
+        if not makes_sense:
+            raise BadCheckpoint(
+                checkpoint, 'foreign: its record of shards makes no sense'
+            )
+        if not _is_own(checkpoint, record.folder):
+            raise BadCheckpoint(
+                checkpoint, 'foreign: its shards are in another folder'
+            )
+        return record
+
+    def _makes_sense(self) -> bool:
+        return (
+            all(
+                _FILE.fullmatch(name)
+                and name not in ('.', '..')
+                and _are_sizes((size,))
+                and type(sha256) is str
+                for name, (size, sha256) in self.files.items()
+            )
+            and all(
+                type(name) is str
+                and type(whole.dtype) is torch.dtype
+                and _are_sizes(whole.size)
+                and all(self._has(whole, chunk) for chunk in whole.chunks)
+                and sum(math.prod(chunk.sizes) for chunk in whole.chunks)
+                == math.prod(whole.size)
+                for name, whole in self.tensors.items()
+            )
+            and all(type(name) is str for name in self.values)
+            and all(type(one) in SCALARS for one in self.values.values())
+        )
+
+    def _has(self, whole: Whole, chunk: Chunk) -> bool:
+        inside = zip(chunk.offsets, chunk.sizes, whole.size)
+        return (
+            _are_sizes((*chunk.offsets, *chunk.sizes))
+            and len(chunk.offsets) == len(chunk.sizes) == len(whole.size)
+            and all(offset + size <= most for offset, size, most in inside)
+            and _are_sizes((chunk.start, chunk.length))
+            and chunk.start + chunk.length <= self.files[chunk.file][0]
+        )
+
+
+def _are_sizes(numbers: tuple[Any, ...]) -> bool:
+    return all(type(n) is int and 0 <= n < 2**62 for n in numbers)
 
 
 def check_shards(
-    checkpoint: Path, record: Any, share: slice = slice(None)
+    checkpoint: Path, saved: Any, share: slice = slice(None)
 ) -> None:
-    """Compare the files of a checkpoint with what it says of them.
+    """Compare the files of a checkpoint with its record of them.
 
     Args:
         checkpoint (Path): The checkpoint.
-        record (Any): What it says.
+        saved (Any): The record.
         share (slice): Which of the files. Defaults to all.
 
     Raises:
         BadCheckpoint: If one is missing or has changed.
     """
-    try:
-        name, files = record['folder'], dict(record['files'])
-        expected = {key: (int(n), str(sha)) for key, (n, sha) in files.items()}
-    except (KeyError, TypeError, ValueError):
-        raise BadCheckpoint(
-            checkpoint, 'foreign: what it says of its shards makes no sense'
-        ) from None
-    if not _is_own(checkpoint, name) or any('/' in key for key in expected):
-        raise BadCheckpoint(
-            checkpoint, 'foreign: its shards are in another folder'
-        )
-    folder = checkpoint.with_name(name)
-    for key in sorted(expected)[share]:
+    record = ShardRecord.read(checkpoint, saved)
+    folder = checkpoint.with_name(record.folder)
+    for name in sorted(record.files)[share]:
+        size, sha256 = record.files[name]
         try:
-            found = digest(folder / key)
-        except OSError:
+            with OpenFile(folder / name) as file:
+                is_same = size_of(file) == size and (
+                    read_ranges(file, [], with_digest=True) == sha256
+                )
+        except OSError as error:
             raise BadCheckpoint(
-                checkpoint, f'incomplete: its shard {key} is missing'
+                checkpoint,
+                f'incomplete: its shard {name} is missing ({error.strerror})',
             ) from None
-        if tuple(found) != expected[key]:
+        if not is_same:
             raise BadCheckpoint(
-                checkpoint, f'corrupt: its shard {key} is not as saved'
+                checkpoint, f'corrupt: its shard {name} is not as saved'
             )
+
+
+def digest(path: Path) -> tuple[int, str]:
+    """The size of a file and its SHA-256."""
+    with OpenFile(path) as file:
+        return size_of(file), read_ranges(file, [], with_digest=True)
 
 
 def remove_shards(checkpoint: Path, but: str | None = None) -> None:
@@ -82,20 +202,10 @@ def folders_in(folder: Path) -> dict[Path, list[str]]:
 def _is_own(checkpoint: Path, name: Any) -> bool:
     return (
         isinstance(name, str)
-        and '/' not in name
         and name.rpartition(MARK)[0] == checkpoint.name
+        and _FILE.fullmatch(name.rpartition(MARK)[2]) is not None
     )
 
 
 def _escape(name: str) -> str:
     return ''.join(f'[{char}]' if char in '*?[' else char for char in name)
-
-
-def digest(path: Path) -> list[Any]:
-    """The size of a file and its SHA-256."""
-    found, size = hashlib.sha256(), 0
-    with open(path, 'rb') as stream:
-        while part := stream.read(1 << 20):
-            found.update(part)
-            size += len(part)
-    return [size, found.hexdigest()]

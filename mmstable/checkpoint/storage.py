@@ -17,7 +17,7 @@ from mmstable.checkpoint.loading import BadCheckpoint, inspect_checkpoint
 from mmstable.checkpoint.manifest import remove_manifest
 from mmstable.checkpoint.saver import CheckpointSaver
 from mmstable.checkpoint.shards import SHARDS, folders_in, remove_shards
-from mmstable.messages import say
+from mmstable.messages import _
 
 EMERGENCY = 'emergency_iter_{}.pth'
 
@@ -59,7 +59,12 @@ def point_to(runner: Runner, path: str | None) -> bool:
         replace_text(Path(runner.work_dir, 'last_checkpoint'), str(path))
     except OSError as error:
         runner.logger.warning(
-            say('checkpoint.pointer', path=path, error=error)
+            _(
+                'mmstable: last_checkpoint does not name {path}: {error}. '
+                'Nothing is removed.',
+                path=path,
+                error=error,
+            )
         )
         return False
     return True

@@ -20,7 +20,7 @@ from mmstable.cli.legacy_config import modernize
 from mmstable.cli.progress import working
 from mmstable.errors import UsageError
 from mmstable.legacy.config.keys import old_keys_of
-from mmstable.messages import say
+from mmstable.messages import _
 from mmstable.preflight.check_config import check_config, ignored_rules
 from mmstable.preflight.config_source import ConfigSource
 from mmstable.preflight.config_view import ConfigView
@@ -34,7 +34,7 @@ def check(args: argparse.Namespace) -> int:
         print('\n'.join(rule_lines()))
         return 0
     if args.config is None:
-        raise UsageError(say('check_text.no_config'))
+        raise UsageError(_('a config is missing.'))
     options = read_options(args.cfg_options or [])
     cfg = load_config_anyway(args.config)
     written = plain_settings(cfg)
@@ -82,7 +82,7 @@ def _view(
 
 
 def _try(cfg: Config) -> Trial:
-    with working(say('progress.trying')):
+    with working(_('building the config and trying it')):
         return try_out(cfg)
 
 

@@ -23,8 +23,9 @@ from mmstable.cli.config_options import read_options
 from mmstable.cli.data_table import data_table
 from mmstable.cli.legacy_config import modernize
 from mmstable.cli.progress import show_progress
+from mmstable.cli.texts import NO_FOLDER
 from mmstable.errors import UsageError
-from mmstable.messages import say
+from mmstable.messages import _
 from mmstable.messages.printable import printable
 from mmstable.preflight.check_data import Summary, check_data
 from mmstable.preflight.dataset_checks import leaks
@@ -64,8 +65,9 @@ def check(args: argparse.Namespace) -> int:
             reports=leaks(summary.reports, other.reports),
             stopped=other.stopped,
         )
-    header = say(
-        'data_table.header',
+    header = _(
+        '{count:sample|samples} of {total} looked at ({split}, {kind}, '
+        '{workers:worker|workers}, {seconds:.1f} s)',
         count=len(summary.reports),
         total=summary.total,
         split=args.split,
@@ -98,7 +100,12 @@ def _loader_of(cfg: Config, split: str) -> Mapping[str, Any]:
             if isinstance(cfg.get(f'{name}_dataloader'), Mapping)
         ]
         raise UsageError(
-            say('data_table.no_loader', split=split, known=known or ['-'])
+            _(
+                'the config has no `{split}_dataloader` with a `dataset`; it '
+                'has data for: {known}.',
+                split=split,
+                known=known or ['-'],
+            )
         )
     return loader
 
@@ -115,10 +122,10 @@ def _build(loader: Mapping[str, Any]) -> Any:
         mistake = explain_mistake(error)
         if mistake is None:
             text = ' '.join(f'{type(error).__name__}: {error}'.split())
-            mistake = say('data_table.not_built', error=text)
+            mistake = _('the data set cannot be built: {error}', error=text)
         raise UsageError(mistake) from error
     if length == 0:
-        raise UsageError(say('data_table.no_samples'))
+        raise UsageError(_('the data set is empty.'))
     return dataset
 
 
@@ -167,7 +174,7 @@ def _start_method(cfg: Config) -> str | None:
 def _check_folder(path: str) -> None:
     folder = os.path.dirname(path)
     if not os.path.isdir(folder or '.'):
-        raise UsageError(say('data_table.no_folder', folder=folder))
+        raise UsageError(_(NO_FOLDER, folder=folder))
 
 
 def _write(args: argparse.Namespace, summary: Summary) -> int:
@@ -182,7 +189,15 @@ def _write(args: argparse.Namespace, summary: Summary) -> int:
             [(index, names[index], why) for index, why in bad.items()],
         )
         path = printable(args.write_skip_list, 400)
-        print(say('data_table.skip_list', count=len(bad), path=path))
+        print(
+            _(
+                '{count:sample|samples} with errors written to {path}; use '
+                "it by dataset=dict(type='mmstable.SkipSamples', "
+                "dataset=..., skip_list='{path}')",
+                count=len(bad),
+                path=path,
+            )
+        )
     return EXIT_BAD_DATA if bad else 0
 
 

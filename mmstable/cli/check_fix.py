@@ -9,13 +9,14 @@ from typing import NamedTuple
 from mmengine.config import Config
 
 from mmstable.cli.command import say as say_for
+from mmstable.cli.texts import OLD_CONFIG
 from mmstable.cli.written_config import check_target, relative, write_config
 from mmstable.errors import UsageError
 from mmstable.finding import Finding
 from mmstable.legacy.config.difference import difference
 from mmstable.legacy.config.keys import old_keys_of
 from mmstable.legacy.config.render import comment, render_setting
-from mmstable.messages import say
+from mmstable.messages import _
 from mmstable.preflight.check_config import check_config
 from mmstable.preflight.config_tree import changed
 from mmstable.preflight.config_view import ConfigView
@@ -47,23 +48,39 @@ def write_fix(args: argparse.Namespace, view: ConfigView) -> None:
     if mended.done:
         base = relative(args.config, os.path.dirname(args.fix))
         write_config(args.fix, overlay(view, mended, base))
-        _say(say('upgrade.written', path=args.fix))
+        _say(_('written to {path}', path=args.fix))
     else:
-        _say(say('check_fix_file.nothing', path=args.fix))
+        _say(
+            _(
+                'nothing that can be mended by itself; {path} is not written',
+                path=args.fix,
+            )
+        )
     if mended.left:
         left = sorted({one.id for one in mended.left})
-        _say(say('check_fix_file.left', names=left))
+        _say(_('not mended, to be decided by you: {names}', names=left))
 
 
 def refuse_fix(args: argparse.Namespace, view: ConfigView) -> None:
     """Say why nothing can be written, before anything is checked."""
     check_target(args.fix)
     if args.cfg_options:
-        raise UsageError(say('check_fix_file.options'))
+        raise UsageError(
+            _(
+                '--fix: leave --cfg-options out, they are not in the file '
+                'that is written.'
+            )
+        )
     if old_keys_of(view.written):
-        raise UsageError(say('check_fix_file.old', path=args.config))
+        raise UsageError(_(OLD_CONFIG, path=args.config))
     if Config._is_lazy_import(args.config):
-        raise UsageError(say('check_fix_file.new_style', path=args.config))
+        raise UsageError(
+            _(
+                '--fix: {path} is a config in the style of Python imports, '
+                'which a file with `_base_` cannot inherit from.',
+                path=args.config,
+            )
+        )
 
 
 def mend(view: ConfigView) -> Mended:
@@ -94,7 +111,13 @@ def overlay(view: ConfigView, mended: Mended, base: str) -> str:
         base (str): How to name the config below.
     """
     names = sorted({one.id for one in mended.done})
-    title = comment(say('check_fix_file.title', base=base, names=names))
+    title = comment(
+        _(
+            'Written by `mmstable check --fix`: {base} without {names}.',
+            base=base,
+            names=names,
+        )
+    )
     blocks = [f'{title}\n{render_setting("_base_", base)}']
     changes = difference(view.settings, mended.view.settings)
     for key, value in changes.items():

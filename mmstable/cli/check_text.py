@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from mmstable.cli.finding_text import finding_lines
 from mmstable.finding import Finding, Severity
-from mmstable.messages import say
+from mmstable.messages import _
 from mmstable.messages.printable import printable
 from mmstable.preflight.rule import RULES
 
@@ -28,13 +28,18 @@ def as_text(
     for one in findings:
         yield from finding_lines(one)
     if ignored:
-        yield say('check_text.ignored', names=list(ignored))
+        yield _('ignored by `stability_checks`: {names}', names=list(ignored))
     if not findings:
-        yield say('check_text.clean', path=path, rules=len(RULES))
+        yield _(
+            '{path}: {rules:rule|rules}, nothing found',
+            path=path,
+            rules=len(RULES),
+        )
         return
     counts = Counter(one.severity for one in findings)
-    yield say(
-        'check_text.summary',
+    yield _(
+        '{path}: {errors:error|errors}, {warnings:warning|warnings}, '
+        '{hints:hint|hints} by {rules:rule|rules}',
         path=path,
         errors=counts[Severity.ERROR],
         warnings=counts[Severity.WARNING],
@@ -46,15 +51,15 @@ def as_text(
 def as_short_text(findings: Sequence[Finding]) -> Iterator[str]:
     """A line for each of the worst."""
     for one in findings[:_MOST_AT_START]:
-        yield say(
-            'check_text.short',
-            severity=say(f'severity.{one.severity.value}'),
+        yield _(
+            '{severity}: {path}: {what} ({name})',
+            severity=one.severity.label,
             path=one.path,
             what=one.what,
             name=one.id,
         )
     if len(findings) > _MOST_AT_START:
-        yield say('check_text.hidden', count=len(findings) - _MOST_AT_START)
+        yield _('and {count} more', count=len(findings) - _MOST_AT_START)
 
 
 def as_json(
@@ -72,7 +77,7 @@ def as_json(
 def as_github(path: str, findings: Sequence[Finding]) -> Iterator[str]:
     """A workflow command for each finding."""
     for one in findings:
-        file, _, line = one.source.rpartition(':')
+        file, __, line = one.source.rpartition(':')
         where = f'file={_escape(file or path)},line={line or 1}'
         text = f'{one.path}: {one.what} {one.why} {one.fix}'
         yield (

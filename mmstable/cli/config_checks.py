@@ -23,7 +23,7 @@ from mmstable.cli.resume_command import launch_command, program_of
 from mmstable.distributed.launchers import rank_of, ranks_of
 from mmstable.errors import CheckFailed, UsageError
 from mmstable.finding import Finding, Severity
-from mmstable.messages import say as message
+from mmstable.messages import _
 from mmstable.messages.shell_command import shell_command
 from mmstable.preflight.check_config import (
     check_config,
@@ -61,7 +61,12 @@ def check_start(
     for one in impossible(view):
         raise UsageError(one.what)
     if view.get('train_cfg') is None:
-        raise UsageError(message('mistake.nothing_to_train'))
+        raise UsageError(
+            _(
+                'the config has no train_cfg, train_dataloader and '
+                'optim_wrapper: there is nothing to train.'
+            )
+        )
     try:
         ignored_rules(view)
     except (TypeError, ValueError) as error:
@@ -79,10 +84,16 @@ def check_work_dir(path: str) -> None:
         if os.access(path, os.W_OK | os.X_OK):
             _try_to_write(path)
             return
-        reason = message('mistake.not_writable')
+        reason = _('it is not writable')
     except OSError as error:
         reason = error.strerror or str(error)
-    raise UsageError(message('mistake.work_dir', path=path, error=reason))
+    raise UsageError(
+        _(
+            "the work dir '{path}' cannot be used: {error}.",
+            path=path,
+            error=reason,
+        )
+    )
 
 
 def _try_to_write(folder: str) -> None:
@@ -100,7 +111,13 @@ def _check_all(view: ConfigView, args: argparse.Namespace) -> None:
             print(line, file=sys.stderr)
     errors = [one for one in findings if one.severity is Severity.ERROR]
     if errors:
-        raise CheckFailed(message('check_text.refused', errors=len(errors)))
+        raise CheckFailed(
+            _(
+                '--check: {errors:error|errors} in the config, nothing is '
+                'trained',
+                errors=len(errors),
+            )
+        )
 
 
 def _tell_worst(
@@ -140,8 +157,14 @@ def _where_to_read_more(
             command += ['--ranks', str(view.ranks)]
         if args.cfg_options:
             command += ['--cfg-options', *args.cfg_options]
-        return message('check_text.more', command=shell_command(command))
+        return _(
+            'why, and how to mend it: `{command}`',
+            command=shell_command(command),
+        )
     program = program_of(sys.argv[0])
     command = launch_command(args.launcher, os.environ, program)
     command += [*args.words, '--check']
-    return message('check_text.more_at_start', command=shell_command(command))
+    return _(
+        'why, and how to mend it, before it trains: `{command}`',
+        command=shell_command(command),
+    )

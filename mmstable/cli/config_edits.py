@@ -9,7 +9,7 @@ from mmengine.optim import AmpOptimWrapper, OptimWrapper
 
 from mmstable.cli.base_files import plain_settings
 from mmstable.errors import UsageError
-from mmstable.messages import say as message
+from mmstable.messages import _
 from mmstable.optim import SafeAmpOptimWrapper, SafeOptimWrapper
 from mmstable.preflight.config_tree import kind_of
 from mmstable.protection.change import Group, apply_changes
@@ -46,13 +46,18 @@ def enable_amp(cfg: Config, precision: str = 'auto') -> None:
     """
     draft = Draft(plain_settings(cfg))
     if draft.get('optim_wrapper') is None:
-        raise UsageError(message('options.amp_without_wrapper'))
+        raise UsageError(_('--amp: the config has no `optim_wrapper`.'))
     for path in draft.wrappers() or [('optim_wrapper',)]:
         if draft.wrapper_class(path) not in _PLAIN_WRAPPERS:
             known = [one.__name__ for one in _PLAIN_WRAPPERS]
             name = kind_of(draft.get(*path))
             raise UsageError(
-                message('options.amp_wrapper', known=known, name=name)
+                _(
+                    '--amp: `optim_wrapper.type` must be one of {known}, got '
+                    "'{name}'.",
+                    known=known,
+                    name=name,
+                )
             )
         kind = scoped(SafeAmpOptimWrapper)
         draft.put((*path, 'type'), kind, Group.CLASS)
@@ -66,7 +71,13 @@ def scale_learning_rate(cfg: Config) -> None:
     """Let mmengine fit the learning rate to the batch size of all ranks."""
     settings = cfg.get('auto_scale_lr') or {}
     if 'base_batch_size' not in settings:
-        raise UsageError(message('options.no_base_batch_size'))
+        raise UsageError(
+            _(
+                '--auto-scale-lr: the config does not say which batch size '
+                'its learning rate is for: `auto_scale_lr = '
+                'dict(base_batch_size=...)`.'
+            )
+        )
     cfg.auto_scale_lr.enable = True
 
 
@@ -82,11 +93,21 @@ def set_seed(cfg: Config, seed: int | None, deterministic: bool) -> None:
     cfg.randomness = randomness
 
 
-def add_probe(cfg: Config) -> None:
-    """Let the run be looked into, unless its config has said how."""
+def add_probe(cfg: Config, kind: str) -> None:
+    """Add the hook for live inspection, or change that of the config.
+
+    Args:
+        cfg (Config): The config to change.
+        kind (str): 'socket' for our own, 'probing' to start that package too.
+    """
     hooks = list(cfg.get('custom_hooks') or [])
     if not any(kind_of(one) == 'LiveProbeHook' for one in hooks):
-        cfg.custom_hooks = [*hooks, dict(type='mmstable.LiveProbeHook')]
+        hooks.append(dict(type='mmstable.LiveProbeHook'))
+    if kind == 'probing':
+        for hook in hooks:
+            if kind_of(hook) == 'LiveProbeHook':
+                hook['use_probing'] = True
+    cfg.custom_hooks = hooks
 
 
 # Hooks of mmengine, which it drops by itself.

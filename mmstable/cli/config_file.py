@@ -15,7 +15,7 @@ from mmstable.cli.pkg_resources_fallback import pkg_resources_available
 from mmstable.cli.plain_yaml import plain_yaml
 from mmstable.cli.suggest import near_files
 from mmstable.errors import UsageError
-from mmstable.messages import say as message
+from mmstable.messages import _
 from mmstable.registry import (
     bare_names_free,
     forget_since,
@@ -33,9 +33,16 @@ def check_config_path(path: str) -> None:
     """Refuse a path that is no config file."""
     if not os.path.isfile(path):
         hint = near_files(path)
-        raise UsageError(message('config.no_file', path=path, hint=hint))
+        raise UsageError(
+            _("no config file '{path}'.{hint}", path=path, hint=hint)
+        )
     if os.path.splitext(path)[1] not in ('.py', '.json', '.yaml', '.yml'):
-        raise UsageError(message('config.wrong_suffix', path=path))
+        raise UsageError(
+            _(
+                "a config is a .py, .json, .yaml or .yml file, got '{path}'.",
+                path=path,
+            )
+        )
 
 
 def load_config(path: str, import_modules: bool = True) -> Config:
@@ -87,15 +94,26 @@ def load_config_anyway(path: str) -> Config:
 def _explain(path: str, error: Exception) -> str:
     circle = _circle(error) if isinstance(error, RecursionError) else []
     if circle:
-        return message('config.inherits_itself', path=circle[0], files=circle)
+        return _(
+            "'{path}' inherits from itself: {files: -> }.",
+            path=circle[0],
+            files=circle,
+        )
     culprit = os.path.normpath(_file_being_read(error) or path)
     if isinstance(error, FileNotFoundError) and not os.path.exists(culprit):
         hint = near_files(culprit)
-        return message(
-            'config.missing_base', path=path, base=culprit, hint=hint
+        return _(
+            "'{path}' needs '{base}', which does not exist.{hint}",
+            path=path,
+            base=culprit,
+            hint=hint,
         )
     if isinstance(error, FileNotFoundError) and '.mim' in str(error):
-        return message('config.not_installed', path=path)
+        return _(
+            "'{path}' has a base 'mmstable::...', which needs an installed "
+            "package: run 'pip install -e .' in the checkout first.",
+            path=path,
+        )
     if isinstance(error, SyntaxError):
         return f'{culprit}:{error.lineno}: {error.msg}'
     text = ' '.join(str(error).split())
@@ -105,7 +123,7 @@ def _explain(path: str, error: Exception) -> str:
 
 def _circle(error: RecursionError) -> list[str]:
     """The configs from one of them back to itself; none if it is not that."""
-    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    frames = [frame for frame, __ in traceback.walk_tb(error.__traceback__)]
     files: list[str] = []
     # One that raises again is there twice.
     for frame in dict.fromkeys(frames):
@@ -122,7 +140,7 @@ def _file_being_read(error: Exception) -> str | None:
     It parses a temporary copy, so the error itself does not know the name.
     """
     found = None
-    for frame, _ in traceback.walk_tb(error.__traceback__):
+    for frame, __ in traceback.walk_tb(error.__traceback__):
         module = frame.f_globals.get('__name__', '')
         name = frame.f_locals.get('filename')
         is_copy = frame.f_code.co_name == '_get_base_files'

@@ -22,7 +22,7 @@ from mmengine.runner import (
 from torch.utils.data import DataLoader
 
 from mmstable.cli.suggest import did_you_mean
-from mmstable.messages import say as message
+from mmstable.messages import _
 from mmstable.preflight.arguments import arguments_of
 from mmstable.settings import one_of
 
@@ -59,11 +59,15 @@ def explain_mistake(error: Exception) -> str | None:
         return _explain_key_error(error)
     if isinstance(error, TypeError) and _refused_arguments(error):
         hint = _suggest_argument(error)
-        return message('mistake.argument', error=error, hint=hint)
+        return _(
+            'the config has a wrong argument: {error}.{hint}',
+            error=error,
+            hint=hint,
+        )
     if not isinstance(error, (TypeError, ValueError)):
         return None
     if _is_ours(error) or _is_of_runner(error):
-        return message('mistake.setting', error=error)
+        return _('the config has a wrong setting: {error}', error=error)
     return _explain_value(error)
 
 
@@ -83,7 +87,11 @@ def _explain_key_error(error: KeyError) -> str | None:
     found = _NO_TYPE.search(text)
     if found is not None:
         what = found.group(1).rpartition('\n')[0] or found.group(1)
-        return message('mistake.no_type', path=what, hint='')
+        return _(
+            '`{path}` has no `type`, so nothing can be built from it.{hint}',
+            path=what,
+            hint='',
+        )
     found = _UNREGISTERED.search(text)
     if found is None:
         return None
@@ -94,7 +102,11 @@ def _explain_key_error(error: KeyError) -> str | None:
 def _explain_value(error: Exception) -> str | None:
     """What a class of mmengine or torch does not take, if it is that."""
     if 'end should be larger than begin' in str(error):
-        return message('mistake.warmup', error=error)
+        return _(
+            'param_scheduler: {error}. Is the warm-up longer than the '
+            'training (train_cfg)?',
+            error=error,
+        )
     frames = _frames(error)
     for frame in frames:
         # mmengine goes on without a class that it has not found.
@@ -104,7 +116,11 @@ def _explain_value(error: Exception) -> str | None:
     built = _class_that_refused(frames)
     if built is None:
         return None
-    return message('mistake.value', name=built.__name__, error=error)
+    return _(
+        'the config has a wrong value for {name}: {error}',
+        name=built.__name__,
+        error=error,
+    )
 
 
 def _class_that_refused(frames: list[FrameType]) -> type | None:
@@ -124,8 +140,13 @@ def _class_that_refused(frames: list[FrameType]) -> type | None:
 
 def _unregistered(kind: str, name: str, scope: str) -> str:
     hint = did_you_mean(name, _registered_names(kind))
-    return message(
-        'mistake.unregistered', kind=kind, name=name, scope=scope, hint=hint
+    return _(
+        "the config asks for the {kind} '{name}', which is not registered in "
+        "scope '{scope}'.{hint}",
+        kind=kind,
+        name=name,
+        scope=scope,
+        hint=hint,
     )
 
 
@@ -146,7 +167,7 @@ def _names_of(registry: Registry) -> set[str]:
 
 
 def _frames(error: Exception) -> list[FrameType]:
-    return [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    return [frame for frame, __ in traceback.walk_tb(error.__traceback__)]
 
 
 def _is_ours(error: Exception) -> bool:

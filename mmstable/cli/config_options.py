@@ -11,7 +11,8 @@ from mmengine.config import Config, ConfigDict, DictAction
 from mmstable.cli.suggest import did_you_mean, suggest
 from mmstable.errors import UsageError
 from mmstable.legacy.config import OLD_KEYS
-from mmstable.messages import say as message
+from mmstable.messages import _
+from mmstable.messages.secrets import mask_words
 from mmstable.preflight.rules.keys import top_level_keys
 from mmstable.settings import nearest
 
@@ -29,16 +30,28 @@ def read_options(words: Sequence[str]) -> dict[str, Any]:
     """
     for word in words:
         if not word.partition('=')[0].strip() or '=' not in word:
-            raise UsageError(message('options.no_value', word=word))
+            (shown,) = mask_words([word])
+            raise UsageError(
+                _("--cfg-options takes KEY=VALUE, got '{word}'.", word=shown)
+            )
     read = argparse.Namespace(options={})
     for word in words:
         try:
             DictAction([], 'options')(argparse.ArgumentParser(), read, [word])
-        except AssertionError as error:
-            raise _unreadable(f'{error}.') from error
-        except RecursionError:
-            # It looks for lists inside of what is none, for ever.
-            raise _unreadable(message('options.dict', word=word)) from None
+        except (AssertionError, RecursionError) as error:
+            (shown,) = mask_words([word])
+            # mmengine quotes the value; or looks for lists inside of what is
+            # none, for ever.
+            if isinstance(error, AssertionError) and shown == word:
+                raise _unreadable(f'{error}.') from error
+            raise _unreadable(
+                _(
+                    "'{word}' cannot be read: a value is a number, a text, "
+                    'or a list or tuple of those. Set the values of a dict '
+                    'one by one, as default_hooks.logger.interval=10.',
+                    word=shown,
+                )
+            ) from None
     return read.options
 
 
@@ -68,19 +81,32 @@ def merge_options(
 
 def _refuse_new(cfg: Config, key: str) -> None:
     """Refuse a new top-level name: most likely a slip of the keyboard."""
-    top, _, rest = key.partition('.')
+    top, __, rest = key.partition('.')
     read = top_level_keys()
     if top in cfg or top in read:
         return
     if rest:
         hint = did_you_mean(top, cfg.keys())
         raise UsageError(
-            message('options.new_section', top=top, key=key, hint=hint)
+            _(
+                "--cfg-options: the config has no '{top}', needed by "
+                "'{key}'.{hint}",
+                top=top,
+                key=key,
+                hint=hint,
+            )
         )
     # Those of mmcv are translated afterwards.
     if key not in OLD_KEYS:
         hint = suggest(_places_for(cfg, key) or nearest(key, {*read, *cfg}))
-        raise UsageError(message('options.no_effect', key=key, hint=hint))
+        raise UsageError(
+            _(
+                "--cfg-options: nothing reads '{key}' at the top of a "
+                'config, so it would have no effect.{hint}',
+                key=key,
+                hint=hint,
+            )
+        )
 
 
 def _places_for(cfg: Config, key: str) -> list[str]:
@@ -118,4 +144,4 @@ def _make_room(cfg: Config, key: str) -> None:
 
 
 def _unreadable(error: object) -> UsageError:
-    return UsageError(message('options.unreadable', error=error))
+    return UsageError(_('--cfg-options: {error}', error=error))

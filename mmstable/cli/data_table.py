@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from mmstable.finding import Finding
-from mmstable.messages import say
+from mmstable.messages import _
 from mmstable.messages.printable import printable
 from mmstable.preflight.check_data import Summary, where
 
@@ -18,13 +18,13 @@ def data_table(summary: Summary) -> Iterator[str]:
     """The lines, one block for each kind of problem."""
     findings = summary.findings()
     if not findings:
-        yield say('data_table.clean')
+        yield _('nothing wrong was found')
     rows = [
         (
-            say(f'severity.{one.severity.value}'),
+            one.severity.label,
             one.id,
-            say(
-                'data_table.count',
+            _(
+                '{count} of {total}',
                 count=_count(summary, one),
                 total=len(summary.reports),
             ),
@@ -37,17 +37,17 @@ def data_table(summary: Summary) -> Iterator[str]:
         yield '  '.join(
             f'{cell:{width}}' for cell, width in zip(row, widths)
         ).rstrip()
-        yield _INDENT + say('data_table.first', names=_first(summary, one))
-        yield _INDENT + say('data_table.why', text=one.why)
-        yield _INDENT + say('data_table.fix', text=one.fix)
+        yield _INDENT + _('first: {names}', names=_first(summary, one))
+        yield _INDENT + _('why: {text}', text=one.why)
+        yield _INDENT + _('fix: {text}', text=one.fix)
     slowest = [
         f'{where(one)} {one.milliseconds:.1f} ms' for one in summary.slowest()
     ]
     largest = [
         f'{where(one)} {one.size / 1e6:.2f} MB' for one in summary.largest()
     ]
-    yield say('data_table.slowest', names=slowest[:_MOST_NAMED])
-    yield say('data_table.largest', names=largest[:_MOST_NAMED])
+    yield _('slowest: {names}', names=slowest[:_MOST_NAMED])
+    yield _('largest: {names}', names=largest[:_MOST_NAMED])
 
 
 def _count(summary: Summary, finding: Finding) -> int:

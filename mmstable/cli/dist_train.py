@@ -19,7 +19,7 @@ from mmstable.checkpoint.stop_signal import SAVE, ask_to_save
 from mmstable.cli.command import say as say_for
 from mmstable.cli.config_file import check_config_path
 from mmstable.errors import UsageError
-from mmstable.messages import say
+from mmstable.messages import _
 
 # What ends a process that has gone wrong inside: 'core dumped'.
 _CRASHES = ('SIGSEGV', 'SIGBUS', 'SIGABRT', 'SIGILL', 'SIGFPE')
@@ -44,18 +44,39 @@ def dist_train(args: argparse.Namespace) -> int:
     except ChildFailedError as error:
         rank, failure = error.get_first_failure()
         code = _as_a_shell_does(failure.exitcode)
-        say_for('dist-train', say('dist.failed', rank=rank, code=code))
+        say_for(
+            'dist-train',
+            _(
+                'error: rank {rank} was the first to fail, with exit code '
+                '{code}; the reason is above',
+                rank=rank,
+                code=code,
+            ),
+        )
         name = failure.signal_name()
         if name in _CRASHES:
-            say_for('dist-train', say('dist.crashed', signal=name))
+            say_for(
+                'dist-train',
+                _(
+                    'it crashed ({signal}): a bug in native code, or a sick '
+                    'machine; `mmstable doctor` tests this one',
+                    signal=name,
+                ),
+            )
         return code
     except SignalException as stop:
         name = signal.Signals(stop.sigval).name
-        say_for('dist-train', say('dist.stopped', signal=name))
+        say_for('dist-train', _('stopped by {signal}', signal=name))
         return 128 + stop.sigval
     except RuntimeError as error:
         if _PORT_TAKEN in str(error).lower():
-            raise UsageError(say('dist.port_taken', port=args.port)) from error
+            raise UsageError(
+                _(
+                    'port {port} is taken, perhaps by another training on '
+                    'this machine: choose another one by --port.',
+                    port=args.port,
+                )
+            ) from error
         raise
     return 0
 

@@ -9,14 +9,14 @@ from contextlib import contextmanager
 
 from mmstable.cli.command import say as say_for
 from mmstable.cli.doctor_table import as_json, print_report
-from mmstable.cli.doctor_watch import watch
 from mmstable.cli.finding_text import exit_code
 from mmstable.cli.progress import working
 from mmstable.doctor.examine import TESTS, examine
 from mmstable.doctor.items import MachineTest, Plan
 from mmstable.doctor.kernel_log import check_log
+from mmstable.doctor.texts import PARTS
 from mmstable.errors import UsageError
-from mmstable.messages import say
+from mmstable.messages import _
 
 # Seconds to compute, on each device.
 _SHORT, _LONG = 3.0, 120.0
@@ -24,14 +24,11 @@ _SHORT, _LONG = 3.0, 120.0
 
 def doctor(args: argparse.Namespace) -> int:
     """Test the machine, and return the exit code."""
-    if args.watch is not None:
-        watch(args.watch)
-        return 0
     if args.log is not None:
         # Before minutes go by.
         check_log(args.log)
     if not os.path.isdir(args.work_dir):
-        raise UsageError(say('doctor_text.no_folder', path=args.work_dir))
+        raise UsageError(_('--work-dir: no folder {path}', path=args.work_dir))
     tests = [
         test for test in TESTS if args.only is None or test.id in args.only
     ]
@@ -67,9 +64,9 @@ class _Progress:
     @contextmanager
     def __call__(self, test: MachineTest) -> Iterator[None]:
         self._done += 1
-        name = say(f'doctor_part.{test.id}')
-        text = say(
-            'doctor_text.progress',
+        name = _(PARTS[test.id])
+        text = _(
+            'test {number} of {count}: {name}',
             number=self._done,
             count=self._count,
             name=name,

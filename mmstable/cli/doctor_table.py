@@ -8,8 +8,9 @@ from collections.abc import Iterator
 
 from mmstable.cli.finding_text import finding_lines
 from mmstable.doctor.examine import Report
+from mmstable.doctor.texts import PARTS
 from mmstable.finding import Severity
-from mmstable.messages import say
+from mmstable.messages import _
 from mmstable.messages.printable import printable
 
 _LONGEST = 400
@@ -31,7 +32,7 @@ def lines(report: Report) -> Iterator[str]:
     for one in report.findings:
         yield from finding_lines(one)
     if report.not_seen:
-        yield say('doctor_text.not_seen')
+        yield _('Not looked at:')
         for part in report.not_seen:
             yield f'    {part.what}: {printable(part.why, _LONGEST)}'
     yield verdict(report)
@@ -47,10 +48,25 @@ def verdict(report: Report) -> str:
         unseen=len(report.not_seen),
     )
     if counts[Severity.ERROR]:
-        return say('doctor_verdict.sick', **fields)
+        return _(
+            'Verdict: do not train here yet; {errors:error|errors}, '
+            '{warnings:warning|warnings}, {hints:hint|hints}, {unseen} not '
+            'looked at.',
+            **fields,
+        )
     if counts[Severity.WARNING]:
-        return say('doctor_verdict.doubtful', **fields)
-    return say('doctor_verdict.fit', **fields)
+        return _(
+            'Verdict: fit to train, with doubts; {errors:error|errors}, '
+            '{warnings:warning|warnings}, {hints:hint|hints}, {unseen} not '
+            'looked at.',
+            **fields,
+        )
+    return _(
+        'Verdict: fit to train; {errors:error|errors}, '
+        '{warnings:warning|warnings}, {hints:hint|hints}, {unseen} not '
+        'looked at.',
+        **fields,
+    )
 
 
 def as_json(report: Report, code: int) -> str:
@@ -78,12 +94,12 @@ def _facts(report: Report) -> object:
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(title=say('doctor_text.title'))
-    for _ in range(4):
+    table = Table(title=_('This machine'))
+    for __ in range(4):
         table.add_column('')
     table.show_header = False
     for test, facts in report.facts.items():
-        name = say(f'doctor_part.{test}')
+        name = _(PARTS[test])
         for one in facts:
             cells = (name, one.device, one.label, one.value)
             # Names of devices and files are no markup.

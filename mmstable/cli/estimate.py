@@ -28,25 +28,35 @@ from mmstable.cli.config_options import read_options
 from mmstable.cli.estimate_table import Figures, print_figures
 from mmstable.cli.legacy_config import modernize
 from mmstable.cli.progress import working
+from mmstable.cli.texts import NO_FOLDER
 from mmstable.errors import UsageError
 from mmstable.memory.estimate import Data, Estimator, Phase, Setup
 from mmstable.memory.tensor_bytes import can_measure
-from mmstable.messages import say
+from mmstable.messages import N_, _
 
 # Samples that a batch is made of.
 _SAMPLES = 4
 _RECOMPUTING_HOOK = 'SafeActivationCheckpointHook'
+_NO_DATA = N_('the config has no `train_dataloader` with samples.')
 
 
 def estimate(args: argparse.Namespace) -> int:
     """Tell what a config takes, and return the exit code."""
     if not can_measure():
-        raise UsageError(say('estimate.old_torch', version=torch.__version__))
+        raise UsageError(
+            _(
+                'torch {version} cannot count bytes of tensors '
+                '(torch.distributed._tools.mem_tracker is missing); a torch '
+                'from 2.5 on can. It may be another one than that of the '
+                'training.',
+                version=torch.__version__,
+            )
+        )
     cfg = _load(args)
     _check_wrapper(cfg)
     train = _data_of(cfg, 'train', args.batch_size)
     if train is None:
-        raise UsageError(say('estimate.no_data'))
+        raise UsageError(_(_NO_DATA))
     setup = _setup_of(cfg)
     limit = args.device_memory
     estimator = Estimator(
@@ -56,7 +66,7 @@ def estimate(args: argparse.Namespace) -> int:
     )
     validation = _data_of(cfg, 'val')
     try:
-        with working(say('progress.measuring')):
+        with working(_('measuring what the config takes')):
             figures = Figures(
                 limit=limit,
                 accumulation=setup.accumulation,
@@ -72,7 +82,9 @@ def estimate(args: argparse.Namespace) -> int:
         raise
     except Exception as error:
         text = ' '.join(f'{type(error).__name__}: {error}'.split())
-        raise UsageError(say('estimate.cannot_run', error=text)) from error
+        raise UsageError(
+            _('a step of the model cannot be run: {error}', error=text)
+        ) from error
     print_figures(figures)
     if args.json is not None:
         _write_json(Path(args.json), figures)
@@ -82,7 +94,7 @@ def estimate(args: argparse.Namespace) -> int:
 def _load(args: argparse.Namespace) -> Config:
     folder = os.path.dirname(args.json or '')
     if not os.path.isdir(folder or '.'):
-        raise UsageError(say('estimate.no_folder', folder=folder))
+        raise UsageError(_(NO_FOLDER, folder=folder))
     options = read_options(args.cfg_options or [])
     cfg = load_config(args.config)
     cfg = modernize(cfg, options, lambda text: say_for('estimate', text))
@@ -94,13 +106,18 @@ def _load(args: argparse.Namespace) -> Config:
 def _check_wrapper(cfg: Config) -> None:
     wrapper = cfg.get('optim_wrapper')
     if not isinstance(wrapper, Mapping) or 'optimizer' not in wrapper:
-        raise UsageError(say('estimate.no_optimizer'))
+        raise UsageError(
+            _(
+                'the config has no `optim_wrapper` with one `optimizer`; '
+                'several of them are not estimated.'
+            )
+        )
 
 
 def _build_model(cfg: Config) -> nn.Module:
     settings = copy.deepcopy(cfg.get('model'))
     if not isinstance(settings, dict):
-        raise UsageError(say('estimate.no_model'))
+        raise UsageError(_('the config has no `model`.'))
     if cfg.get('data_preprocessor') is not None:
         settings.setdefault('data_preprocessor', cfg.data_preprocessor)
     try:
@@ -109,7 +126,13 @@ def _build_model(cfg: Config) -> nn.Module:
         raise _mistake(error) from error
     if type(model).train_step is not BaseModel.train_step:
         name = type(model).__name__
-        raise UsageError(say('estimate.own_train_step', model=name))
+        raise UsageError(
+            _(
+                '{model} has a `train_step` of its own, which is not '
+                'estimated.',
+                model=name,
+            )
+        )
     return model
 
 
@@ -150,7 +173,7 @@ def _data_of(cfg: Config, split: str, size: int | None = None) -> Data | None:
     except Exception as error:
         raise _mistake(error) from error
     if not samples:
-        raise UsageError(say('estimate.no_data'))
+        raise UsageError(_(_NO_DATA))
     if size is None:
         size = int(settings.get('batch_size') or loader.batch_size or 1)
     return Data(samples, loader.collate_fn, size, workers, prefetch)

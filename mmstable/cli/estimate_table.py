@@ -7,7 +7,19 @@ from dataclasses import dataclass
 from mmstable.memory.estimate import Data, Phase
 from mmstable.memory.presets import PRESETS
 from mmstable.memory.sizes import readable
-from mmstable.messages import say
+from mmstable.messages import N_, _
+
+_PHASES = {
+    'training': N_('training'),
+    'validation': N_('validation'),
+}
+_PARTS = {
+    'weights': N_('weights and buffers'),
+    'gradients': N_('gradients, once all are there'),
+    'optimizer': N_('optimizer state'),
+    'batch': N_('the batch'),
+    'activations': N_('activations, temporaries'),
+}
 
 
 @dataclass(frozen=True)
@@ -66,43 +78,54 @@ def print_figures(figures: Figures) -> None:
 def _parts(figures: Figures) -> object:
     from rich.table import Table
 
-    table = Table(title=say('estimate.title'))
+    table = Table(title=_('bytes of tensors at the peak'))
     table.add_column('')
     phases = figures.phases()
     for name in ('training', 'validation')[: len(phases)]:
-        table.add_column(say(f'estimate_phase.{name}'), justify='right')
+        table.add_column(_(_PHASES[name]), justify='right')
     sizes = [str(phase.batch_size) for phase in phases]
-    table.add_row(say('estimate_part.batch_size'), *sizes)
+    table.add_row(_('batch size'), *sizes)
     for part in ('weights', 'gradients', 'optimizer', 'batch', 'activations'):
         values = [readable(getattr(one.peak, part)) for one in phases]
-        table.add_row(say(f'estimate_part.{part}'), *values)
+        table.add_row(_(_PARTS[part]), *values)
     table.add_section()
     values = [readable(one.peak.total) for one in phases]
-    table.add_row(say('estimate_part.total'), *values, style='bold')
+    table.add_row(_('peak'), *values, style='bold')
     each = [readable(one.line.each) for one in phases]
-    table.add_row(say('estimate_part.each'), *each)
+    table.add_row(_('per sample'), *each)
     if figures.limit is not None:
         most = [str(one.largest) for one in phases]
-        table.add_row(say('estimate_part.largest'), *most)
+        table.add_row(_('largest batch that fits'), *most)
     return table
 
 
 def _remarks(figures: Figures) -> list[str]:
-    lines = [say('estimate.promise')]
+    lines = [
+        _(
+            'These are bytes of tensors. What the device takes besides (its '
+            'context, workspaces, unused parts of the cache) comes on top.'
+        )
+    ]
     if figures.accumulation > 1:
         samples = figures.training.batch_size * figures.accumulation
         lines.append(
-            say(
-                'estimate.accumulation',
+            _(
+                'A step sees {counts} batches, {samples} samples of each '
+                'rank.',
                 counts=figures.accumulation,
                 samples=samples,
             )
         )
     for phase, name in zip(figures.phases(), ('training', 'validation')):
         if phase.why_real:
-            which = say(f'estimate_phase.{name}')
+            which = _(_PHASES[name])
             lines.append(
-                say('estimate.real', phase=which, reason=phase.why_real)
+                _(
+                    '{phase}: measured on real batches of 4 and 8 and '
+                    'extrapolated, because the model needs values: {reason}',
+                    phase=which,
+                    reason=phase.why_real,
+                )
             )
     lines += _about_validation(figures)
     for name, data in figures.data().items():
@@ -113,9 +136,15 @@ def _remarks(figures: Figures) -> list[str]:
 def _about_loading(loader: str, data: Data) -> str:
     size = readable(data.host_bytes)
     if data.workers == 0:
-        return say('estimate.host_alone', loader=loader, size=size)
-    return say(
-        'estimate.host',
+        return _(
+            'Host RAM, {loader}: no workers, so nothing is read ahead: '
+            '{size} in a batch.',
+            loader=loader,
+            size=size,
+        )
+    return _(
+        'Host RAM, {loader}: {workers:worker|workers} x {prefetch} prefetch: '
+        '{size} in batches read ahead.',
         loader=loader,
         workers=data.workers,
         prefetch=data.prefetch,
@@ -128,8 +157,10 @@ def _about_validation(figures: Figures) -> list[str]:
     if validation is None or validation.peak.total <= training.peak.total:
         return []
     return [
-        say(
-            'estimate.larger_validation',
+        _(
+            'Validation takes more than training: {size} samples in a batch, '
+            'against {training}. val_dataloader.batch_size={best} would take '
+            'no more.',
             size=validation.batch_size,
             training=training.batch_size,
             best=max(1, validation.line.fitting(training.peak.total)),
@@ -140,13 +171,13 @@ def _about_validation(figures: Figures) -> list[str]:
 def _presets(figures: Figures) -> object:
     from rich.table import Table
 
-    table = Table(title=say('estimate.presets'))
-    table.add_column(say('estimate_preset.name'))
-    table.add_column(say('estimate_preset.batch'), justify='right')
-    table.add_column(say('estimate_part.total'), justify='right')
+    table = Table(title=_('the same training with a preset of _base_/memory'))
+    table.add_column(_('preset'))
+    table.add_column(_('batch x accumulation'), justify='right')
+    table.add_column(_('peak'), justify='right')
     if figures.limit is not None:
-        table.add_column(say('estimate_preset.fits'))
-        table.add_column(say('estimate_part.largest'), justify='right')
+        table.add_column(_('fits'))
+        table.add_column(_('largest batch that fits'), justify='right')
     for preset in PRESETS:
         phase = figures.presets[preset.name]
         counts = max(figures.accumulation, preset.accumulation)
@@ -157,11 +188,7 @@ def _presets(figures: Figures) -> object:
         ]
         if figures.limit is not None:
             fits = phase.peak.total <= figures.limit
-            cells.append(
-                say('estimate_preset.yes')
-                if fits
-                else say('estimate_preset.no')
-            )
+            cells.append(_('yes') if fits else _('no'))
             cells.append(str(phase.largest))
         table.add_row(*cells)
     return table
@@ -169,16 +196,29 @@ def _presets(figures: Figures) -> object:
 
 def _best_preset(figures: Figures) -> str:
     if figures.limit is None:
-        return say('estimate.no_limit')
+        return _('Say --device-memory 24GiB to learn which batch fits.')
     limit, validation = readable(figures.limit), figures.validation
     if not figures.exceeds_limit:
-        return say('estimate.fits', limit=limit)
+        return _('Training fits into {limit}.', limit=limit)
     if figures.training.peak.total <= figures.limit and validation:
         best = validation.largest
-        return say('estimate.validation_too_large', limit=limit, best=best)
+        return _(
+            'Training fits into {limit}, but validation does not: '
+            'val_dataloader.batch_size={best} would.',
+            limit=limit,
+            best=best,
+        )
     for preset in PRESETS:
         if figures.presets[preset.name].peak.total <= figures.limit:
-            return say('estimate.use', preset=preset.name, limit=limit)
-    return say(
-        'estimate.too_large', limit=limit, largest=figures.training.largest
+            return _(
+                'Training does not fit into {limit}; with '
+                "'mmstable::_base_/memory/{preset}.py' it does.",
+                preset=preset.name,
+                limit=limit,
+            )
+    return _(
+        'Training does not fit into {limit}, with no preset either. The '
+        'largest batch that fits without one: {largest}.',
+        limit=limit,
+        largest=figures.training.largest,
     )

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from mmstable.cli.commands.check import EXIT_ERRORS, EXIT_WARNINGS
 from mmstable.cli.terminal import paint
 from mmstable.finding import Finding, Severity
-from mmstable.messages import say
+from mmstable.messages import _
 from mmstable.messages.printable import printable
 
 _INDENT = ' ' * 4
@@ -27,13 +27,13 @@ def finding_lines(one: Finding) -> Iterator[str]:
         one (Finding): The finding.
     """
     where = f' ({one.source})' if one.source else ''
-    severity = say(f'severity.{one.severity.value}')
+    severity = one.severity.label
     severity = paint(severity, _COLOURS[one.severity], sys.stdout)
     where = printable(f'{one.id}  {one.path}{where}', _LONGEST)
     yield f'{severity}  {where}'
     yield _INDENT + printable(one.what, _LONGEST)
-    yield _INDENT + say('check_text.why', text=one.why)
-    yield _INDENT + say('check_text.fix', text=one.fix)
+    yield _INDENT + _('why: {text}', text=one.why)
+    yield _INDENT + _('fix: {text}', text=one.fix)
 
 
 def exit_code(findings: Sequence[Finding]) -> int:

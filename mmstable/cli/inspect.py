@@ -13,7 +13,7 @@ from mmstable.checkpoint.description import (
     kind_of,
 )
 from mmstable.cli.progress import working
-from mmstable.messages import say as message
+from mmstable.messages import _
 from mmstable.messages.printable import printable
 
 
@@ -33,14 +33,14 @@ def inspect(path: str, other: str | None) -> int:
 
 
 def _read(path: str) -> Description:
-    with working(message('progress.reading', path=path)):
+    with working(_("reading '{path}'", path=path)):
         return describe_checkpoint(path)
 
 
 def _print_one(path: str, found: Description) -> None:
     _print_table([path, ''], list(map(list, found.facts.items())))
     kinds = [[name, kind_of(one)] for name, one in found.weights.items()]
-    title = [message('inspect.key'), message('inspect.kind')]
+    title = [_('key'), _('shape and type')]
     _print_table(title, kinds)
 
 
@@ -56,7 +56,11 @@ def _print_two(
     found: Mapping[str, str] = compare_weights(first.weights, second.weights)
     common = set(first.weights) & set(second.weights)
     equal = len(common - set(found))
-    title = message('inspect.equal', equal=equal, differing=len(found))
+    title = _(
+        '{equal} equal, {differing} different:',
+        equal=equal,
+        differing=len(found),
+    )
     _print_table([title, ''], list(map(list, found.items())))
 
 

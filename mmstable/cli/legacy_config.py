@@ -13,7 +13,7 @@ from mmstable.errors import UsageError
 from mmstable.finding import Severity
 from mmstable.legacy.config import OLD_KEYS, translate
 from mmstable.legacy.config.keys import old_keys_of
-from mmstable.messages import say as message
+from mmstable.messages import _
 
 
 def modernize(
@@ -48,7 +48,12 @@ def modernize(
     merge_options(cfg, after)
     loop = cfg.get('train_cfg') or {}
     if not any(key in loop for key in ('type', 'max_epochs', 'max_iters')):
-        raise UsageError(message('mistake.no_length'))
+        raise UsageError(
+            _(
+                'nothing in the config says how long to train: mmcv has '
+                '`runner` or `total_epochs` for it.'
+            )
+        )
     return cfg
 
 
@@ -58,13 +63,20 @@ def _translate(cfg: Config, say: Callable[[str], None]) -> Config:
     translation = translate(plain_settings(cfg))
     serious = translation.of_severity(Severity.ERROR)
     if serious:
-        raise UsageError(message('legacy.serious', findings=serious))
-    say(message('legacy.translated'))
+        raise UsageError(
+            _(
+                'this config has keys of mmcv 1.x that cannot be translated, '
+                "so it would train differently: {findings:; }. 'mmstable "
+                "upgrade OLD.py -o NEW.py' translates the rest.",
+                findings=serious,
+            )
+        )
+    say(_('this config has keys of mmcv 1.x, translated for this run:'))
     for line in translation.summary():
         say(f'  {line}')
     left = translation.of_severity(Severity.WARNING)
     if left:
-        say(message('legacy.without'))
+        say(_('without counterpart, the training does without:'))
     for finding in left:
         say(f'  {finding}')
     return Config(

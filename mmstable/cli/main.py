@@ -16,9 +16,7 @@ from mmstable.cli.suggest import did_you_mean
 from mmstable.cli.terminal import be_quiet
 from mmstable.distributed.launchers import rank_of
 from mmstable.errors import MMStableError
-from mmstable.messages import LANGUAGES
-from mmstable.messages import say as message
-from mmstable.messages.language import prefer_language
+from mmstable.messages import LANGUAGES, _, prefer_language
 from mmstable.registration import register_all
 
 # What a shell reports for a program that Ctrl-C has ended.
@@ -74,8 +72,8 @@ def _parse(
     if not words[0].startswith('-') and words[0] not in commands:
         hint = did_you_mean(words[0], commands)
         parser.error(
-            message(
-                'cli.no_command',
+            _(
+                "no command '{name}', there is {commands}.{hint}",
                 name=words[0],
                 commands=list(commands),
                 hint=hint,
@@ -86,7 +84,7 @@ def _parse(
         # By the parser of the command, which has the better `--help`.
         parsers.get(args.command, parser).refuse(unknown)
     if args.command is None:
-        parser.error(message('cli.missing_command'))
+        parser.error(_('a command is missing'))
     args.words = words[words.index(args.command) + 1 :]
     return args
 
@@ -104,12 +102,12 @@ def _run(command: Command, args: argparse.Namespace) -> int:
     except SystemExit as stop:
         return _code_of(stop)
     except MMStableError as error:
-        say_error(command.name, message('cli.error', error=error))
+        say_error(command.name, _('error: {error}', error=error))
         _print_notes(error)
         return error.exit_code
     except KeyboardInterrupt:
         if rank_of(getattr(args, 'launcher', 'none')) == 0:
-            say_error(command.name, message('cli.interrupted'))
+            say_error(command.name, _('interrupted'))
         return _EXIT_INTERRUPTED
     except BrokenPipeError:
         if not _nobody_reads():
@@ -135,7 +133,7 @@ def _nobody_reads() -> bool:
     """Whether the output goes to a program that has ended, as ``head``."""
     poll = select.poll()
     poll.register(sys.stdout.fileno(), 0)
-    if not any(what & select.POLLERR for _, what in poll.poll(0)):
+    if not any(what & select.POLLERR for __, what in poll.poll(0)):
         return False
     # Python would try again at the end.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

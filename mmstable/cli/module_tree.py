@@ -9,11 +9,15 @@ from typing import Any
 from torch.nn import Module
 
 from mmstable.forensics.module_ranges import ModuleRanges
-from mmstable.messages import say
+from mmstable.messages import N_, _
 from mmstable.messages.printable import printable
 
 # How many modules to show before and after the one that leads to the fault.
 _NEIGHBOURS = 3
+_PASSES = {
+    'forward': N_('forward'),
+    'backward': N_('backward'),
+}
 
 
 @dataclass
@@ -54,7 +58,7 @@ def module_tree(
         if not on_path:
             return node
         prefix = f'{name}.' if name else ''
-        names = [prefix + one for one, _ in modules[name].named_children()]
+        names = [prefix + one for one, __ in modules[name].named_children()]
         # A module that is used twice is known by its first name.
         names = [one for one in names if one in modules]
         on_way = [
@@ -78,9 +82,8 @@ def module_tree(
 def _line(name: str, module: Module, ranges: ModuleRanges) -> Node:
     spreads = ranges.below(name)
     values = [
-        f'{say(f"replay.pass.{phase}")} {one}'
-        for phase, one in spreads.items()
-    ] or [say('replay.not_reached')]
+        _(_PASSES[phase]) + f' {one}' for phase, one in spreads.items()
+    ] or [_('not reached')]
     label = name.rpartition('.')[2]
     label = f'{label}: ' if label else ''
     return Node(
@@ -90,7 +93,7 @@ def _line(name: str, module: Module, ranges: ModuleRanges) -> Node:
 
 
 def _rest(count: int) -> list[Node]:
-    return [Node(say('replay.more', count=count))] if count > 0 else []
+    return [Node(_('({count} more)', count=count))] if count > 0 else []
 
 
 def print_tree(root: Node) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from mmstable.cli.command import Command
 from mmstable.cli.parser import Parser
-from mmstable.messages import LANGUAGES, say
+from mmstable.messages import LANGUAGES, _
 from mmstable.version import __version__
 
 
@@ -19,12 +19,14 @@ def build_parsers(
     Args:
         commands (Mapping): The commands by their names.
     """
-    parser = Parser(prog='mmstable', description=say('help.mmstable'))
+    parser = Parser(
+        prog='mmstable', description=_('Keep OpenMMLab training runs alive.')
+    )
     parser.add_argument(
         '--version',
         action='version',
         version=__version__,
-        help=say('help.version'),
+        help=_("show program's version number and exit"),
     )
     group = parser.add_subparsers(dest='command', metavar='COMMAND')
     parsers = {}
@@ -38,5 +40,16 @@ def build_parsers(
 
 def add_common_options(parser: argparse.ArgumentParser) -> None:
     """What every command takes."""
-    parser.add_argument('--lang', choices=LANGUAGES, help=say('help.lang'))
-    parser.add_argument('--quiet', action='store_true', help=say('help.quiet'))
+    parser.add_argument(
+        '--lang',
+        choices=LANGUAGES,
+        help=_(
+            'the language of all lines; that of the config or of '
+            'MMSTABLE_LANG by default'
+        ),
+    )
+    parser.add_argument(
+        '--quiet',
+        action='store_true',
+        help=_('print results and errors only, no notes and no progress'),
+    )

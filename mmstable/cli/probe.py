@@ -10,7 +10,8 @@ from mmstable.cli import probe_text as text
 from mmstable.cli.probe_target import Rank, find_ranks
 from mmstable.errors import UsageError
 from mmstable.liveness.peers import RankStatus, behind
-from mmstable.messages import say
+from mmstable.liveness.probe.commands import BAD_CLIP, BAD_LR, NEEDS_PROBING
+from mmstable.messages import N_, _
 
 # How long modules take on average, the slowest first.
 _SLOWEST = """
@@ -19,6 +20,11 @@ SUM(duration) AS total_seconds FROM python.torch_trace
 WHERE stage LIKE 'post%' GROUP BY module, stage
 ORDER BY total_seconds DESC LIMIT 10
 """
+_LATER = N_(
+    'the run does not come to the end of a step; it is done as soon as it '
+    'does. `mmstable probe {target} hang` shows where it is'
+)
+_ONE_VALUE = N_("'{recipe}' takes one value: {usage}")
 
 
 class Question:
@@ -45,15 +51,17 @@ class Question:
         """Refuse values."""
         if self._values:
             raise UsageError(
-                say('probe.no_value', recipe=self.recipe, values=self._values)
+                _(
+                    "'{recipe}' takes no value, got {values}",
+                    recipe=self.recipe,
+                    values=self._values,
+                )
             )
 
     def value(self, usage: str) -> str | None:
         """The value, if there is one."""
         if len(self._values) > 1:
-            raise UsageError(
-                say('probe.one_value', recipe=self.recipe, usage=usage)
-            )
+            raise UsageError(_(_ONE_VALUE, recipe=self.recipe, usage=usage))
         return self._values[0] if self._values else None
 
 
@@ -63,7 +71,13 @@ def probe(args: argparse.Namespace) -> int:
     if args.rank is not None:
         known = [one.rank for one in ranks]
         if args.rank not in known:
-            raise UsageError(say('probe.no_rank', rank=args.rank, known=known))
+            raise UsageError(
+                _(
+                    'no rank {rank} on this machine, there is {known}',
+                    rank=args.rank,
+                    known=known,
+                )
+            )
     text.show(_RECIPES[args.recipe](Question(args, ranks)))
     return 0
 
@@ -79,7 +93,14 @@ def _ranks(question: Question) -> list[str]:
     world = question.rank.status['world_size']
     others = world - len(question.all_ranks)
     if others:
-        lines.append(say('probe.other_machines', count=others, world=world))
+        lines.append(
+            _(
+                'The other {count:rank|ranks} of {world} are on other '
+                'machines: ask there.',
+                count=others,
+                world=world,
+            )
+        )
     return lines
 
 
@@ -91,7 +112,10 @@ def _stacks(question: Question) -> list[str]:
     question.no_value()
     late = _rank_that_is_late(question.ranks)
     lines = text.describe_stacks(late.ask('stacks'))
-    return [say('probe.stacks_of', rank=late.rank, pid=late.pid), *lines]
+    return [
+        _('stacks of rank {rank} (pid {pid}):', rank=late.rank, pid=late.pid),
+        *lines,
+    ]
 
 
 def _rank_that_is_late(ranks: Sequence[Rank]) -> Rank:
@@ -117,9 +141,17 @@ def _slow(question: Question) -> list[str]:
     lines = [text.describe_position(one.status) for one in question.ranks]
     lines += text.describe_speed(question.rank.ask('speed'))
     if not question.rank.status['probing']:
-        return [*lines, say('probe.needs_probing')]
+        return [*lines, _(NEEDS_PROBING)]
     if not question.rank.status['traces']:
-        return [*lines, say('probe.needs_traces')]
+        return [
+            *lines,
+            _(
+                'the times of modules are not measured: set '
+                'trace_modules=True of LiveProbeHook, or '
+                'PROBING_TORCH_PROFILING=on, before the run starts; '
+                '`mmstable profile CONFIG` tells more'
+            ),
+        ]
     found = question.rank.ask('sql', query=_SLOWEST)
     return [*lines, *text.describe_table(found)]
 
@@ -158,7 +190,11 @@ def _checkpoint(question: Question) -> list[str]:
     return [
         text.describe_position(question.rank.status),
         text.describe_checkpoint(question.rank.status),
-        say('probe.how_to_save', target=question.target),
+        _(
+            '`mmstable probe {target} save` saves one now; `mmstable inspect '
+            'FILE` shows what is in it.',
+            target=question.target,
+        ),
     ]
 
 
@@ -166,8 +202,14 @@ def _save(question: Question) -> list[str]:
     question.no_value()
     answer = question.rank.ask(question.recipe)
     if not answer['done']:
-        return [say('probe.later', target=question.target)]
-    return [say('probe.asked', iteration=answer['iteration'])]
+        return [_(_LATER, target=question.target)]
+    return [
+        _(
+            'asked for after iteration {iteration}; the log says what was '
+            'saved, and where',
+            iteration=answer['iteration'],
+        )
+    ]
 
 
 def _events(question: Question) -> list[str]:
@@ -179,18 +221,26 @@ def _sql(question: Question) -> list[str]:
     usage = 'sql "SELECT * FROM python.mmstable_steps LIMIT 10"'
     query = question.value(usage)
     if query is None:
-        raise UsageError(say('probe.one_value', recipe='sql', usage=usage))
+        raise UsageError(_(_ONE_VALUE, recipe='sql', usage=usage))
     return text.describe_table(question.rank.ask('sql', query=query))
 
 
 def _changed(question: Question, command: str, **values: Any) -> list[str]:
     answer = question.rank.ask(command, wrapper=question.wrapper, **values)
     if not answer['done']:
-        return [say('probe.later', target=question.target)]
+        return [_(_LATER, target=question.target)]
     shown = [f'{name}: {one:g}' for name, one in answer['value'].items()]
     if answer['within']:
-        return [say('probe.done_by_all', count=answer['within'], values=shown)]
-    return [say('probe.done', rank=question.rank.rank, values=shown)]
+        return [
+            _(
+                'all ranks will have it within {count} iterations: {values}',
+                count=answer['within'],
+                values=shown,
+            )
+        ]
+    return [
+        _('rank {rank}: done: {values}', rank=question.rank.rank, values=shown)
+    ]
 
 
 def _number(value: str, key: str) -> float:
@@ -198,8 +248,8 @@ def _number(value: str, key: str) -> float:
         return float(value)
     except ValueError:
         if key == 'probe.bad_lr':
-            raise UsageError(say('probe.bad_lr')) from None
-        raise UsageError(say('probe.bad_clip', value=value)) from None
+            raise UsageError(_(BAD_LR)) from None
+        raise UsageError(_(BAD_CLIP, value=value)) from None
 
 
 _RECIPES: dict[str, Callable[[Question], list[str]]] = {

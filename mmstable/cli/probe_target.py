@@ -11,7 +11,7 @@ import psutil
 from mmstable.errors import UsageError
 from mmstable.liveness.probe.client import ProbeError, ask
 from mmstable.liveness.probe.sockets import find_sockets, socket_pid
-from mmstable.messages import say
+from mmstable.messages import _
 
 _HOOK = "dict(type='mmstable.LiveProbeHook')"
 
@@ -58,7 +58,12 @@ def find_ranks(target: str) -> list[Rank]:
     if target.isdigit():
         return _by_pid(int(target))
     if not os.path.isdir(target):
-        raise UsageError(say('probe.no_folder', target=target))
+        raise UsageError(
+            _(
+                "'{target}' is neither a process number nor a folder",
+                target=target,
+            )
+        )
     folder = os.path.realpath(target)
     living, silent = _ask_all(find_sockets())
     ranks = [
@@ -71,11 +76,25 @@ def find_ranks(target: str) -> list[Rank]:
     if not ranks:
         owner = _owner(Path(target))
         raise UsageError(
-            say('probe.no_run', folder=target, owner=owner, hook=_HOOK)
+            _(
+                "no run in '{folder}' can be looked into{owner}. Start it "
+                'with `mmstable train CONFIG --probe`, or with {hook} in '
+                'custom_hooks; right after the start it takes some seconds',
+                folder=target,
+                owner=owner,
+                hook=_HOOK,
+            )
         )
     if len({rank.rank for rank in ranks}) < len(ranks):
         pids = [rank.pid for rank in ranks]
-        raise UsageError(say('probe.several_runs', folder=target, pids=pids))
+        raise UsageError(
+            _(
+                "several runs train in '{folder}': name one of the processes "
+                '{pids}',
+                folder=target,
+                pids=pids,
+            )
+        )
     return sorted(ranks, key=lambda one: one.rank)
 
 
@@ -93,9 +112,17 @@ def _by_pid(pid: int) -> list[Rank]:
     children = [
         path for path in find_sockets() if pid in _parents(socket_pid(path))
     ]
-    ranks, _ = _ask_all(children)
+    ranks, __ = _ask_all(children)
     if not ranks:
-        raise UsageError(say('probe.no_process', pid=pid, hook=_HOOK))
+        raise UsageError(
+            _(
+                'process {pid} is no run that can be looked into. Start it '
+                'with `mmstable train CONFIG --probe`, or with {hook} in '
+                'custom_hooks; right after the start it takes some seconds',
+                pid=pid,
+                hook=_HOOK,
+            )
+        )
     return sorted(ranks, key=lambda one: one.rank)
 
 
@@ -130,8 +157,21 @@ def _owner(folder: Path) -> str:
     owner = Owner.read(folder / NAME)
     if owner is None or (owner.can_be_asked() and not owner.is_alive()):
         return ''
-    return say('probe.owner', pid=owner.pid, host=owner.host)
+    return _(
+        ', though process {pid} on {host} trains there',
+        pid=owner.pid,
+        host=owner.host,
+    )
 
 
 def _silent(pid: int, error: Exception | None) -> ProbeError:
-    return ProbeError(say('probe.silent', pid=pid, error=error))
+    return ProbeError(
+        _(
+            'process {pid} does not answer ({error}): it has ended, is '
+            "stopped, or a call in C holds Python's lock. `py-spy dump --pid "
+            '{pid}` may tell; HangWatchdogHook writes '
+            'stability/watchdog.rankN.txt',
+            pid=pid,
+            error=error,
+        )
+    )

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from mmstable.memory.sizes import readable
-from mmstable.messages import say
+from mmstable.messages import _
 from mmstable.messages.printable import printable
 
 _LONGEST = 4000
@@ -22,14 +22,15 @@ def show(lines: Iterable[str]) -> None:
 def describe_position(status: Mapping[str, Any]) -> str:
     """Where a rank is."""
     line = status['line']
-    return say(
-        'probe.position',
+    return _(
+        'rank {rank} (pid {pid}): iteration {iteration} of {most}, in '
+        "'{phase}'{line}",
         rank=status['rank'],
         pid=status['pid'],
         iteration=status['iteration'],
         most=status['max_iters'],
         phase=status['phase'],
-        line=say('probe.line', line=line) if line else '',
+        line=_(', at {line}', line=line) if line else '',
     )
 
 
@@ -44,11 +45,14 @@ def describe_run(status: Mapping[str, Any]) -> list[str]:
 
 def _describe_wrapper(status: Mapping[str, Any], name: str) -> str:
     factor = status['lr_factors'].get(name, 1.0)
-    return say(
-        'probe.wrapper',
+    return _(
+        '  {name}: lr {lr:g}{factor}, clip {clip}, loss scale {scale}, '
+        '{skipped:bad step|bad steps} skipped',
         name=name,
         lr=status['lr'][name],
-        factor='' if factor == 1.0 else say('probe.factor', factor=factor),
+        factor=''
+        if factor == 1.0
+        else _(' (x{factor:g} of the schedule)', factor=factor),
         clip=_or_dash(status['clip'].get(name)),
         scale=_or_dash(status['loss_scale'].get(name)),
         skipped=status['skipped'].get(name, 0),
@@ -58,28 +62,31 @@ def _describe_wrapper(status: Mapping[str, Any], name: str) -> str:
 def describe_checkpoint(status: Mapping[str, Any]) -> str:
     """The newest one."""
     if not status['checkpoint']:
-        return say('probe.no_checkpoint')
-    return say('probe.checkpoint', path=status['checkpoint'])
+        return _('  no checkpoint yet')
+    return _('  newest checkpoint: {path}', path=status['checkpoint'])
 
 
 def describe_stacks(found: Mapping[str, Any]) -> list[str]:
     """What all threads are calling, the innermost last."""
     lines = []
     for name, calls in found['threads']:
-        lines += [say('probe.thread', name=name), *(f'  {c}' for c in calls)]
+        lines += [_('thread {name}:', name=name), *(f'  {c}' for c in calls)]
     for pid, state, function in found['children']:
         facts = dict(pid=pid, state=state, function=function)
-        lines.append(say('probe.child', **facts).rstrip())
+        lines.append(
+            _('child process {pid}: {state} {function}', **facts).rstrip()
+        )
     return lines
 
 
 def describe_bad_steps(steps: Sequence[Mapping[str, Any]]) -> list[str]:
     """The newest ones, and where to look."""
     if not steps:
-        return [say('probe.no_bad_steps')]
+        return [_('no bad step since this process began to train')]
     lines = [
-        say(
-            'probe.bad_step',
+        _(
+            'iteration {iteration}: {wrapper}: {fault}, {outcome}, loss '
+            'scale {scale:g}, {culprits}',
             iteration=one['iteration'],
             wrapper=one['wrapper'],
             fault=one['fault'],
@@ -89,12 +96,23 @@ def describe_bad_steps(steps: Sequence[Mapping[str, Any]]) -> list[str]:
         )
         for one in steps
     ]
-    return [*lines, say('probe.nan_advice')]
+    return [
+        *lines,
+        _(
+            'Between two steps gradients are cleared, so looking at them '
+            'finds nothing. See stability/faults/ for the operation a NaN '
+            'comes from.'
+        ),
+    ]
 
 
 def describe_speed(seconds: float | None) -> list[str]:
     """How long an iteration takes, if one has ended."""
-    return [] if seconds is None else [say('probe.speed', seconds=seconds)]
+    return (
+        []
+        if seconds is None
+        else [_('{seconds:.4f} s for an iteration', seconds=seconds)]
+    )
 
 
 def describe_memory(found: Mapping[str, Any]) -> str:
@@ -103,8 +121,9 @@ def describe_memory(found: Mapping[str, Any]) -> str:
         key: readable(found[key])
         for key in ('main', 'tree', 'workers', 'left', 'limit')
     }
-    return say(
-        'probe.memory',
+    return _(
+        'training process {main}, with its {count:child|children} {tree} (of '
+        'these {workers}); {left} of {limit} left; {files} open files',
         **sizes,
         count=found['worker_count'],
         files=found['files'],

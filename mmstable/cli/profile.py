@@ -25,12 +25,13 @@ from mmstable.cli.config_options import read_options
 from mmstable.cli.legacy_config import modernize
 from mmstable.cli.profile_table import as_dict, print_profile
 from mmstable.cli.profile_trace import TRACED, Measured, TraceHook
+from mmstable.cli.texts import NO_FOLDER
 from mmstable.distributed.join_ranks import join_ranks
 from mmstable.distributed.launchers import rank_of
 from mmstable.errors import UsageError
 from mmstable.events.run_header import device_of
 from mmstable.hooks import EmergencyCheckpointHook, IterProfileHook
-from mmstable.messages import say
+from mmstable.messages import _
 
 _TRACE = 'trace.json'
 # An interval so long that there is no second sample.
@@ -58,7 +59,14 @@ def profile(args: argparse.Namespace) -> int:
     trace = folder / _TRACE
     if is_first:
         counts = dict(warmup=args.warmup, iters=args.iters, traced=TRACED)
-        say_for('profile', say('profile.begins', **counts))
+        say_for(
+            'profile',
+            _(
+                'training {warmup} iterations to warm up, {iters} to measure '
+                'and {traced} to trace, in a temporary folder',
+                **counts,
+            ),
+        )
     try:
         runner = _train(cfg, hook, trace if is_first else None)
     except BaseException:
@@ -69,7 +77,12 @@ def profile(args: argparse.Namespace) -> int:
         raise
     sample = hook.sample
     if sample is None:
-        raise UsageError(say('profile.too_few'))
+        raise UsageError(
+            _(
+                'training ended before all iterations were measured; is '
+                'there data, and does the train loop train?'
+            )
+        )
     if not is_first:
         return 0
     device = device_of(runner.model)
@@ -102,7 +115,12 @@ def _shorten(cfg: Config, iterations: int) -> None:
     """Let the run be long enough; it ends when all is measured."""
     loop = cfg.get('train_cfg')
     if not isinstance(loop, dict):
-        raise UsageError(say('profile.no_training'))
+        raise UsageError(
+            _(
+                'the config has no `train_cfg`, so there is no training to '
+                'measure'
+            )
+        )
     for key in ('max_iters', 'max_epochs'):
         if key in loop:
             loop[key] = max(int(loop[key]), iterations)
@@ -136,7 +154,7 @@ def _is_left_out(hook: Any) -> bool:
 def _check_folder_of(file: str | None) -> None:
     folder = os.path.dirname(file or '')
     if not os.path.isdir(folder or '.'):
-        raise UsageError(say('estimate.no_folder', folder=folder))
+        raise UsageError(_(NO_FOLDER, folder=folder))
 
 
 def _train(cfg: Config, hook: IterProfileHook, trace: Path | None) -> Runner:

@@ -8,9 +8,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from mmstable.liveness.profile_text import describe_causes, percent
+from mmstable.liveness.profile_text import PHASES, describe_causes, percent
 from mmstable.liveness.slow_causes import Cause, Sample
-from mmstable.messages import say
+from mmstable.messages import _
 
 # The most rows of hooks and of modules, and the least share of a row.
 _MOST, _LEAST = 8, 0.005
@@ -55,15 +55,15 @@ def _table(sample: Sample) -> object:
     from rich.table import Table
 
     profile = sample.profile
-    title = say(
-        'profile.title',
+    title = _(
+        'an iteration: {milliseconds:.1f} ms, mean of {count}',
         milliseconds=1e3 * profile.seconds,
         count=profile.iterations,
     )
     table = Table(title=title)
-    table.add_column(say('profile_column.what'))
-    table.add_column(say('profile_column.milliseconds'), justify='right')
-    table.add_column(say('profile_column.share'), justify='right')
+    table.add_column(_('part'))
+    table.add_column(_('ms'), justify='right')
+    table.add_column(_('share'), justify='right')
     parts = (_phases(sample), 0.0), (_hooks(sample), _LEAST)
     for rows, least in (*parts, (_modules(sample), _LEAST)):
         for name, seconds in islice(rows, _MOST):
@@ -77,31 +77,38 @@ def _table(sample: Sample) -> object:
 
 def _phases(sample: Sample) -> Iterator[tuple[str, float]]:
     for name, seconds in sample.profile.phases.items():
-        yield say(f'profile_phase.{name}'), seconds
+        yield _(PHASES[name]), seconds
 
 
 def _hooks(sample: Sample) -> Iterator[tuple[str, float]]:
     for name, seconds in sample.profile.hooks.items():
-        yield say('profile_table.hook', name=name), seconds
+        yield _('hook {name}', name=name), seconds
 
 
 def _modules(sample: Sample) -> Iterator[tuple[str, float]]:
     for name, seconds in sample.profile.modules.items():
-        yield say('profile_table.module', name=name), seconds
+        yield _('forward of {name}', name=name), seconds
 
 
 def _lines(
     sample: Sample, causes: Sequence[Cause], synchronizes: bool, trace: Path
 ) -> Iterator[str]:
-    yield say(
-        'profile_table.data_workers',
+    yield _(
+        'num_workers={workers}, {cores:core|cores} for this process.',
         workers=sample.workers,
         cores=sample.cores,
     )
     if sample.gpu_busy is not None:
         share = percent(sample.gpu_busy / 100)
-        yield say('profile.part', name='GPU', share=share)
+        yield _('{name} {share}', name='GPU', share=share)
     if synchronizes:
-        yield say('profile_table.synchronized')
-    yield say('profile_table.trace', path=trace)
+        yield _(
+            'The device was waited for at every boundary, so that times are '
+            'put down to who causes them; without that, iterations are a bit '
+            'faster.'
+        )
+    yield _(
+        'Chrome trace: {path} (chrome://tracing or ui.perfetto.dev)',
+        path=trace,
+    )
     yield from describe_causes(sample, causes)

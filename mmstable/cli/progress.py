@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from mmstable.cli.terminal import is_quiet, shows_progress
-from mmstable.messages import say
+from mmstable.messages import _
 
 # Seconds between two lines.
 _INTERVAL = 10.0
@@ -96,8 +96,8 @@ def _lines(items: Iterator[Any], total: int) -> Iterator[Any]:
         if now - said >= _INTERVAL and done < total:
             said = now
             left = (now - start) / done * (total - done)
-            line = say(
-                'data_table.progress',
+            line = _(
+                '{done} of {total} samples, about {left} left',
                 done=done,
                 total=total,
                 left=_duration(left),

@@ -11,6 +11,7 @@ from mmstable.cli.base_files import plain_settings
 from mmstable.cli.command import say as say_for
 from mmstable.cli.config_file import load_config_anyway
 from mmstable.cli.protect_config import protection_of
+from mmstable.cli.texts import OLD_CONFIG, UNCHANGED
 from mmstable.cli.written_config import (
     check_target,
     relative,
@@ -18,7 +19,7 @@ from mmstable.cli.written_config import (
 )
 from mmstable.errors import UsageError
 from mmstable.legacy.config.keys import old_keys_of
-from mmstable.messages import say
+from mmstable.messages import _
 from mmstable.protection.overlay import overlay, python_overlay
 from mmstable.protection.text import protection_lines
 
@@ -29,14 +30,19 @@ def protect(args: argparse.Namespace) -> int:
     cfg = load_config_anyway(args.config)
     settings = plain_settings(cfg)
     if old_keys_of(settings):
-        raise UsageError(say('check_fix_file.old', path=args.config))
+        raise UsageError(_(OLD_CONFIG, path=args.config))
     protection = protection_of(cfg, args)
-    title = say('protect.title', preset=protection.preset)
+    title = _('protected with preset {preset}:', preset=protection.preset)
     for line in protection_lines(protection, title):
         _say(line)
     if not protection.changes:
         if not protection.strategy:
-            _say(say('protect.nothing', path=args.config))
+            _say(
+                _(
+                    "'{path}' is protected already: nothing is written.",
+                    path=args.config,
+                )
+            )
         return 0
     folder = os.path.dirname(args.output or args.config)
     base = relative(args.config, folder)
@@ -54,7 +60,12 @@ def _check_output(args: argparse.Namespace) -> None:
     if all(map(os.path.exists, (path, args.config))) and os.path.samefile(
         path, args.config
     ):
-        raise UsageError(say('protect.same_file', path=path))
+        raise UsageError(
+            _(
+                "'{path}' would inherit from itself: choose another file.",
+                path=path,
+            )
+        )
 
 
 def _write(args: argparse.Namespace, text: str) -> None:
@@ -63,9 +74,9 @@ def _write(args: argparse.Namespace, text: str) -> None:
         print(text, end='')
         return
     if write_new_config(path, text, args.force):
-        _say(say('upgrade.written', path=path))
+        _say(_('written to {path}', path=path))
     else:
-        _say(say('protect.unchanged', path=path))
+        _say(_(UNCHANGED, path=path))
 
 
 def _say(text: str) -> None:

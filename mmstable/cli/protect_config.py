@@ -9,7 +9,7 @@ from mmengine.config import Config
 
 from mmstable.cli.base_files import plain_settings
 from mmstable.errors import UsageError
-from mmstable.messages import say as message
+from mmstable.messages import _
 from mmstable.protection.change import Protection, apply_changes
 from mmstable.protection.protect import protect
 from mmstable.protection.text import protection_lines
@@ -44,7 +44,10 @@ def tell_protection(
     """
     if protection is None:
         return
-    title = message('protect.title_of_run', preset=protection.preset)
+    title = _(
+        'protected with preset {preset} (--as-is changes nothing):',
+        preset=protection.preset,
+    )
     for line in protection_lines(protection, title):
         say(line)
 
@@ -53,11 +56,21 @@ def protection_of(cfg: Config, args: argparse.Namespace) -> Protection:
     """What the options ask for."""
     preset = args.preset or 'default'
     if args.memory is not None and preset == 'observe_only':
-        raise UsageError(message('protect.memory_observed'))
+        raise UsageError(
+            _(
+                '--memory changes training, and --preset observe_only does '
+                'not: choose one of them.'
+            )
+        )
     return protect(plain_settings(cfg), preset, args.memory)
 
 
 def _refuse_choices(args: argparse.Namespace) -> None:
     for option in ('preset', 'memory'):
         if getattr(args, option) is not None:
-            raise UsageError(message('protect.alone', option=f'--{option}'))
+            raise UsageError(
+                _(
+                    '--as-is changes nothing: it does not go with {option}.',
+                    option=f'--{option}',
+                )
+            )

@@ -30,7 +30,7 @@ from mmstable.forensics.finding_text import describe
 from mmstable.forensics.investigate import Investigation
 from mmstable.forensics.module_ranges import ModuleRanges
 from mmstable.forensics.replay import StepScene, replay_step
-from mmstable.messages import say
+from mmstable.messages import _
 from mmstable.messages.printable import printable
 from mmstable.optim.half_precision import require_autocast
 
@@ -40,7 +40,11 @@ def replay(args: argparse.Namespace) -> int:
     bundle = read_bundle(args.bundle)
     if bundle.batch is None:
         raise BundleError(
-            args.bundle, say('replay.no_batch', notes=bundle.index.notes)
+            args.bundle,
+            _(
+                'it has no batch to do the step with ({notes:; })',
+                notes=bundle.index.notes,
+            ),
         )
     _check_samples(bundle, args.sample)
     _introduce(bundle)
@@ -71,7 +75,7 @@ def _introduce(bundle: Bundle) -> None:
     index = bundle.index
     told = _known(bundle, 'text')
     for line in told.splitlines():
-        _print(say('replay.in_the_run', line=line))
+        _print(_('in the run: {line}', line=line))
     here = versions()
     other = [
         f'{name} {version} -> {here[name]}'
@@ -79,16 +83,23 @@ def _introduce(bundle: Bundle) -> None:
         if name in here and here[name] != version
     ]
     if other:
-        _print(say('replay.versions', versions=other))
+        _print(_('other versions here: {versions}', versions=other))
     for note in index.notes:
-        _print(say('replay.note', note=note))
+        _print(_('note: {note}', note=note))
 
 
 def _check_samples(bundle: Bundle, samples: list[int] | None) -> None:
     size = batch_size(bundle.batch)
     for one in samples or []:
         if one >= size:
-            raise UsageError(say('replay.no_sample', index=one, size=size))
+            raise UsageError(
+                _(
+                    '--sample {index}: the batch has {size:sample|samples}, '
+                    'counted from 0.',
+                    index=one,
+                    size=size,
+                )
+            )
 
 
 def _scene(
@@ -131,9 +142,21 @@ def _tell(
     index = bundle.index
     if finding.verdict is Verdict.NOT_REPRODUCED:
         if changes:
-            _print(say('replay.finite_with', changes=changes))
+            _print(
+                _(
+                    'The step is finite with {changes}; in the run it was '
+                    'not.',
+                    changes=changes,
+                )
+            )
         else:
-            _print(say('replay.finite'))
+            _print(
+                _(
+                    'The step is finite here: the same batch, weights and '
+                    'random numbers give no NaN or Inf on this machine. '
+                    'Compare the versions, the device and the precision.'
+                )
+            )
         return
     setup = index.setups.get(index.wrapper)
     lines = describe(
@@ -152,7 +175,13 @@ def _tell(
     now = getattr(culprit, 'op', '') or getattr(culprit, 'name', '')
     where = _known(bundle, 'module'), culprit.place.module or ''
     if was and (was != now or where[0] != where[1]):
-        _print(say('replay.another', was=f'{was} ({where[0]})'))
+        _print(
+            _(
+                'This is another fault than in the run, where it began in '
+                '{was}.',
+                was=f'{was} ({where[0]})',
+            )
+        )
 
 
 def _show(bundle: Bundle, scene: StepScene, finding: Finding) -> None:
@@ -167,11 +196,11 @@ def _show(bundle: Bundle, scene: StepScene, finding: Finding) -> None:
     culprit, focus, mark = finding.culprit, _known(bundle, 'module'), ''
     if culprit is not None:
         focus = culprit.place.module or ''
-        mark = say('replay.here', kind=culprit.kind)
+        mark = _('{kind} begins here', kind=culprit.kind)
     print()
     print_tree(module_tree(scene.model, ranges, focus, mark))
     if finding.chain:
-        print('\n' + say('replay.chain'))
+        print('\n' + _('From there to the loss or the gradient:'))
     for number, one in enumerate(finding.chain, 1):
         _print(f'{number}. {one}')
 

@@ -20,7 +20,7 @@ from mmstable.cli.config_mistakes import explain_mistake
 from mmstable.cli.legacy_config import modernize
 from mmstable.errors import CheckpointError, UsageError
 from mmstable.forensics.bundle import CONFIG, Bundle
-from mmstable.messages import say
+from mmstable.messages import _
 from mmstable.optim.fp32_modules import Fp32Modules
 
 _MOST_NAMED = 5
@@ -42,14 +42,19 @@ def build_model(bundle: Bundle, args: argparse.Namespace) -> Module:
         path = str(Path(args.bundle, CONFIG))
     if path is None:
         raise UsageError(
-            say('replay.no_config', path=str(Path(args.bundle, CONFIG)))
+            _(
+                'a bundle is data, and none of it is run. Name the config '
+                'that builds the model with --config FILE; or, if you trust '
+                "it, use '{path}' with --trust-config.",
+                path=str(Path(args.bundle, CONFIG)),
+            )
         )
     cfg = load_config(path)
     cfg = modernize(cfg, None, lambda text: say_for('replay', text))
     init_default_scope(cfg.get('default_scope') or 'mmengine')
     settings = cfg.get('model')
     if not isinstance(settings, dict):
-        raise UsageError(say('replay.no_model', path=path))
+        raise UsageError(_("'{path}' has no `model`.", path=path))
     if cfg.get('data_preprocessor') is not None:
         settings.setdefault('data_preprocessor', cfg.data_preprocessor)
     try:
@@ -59,7 +64,7 @@ def build_model(bundle: Bundle, args: argparse.Namespace) -> Module:
         mistake = explain_mistake(error)
         if mistake is None:
             text = ' '.join(f'{type(error).__name__}: {error}'.split())
-            mistake = say('replay.not_built', error=text)
+            mistake = _('the model cannot be built: {error}', error=text)
         raise UsageError(mistake) from error
     return model.train()
 
@@ -99,10 +104,19 @@ def load_weights(
         missing = bundle.load_into(model)
         if missing:
             raise UsageError(
-                say('replay.other_model', names=missing[:_MOST_NAMED])
+                _(
+                    'the config builds another model than the one of the '
+                    'bundle, which has no such {names}.',
+                    names=missing[:_MOST_NAMED],
+                )
             )
     elif index.checkpoint is None:
-        raise UsageError(say('replay.no_weights'))
+        raise UsageError(
+            _(
+                'the bundle has no weights and names no checkpoint; name one '
+                'with --checkpoint FILE.'
+            )
+        )
     else:
         sha256 = index.checkpoint_sha256 or None
         _load_checkpoint(bundle, model, index.checkpoint, sha256)
@@ -123,8 +137,8 @@ def _load_checkpoint(
     missing = [name for name in missing if name in model.state_dict()]
     if missing:
         raise CheckpointError(
-            say(
-                'replay.does_not_fit',
+            _(
+                "'{path}' does not fit the model: it has no such {names}.",
                 path=path,
                 names=missing[:_MOST_NAMED],
             )

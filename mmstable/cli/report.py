@@ -5,14 +5,16 @@ from __future__ import annotations
 import argparse
 import json
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from mmstable.cli.command import say as say_for
 from mmstable.cli.report_text import print_summary, summary
 from mmstable.errors import UsageError
-from mmstable.messages import say
+from mmstable.messages import _
+from mmstable.report.diagnosis.endings import state_of
 from mmstable.report.history import History, read_history
-from mmstable.report.serve import serve
 from mmstable.report.write import REPORT_NAME, report_folder, write_report
 
 # The number of colours that are easy to tell apart.
@@ -22,36 +24,72 @@ _PATIENCE = 2.0
 
 
 def report(args: argparse.Namespace) -> int:
-    """Write the report, or show it, and return the exit code."""
+    """Write the report, once or again and again, and return the exit code."""
     if len(args.paths) > _MOST:
         raise UsageError(
-            say('report.too_many', most=_MOST, count=len(args.paths))
+            _(
+                'at most {most} work directories can be compared, got '
+                '{count}.',
+                most=_MOST,
+                count=len(args.paths),
+            )
         )
-    if args.serve is not None:
-        # Whatever is wrong with the paths is said before a browser asks.
-        _read(args.paths)
-        serve(args.paths, args.serve, lambda text: say_for('report', text))
+    if args.follow:
+        follow(args.paths, args.output)
         return 0
-    histories = _read(args.paths)
-    path = _target(args.output, histories[0])
-    try:
-        write_report(histories, path)
-    except OSError as error:
-        raise UsageError(
-            say('report.cannot_write', path=path, error=error.strerror)
-        ) from None
+    histories, path = _write(args.paths, args.output, _Progress())
     if args.json:
         print(json.dumps([summary(one) for one in histories], indent=2))
     else:
         for history in histories:
             print_summary(history)
-    say_for('report', say('report.written', path=path))
+    say_for('report', _('written to {path}', path=path))
     return 0
 
 
-def _read(paths: list[str]) -> list[History]:
-    progress = _Progress()
-    return [read_history(path, progress) for path in paths]
+def follow(
+    paths: list[str], output: str | None, interval_s: float = 30.0
+) -> None:
+    """Write the page again and again, until all runs end or Ctrl-C.
+
+    Args:
+        paths (list[str]): The work directories.
+        output (str, optional): The file, or its folder.
+        interval_s (float): Seconds between two pages. Defaults to 30.0.
+    """
+    histories, path = _write(paths, output, _Progress())
+    with suppress(KeyboardInterrupt):
+        say_for(
+            'report',
+            _(
+                'writing {path} every {seconds:g} s until the run ends; '
+                'Ctrl-C stops this',
+                path=path,
+                seconds=interval_s,
+            ),
+        )
+        while any(state_of(one.starts[-1]) == 'running' for one in histories):
+            time.sleep(interval_s)
+            histories, path = _write(paths, output, lambda *__: None)
+    say_for('report', _('written to {path}', path=path))
+
+
+def _write(
+    paths: list[str], output: str | None, tell: Callable[[int, int], None]
+) -> tuple[list[History], Path]:
+    histories = [read_history(path, tell) for path in paths]
+    path = _target(output, histories[0])
+    try:
+        write_report(histories, path)
+    except OSError as error:
+        raise UsageError(
+            _(
+                "cannot write '{path}': {error}.",
+                path=path,
+                error=error.strerror,
+            )
+        ) from None
+    return histories, path
 
 
 def _target(output: str | None, history: History) -> Path:
@@ -72,4 +110,11 @@ class _Progress:
         if now - self._told < _PATIENCE:
             return
         self._told = now
-        say_for('report', say('report.reading', number=done + 1, count=count))
+        say_for(
+            'report',
+            _(
+                'reading event file {number} of {count}',
+                number=done + 1,
+                count=count,
+            ),
+        )

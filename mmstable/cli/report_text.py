@@ -6,13 +6,14 @@ from collections.abc import Iterator
 from typing import Any
 
 from mmstable.finding import Finding
-from mmstable.messages import say
+from mmstable.messages import _
 from mmstable.messages.printable import printable
 from mmstable.report.diagnosis import diagnose
 from mmstable.report.diagnosis.config_lines import config_lines
 from mmstable.report.diagnosis.wasted import duration
 from mmstable.report.figures import Figures, figures_of, headline, notes_of
 from mmstable.report.history import History
+from mmstable.report.texts import PAGE
 
 _LONGEST = 400
 _INDENT = ' ' * 4
@@ -56,16 +57,16 @@ def summary(history: History) -> dict[str, Any]:
 
 
 def _finding_lines(one: Finding) -> Iterator[str]:
-    severity = say(f'severity.{one.severity.value}')
+    severity = one.severity.label
     yield printable(f'{severity}  {one.what}', _LONGEST)
     if one.source:
         yield _INDENT + printable(one.source, _LONGEST)
     if one.why:
         # A story of several lines begins with what happened.
         first = one.why.partition('\\n')[0]
-        yield _INDENT + printable(say('report.why', text=first), _LONGEST)
+        yield _INDENT + printable(_('evidence: {text}', text=first), _LONGEST)
     if one.fix:
-        yield _INDENT + printable(say('report.fix', text=one.fix), _LONGEST)
+        yield _INDENT + printable(_('fix: {text}', text=one.fix), _LONGEST)
     for line in config_lines(one.change).splitlines():
         yield _INDENT * 2 + printable(line, _LONGEST)
 
@@ -83,18 +84,18 @@ def _table(history: History) -> object:
 
 
 def _rows(figures: Figures) -> Iterator[tuple[str, str]]:
-    yield say('page.state'), say(f'page.state_{figures.state}')
+    yield _('State'), _(PAGE[f'state_{figures.state}'])
     done, most = figures.iterations, figures.most
-    yield say('page.iterations'), f'{done} / {most}'
+    yield _('Iterations'), f'{done} / {most}'
     share = (
         f' ({figures.skipped / figures.steps:.1%})' if figures.steps else ''
     )
-    yield say('page.skipped'), f'{figures.skipped}{share}'
-    yield say('page.rollbacks'), str(figures.rollbacks)
-    yield say('page.wasted'), str(figures.wasted)
-    yield say('page.starts'), str(figures.starts)
+    yield _('Skipped steps'), f'{figures.skipped}{share}'
+    yield _('Rollbacks'), str(figures.rollbacks)
+    yield _('Wasted'), str(figures.wasted)
+    yield _('Starts'), str(figures.starts)
     for name in ('last_loss', 'best_loss', 'loss_scale', 'seconds'):
         value = getattr(figures, name)
         if value is not None:
-            yield say(f'page.{name}'), f'{value:.4g}'
-    yield say('page.duration'), duration(figures.duration)
+            yield _(PAGE[name]), f'{value:.4g}'
+    yield _('Time'), duration(figures.duration)

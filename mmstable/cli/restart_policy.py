@@ -14,7 +14,7 @@ from mmstable.errors import (
     UsageError,
     WorkDirInUse,
 )
-from mmstable.messages import say
+from mmstable.messages import _
 
 # What would be the same next time, or has to be decided by a person.
 _FINAL = {
@@ -69,14 +69,16 @@ def describe_end(code: int, is_stuck: bool = False) -> str:
             life. Defaults to False.
     """
     if is_stuck:
-        return say('restart.stuck')
+        return _(
+            "no sign of life, a call in C holds Python's lock; it was killed"
+        )
     if code == -signal.SIGKILL:
-        return say('restart.killed')
+        return _('killed by SIGKILL (out of memory? see `dmesg`)')
     if code < 0:
-        return say('restart.signal', signal=_name(-code))
+        return _('killed by {signal}', signal=_name(-code))
     if code == TrainingHangs.exit_code:
-        return say('restart.hang', code=code)
-    return say('restart.code', code=code)
+        return _('it hung (exit code {code})', code=code)
+    return _('exit code {code}', code=code)
 
 
 class RestartPolicy:
@@ -103,9 +105,13 @@ class RestartPolicy:
         elif self.done:
             self._idle += 1
         if self._idle >= _MOST_IDLE:
-            return say('restart.no_progress', count=self._idle)
+            return _(
+                'The last {count} restarts brought no new checkpoint, so it '
+                'is not started again.',
+                count=self._idle,
+            )
         if self.done >= self.most:
-            return say('restart.used_up', most=self.most)
+            return _('All restarts ({most}) are used up.', most=self.most)
         return None
 
     def take(self) -> float:

@@ -7,7 +7,7 @@ import os
 import platform
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Callable
 
@@ -20,11 +20,11 @@ from mmstable.checkpoint.finder import (
     Search,
     find_checkpoint,
     verify_checkpoint,
+    verify_weights,
 )
 from mmstable.checkpoint.loading import (
     BadCheckpoint,
     check_container,
-    check_weights,
 )
 from mmstable.checkpoint.schemes import pin_checkpoint, trust_checkpoint
 from mmstable.checkpoint.storage import checkpoint_folder
@@ -32,7 +32,7 @@ from mmstable.cli.progress import working
 from mmstable.cli.suggest import near_files
 from mmstable.distributed.join_ranks import decide_on_rank_zero
 from mmstable.errors import CheckpointError, UsageError
-from mmstable.messages import say as message
+from mmstable.messages import _
 
 
 @dataclass(frozen=True)
@@ -56,9 +56,11 @@ class Start:
 
     def __str__(self) -> str:
         if self.checkpoint is None:
-            return message('start.fresh')
-        return message(
-            'start.resuming' if self.resume else 'start.weights',
+            return _('starting from the beginning')
+        return _(
+            "resuming from '{path}' ({reason})"
+            if self.resume
+            else "starting with weights of '{path}' ({reason})",
             path=self.checkpoint,
             reason=self.reason,
         )
@@ -114,7 +116,7 @@ def _decide(
     by_config = Start(
         cfg.get('load_from'),
         bool(cfg.get('resume')),
-        message('start.by_config'),
+        _('the config'),
     )
     wanted = by_options or by_config
     _check_options(args, wanted)
@@ -157,8 +159,8 @@ def _look_up(
         return wanted
     if path is not None and not os.path.exists(path):
         raise UsageError(
-            message(
-                'start.missing',
+            _(
+                "{reason}: no checkpoint '{path}'.{hint}",
                 reason=wanted.reason,
                 path=path,
                 hint=near_files(path),
@@ -177,7 +179,9 @@ def _look_up(
         elif wanted.resume:
             return _resumed(_verify(Path(path)), wanted.reason)
         else:
-            check_weights(path)
+            with working(_("reading '{path}'", path=path)):
+                sha256 = verify_weights(Path(path))
+            return replace(wanted, sha256=sha256)
     return wanted
 
 
@@ -189,16 +193,26 @@ def _check_options(args: argparse.Namespace, wanted: Start) -> None:
     path = wanted.checkpoint
     is_search = path is None or os.path.isdir(path)
     if args.trust_checkpoint and (is_search or '://' in str(path)):
-        raise UsageError(message('start.trust_one_file'))
+        raise UsageError(
+            _(
+                '--trust-checkpoint is for one local file: name it by '
+                '--resume-from or --load-from.'
+            )
+        )
     for option, given in (
         ('--override-lr-schedule', args.override_lr_schedule),
         ('--allow-partial', args.allow_partial),
     ):
         if given and not wanted.resume:
-            raise UsageError(message('start.needs_resume', option=option))
+            raise UsageError(_('{option} goes with --resume.', option=option))
     if args.before_iter is not None and not is_search:
         raise UsageError(
-            message('start.nothing_to_choose', path=path, reason=wanted.reason)
+            _(
+                "--before-iter chooses a checkpoint, but '{path}' is named "
+                'by {reason}.',
+                path=path,
+                reason=wanted.reason,
+            )
         )
 
 
@@ -210,13 +224,25 @@ def _check_all_see(path: str | None) -> None:
     blind = sorted({node for node in nodes if node})
     if blind:
         raise CheckpointError(
-            message('start.not_shared', path=path, nodes=blind)
+            _(
+                "'{path}' is there on rank 0, but not on {nodes}: "
+                'checkpoints must be on a disk that all machines share.',
+                path=path,
+                nodes=blind,
+            )
         )
 
 
 def _warn_of_trust(path: str, say: Callable[[str], None]) -> None:
     check_container(Path(path))
-    say(message('start.trusted', path=path))
+    say(
+        _(
+            "--trust-checkpoint: '{path}' is loaded without the guard. If "
+            'there is code in it, that code runs now, with all your rights. '
+            'Other files are guarded as always.',
+            path=path,
+        )
+    )
 
 
 def _find(
@@ -225,18 +251,26 @@ def _find(
     say: Callable[[str], None],
 ) -> GoodCheckpoint | None:
     folder, *others = folders
-    with working(message('progress.searching', folder=folder)):
+    with working(
+        _("looking for a good checkpoint in '{folder}'", folder=folder)
+    ):
         search = find_checkpoint(folder, before_iter, others)
     for reason in search.skipped:
-        say(message('start.skipped', reason=reason))
+        say(_('skipped {reason}', reason=reason))
     for note in search.notes:
-        say(message('start.left', note=note))
+        say(_('{note}; --resume-from takes it', note=note))
     if search.found is not None:
         return search.found
     if search.skipped:
         # A fresh start would write over what is left of the old run.
-        raise CheckpointError(message('start.none_good', folder=folder))
-    say(message('start.none_yet', folder=folder))
+        raise CheckpointError(
+            _(
+                "no checkpoint in '{folder}' can be resumed, see above. To "
+                'start anew, do so without --resume.',
+                folder=folder,
+            )
+        )
+    say(_("no checkpoint in '{folder}' yet", folder=folder))
     return None
 
 
@@ -250,8 +284,11 @@ def _warn_of_used_folder(
         newest = ranking.live[0]
         resume = '--resume' if command is None else f'{command} --resume'
         say(
-            message(
-                'start.used_folder',
+            _(
+                "'{folder}' has checkpoints of an earlier run, the newest is "
+                '{name} of iteration {iteration}. This is a new run, and '
+                'replaces files of the same name. To continue the earlier '
+                'one instead: {command}',
                 folder=folders[0],
                 name=newest.path.name,
                 iteration=newest.iteration,
@@ -262,7 +299,7 @@ def _warn_of_used_folder(
 
 def _verify(path: Path) -> GoodCheckpoint:
     try:
-        with working(message('progress.reading', path=path)):
+        with working(_("reading '{path}'", path=path)):
             return verify_checkpoint(path)
     except BadCheckpoint as error:
         search = find_checkpoint(path.resolve().parent)
@@ -271,9 +308,10 @@ def _verify(path: Path) -> GoodCheckpoint:
 
 def _advise(error: BadCheckpoint, search: Search) -> str:
     if search.found is None:
-        return message('start.none_beside', error=error)
-    return message(
-        'start.good_beside',
+        return _('{error}. There is no good one in its folder.', error=error)
+    return _(
+        '{error}. The newest good one there is of iteration {iteration}: '
+        '--resume-from {path}',
         error=error,
         iteration=search.found.iteration,
         path=shlex.quote(str(search.found.path)),

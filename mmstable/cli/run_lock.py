@@ -22,7 +22,7 @@ from typing import Callable
 from mmstable.errors import WorkDirInUse
 from mmstable.files import create
 from mmstable.lock_owner import HELD, NAME, Owner
-from mmstable.messages import say as message
+from mmstable.messages import _
 from mmstable.messages.printable import printable
 
 # Seconds between two signs of life, and how long to look out for one.
@@ -68,7 +68,7 @@ def _locked(
         HELD.discard(owner.token)
         # Whether the run can do without this folder is not decided here.
         text = error.strerror
-        say(message('lock.impossible', folder=folder, error=text))
+        say(_("cannot lock '{folder}': {error}", folder=folder, error=text))
         yield
         return
     done = threading.Event()
@@ -100,8 +100,9 @@ def _refuse_if_alive(
     else:
         host = '?' if other is None else other.host
         say(
-            message(
-                'lock.waiting',
+            _(
+                "'{folder}' is locked from {host}: waiting {seconds:g} s for "
+                'a sign of life',
                 folder=path.parent,
                 host=host,
                 seconds=PATIENCE,
@@ -109,11 +110,19 @@ def _refuse_if_alive(
         )
         is_there = _shows_life(path)
     if is_there:
-        who = message('lock.unknown')
+        who = _('an unknown process')
         if other is not None:
             host = printable(other.host, 100)
-            who = message('lock.process', pid=other.pid, host=host)
-        raise WorkDirInUse(message('lock.in_use', folder=path.parent, who=who))
+            who = _('process {pid} on {host}', pid=other.pid, host=host)
+        raise WorkDirInUse(
+            _(
+                "'{folder}' is in use: {who} trains there, and two runs in "
+                'one folder destroy each other. Choose another --work-dir, '
+                'or stop that run. --force starts nevertheless.',
+                folder=path.parent,
+                who=who,
+            )
+        )
 
 
 def _shows_life(path: Path) -> bool:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from mmstable.forensics.birth import Birth, Origin
 from mmstable.forensics.frames import Place
-from mmstable.messages import say
+from mmstable.messages import _
 from mmstable.messages.printable import printable
 
 
@@ -53,7 +53,12 @@ class StopAtBirth:
         frame = _frame_of(birth.place)
         if frame is None:
             # A derivative: no line of the model is running.
-            print(say('replay.no_frame'))
+            print(
+                _(
+                    'This is a derivative: no line of the model is running. '
+                    '`p birth` shows what is known.'
+                )
+            )
             frame = sys._getframe()
         debugger = pdb.Pdb(nosigint=True)
         debugger.reset()

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 
-from mmstable.messages import say as message
-from mmstable.settings import nearest
+from mmstable.messages import _
+from mmstable.settings import DID_YOU_MEAN, nearest
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
@@ -16,7 +16,7 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 def suggest(words: list[str]) -> str:
     """A sentence that offers these words, or nothing without any."""
-    return message('cli.did_you_mean', words=words) if words else ''
+    return _(DID_YOU_MEAN, words=words) if words else ''
 
 
 def near_files(path: str) -> str:

@@ -25,7 +25,7 @@ from mmstable.cli.restart_policy import (
 from mmstable.cli.resume_command import without_option, without_start
 from mmstable.events.run_header import RESTARTED_AFTER, RESTARTS
 from mmstable.liveness.sign_of_life import VARIABLE
-from mmstable.messages import say as message
+from mmstable.messages import _
 
 OPTION = '--max-restarts'
 
@@ -74,9 +74,11 @@ class Supervisor:
                 end = describe_end(code, stuck)
                 why_not = policy.why_not(_iteration(self._newest()))
                 if is_final(code):
-                    why_not = message('restart.final')
+                    why_not = _('To start it again would not help.')
                 if why_not is not None:
-                    self._say(message('restart.ended', end=end, why=why_not))
+                    self._say(
+                        _('the run ended: {end}. {why}', end=end, why=why_not)
+                    )
                     return shell_code(code)
                 seconds = policy.take()
                 self._announce(end, policy, seconds)
@@ -103,12 +105,13 @@ class Supervisor:
         self, end: str, policy: RestartPolicy, seconds: float
     ) -> None:
         newest = self._newest()
-        source = message('restart.from_start')
+        source = _('where it was started from')
         if newest is not None and _mark(newest) != _mark(self._first):
             source = newest.path.name
         self._say(
-            message(
-                'restart.again',
+            _(
+                'the run ended: {end}. Restart {number} of {most} in '
+                '{seconds:.0f} s, from {source}',
                 end=end,
                 number=policy.done,
                 most=policy.most,

@@ -43,8 +43,8 @@ from mmstable.distributed.join_ranks import (
 )
 from mmstable.distributed.launchers import rank_of
 from mmstable.errors import StoppedBySignal, TrainingDiverged, UsageError
-from mmstable.messages import say as message
-from mmstable.messages.language import choose_language
+from mmstable.messages import _, choose_language
+from mmstable.messages.secrets import MASK, mask_words
 from mmstable.messages.shell_command import shell_command
 from mmstable.protection.change import Protection
 from mmstable.report.write import write_if_quick
@@ -77,13 +77,24 @@ def _train(args: argparse.Namespace, say: Callable[[str], None]) -> int:
             apply_start(cfg, choose_start(cfg, args, say), args)
             _build_and_train(cfg, lambda: tell_protection(protection, say))
     except StoppedBySignal as stop:
-        say(message('train.stopped', signal=stop.name))
+        say(
+            _(
+                'stopped by {signal}; the command to resume is above',
+                signal=stop.name,
+            )
+        )
         return stop.exit_code
     except ReportedByRankZero as echo:
         return echo.exit_code
     except TrainingDiverged as error:
         if rank_of(args.launcher) == 0:
-            say_error('train', message('train.diverged', file=error.file))
+            say_error(
+                'train',
+                _(
+                    'error: diverged; the reason is above, and in {file}',
+                    file=error.file,
+                ),
+            )
         return error.exit_code
     return 0
 
@@ -100,7 +111,7 @@ def _supervise(args: argparse.Namespace, say: Callable[[str], None]) -> int:
         )
     check_config_path(args.config)
     # The process that trains says what there is to say about it.
-    cfg, _ = edit_config(load_config(args.config), args, _say_nothing)
+    cfg, __ = edit_config(load_config(args.config), args, _say_nothing)
     supervisor = Supervisor(
         own_program(program, sys.argv[0]),
         words,
@@ -125,13 +136,22 @@ def _how_launchers_restart(
     args: argparse.Namespace,
 ) -> str:
     if launcher != 'pytorch':
-        return message('restart.by_scheduler', launcher=launcher)
+        return _(
+            '--max-restarts is for one process. With --launcher {launcher} '
+            'let the scheduler start the job again (`sbatch --requeue`), '
+            'with --resume auto.',
+            launcher=launcher,
+        )
     torchrun, *rest = launch_command(launcher, os.environ, program)
     command = [
         *(torchrun, f'{OPTION}={args.max_restarts}', *rest),
         *(*without_start(words), '--resume', 'auto'),
     ]
-    return message('restart.by_torchrun', command=shell_command(command))
+    return _(
+        '--max-restarts is for one process. torchrun starts all ranks again '
+        'by itself, on all machines: {command}',
+        command=shell_command(command),
+    )
 
 
 def _prepare(
@@ -140,6 +160,16 @@ def _prepare(
     """The config, complete, and with the ranks joined."""
     check_config_path(args.config)
     _choose_gpus(args.gpu_ids, args.launcher, say)
+    if mask_words(args.words) != args.words:
+        say(
+            _(
+                'the command line has secrets, which mmstable shows as '
+                '{mask}. mmengine writes them into the config in the work '
+                'directory, its log and the checkpoints: take them from the '
+                'environment instead.',
+                mask=MASK,
+            )
+        )
     cfg, protection = edit_config(load_config(args.config), args, say)
     check_start(cfg, args, say)
     check_work_dir(cfg.work_dir)
@@ -181,7 +211,7 @@ def edit_config(
     if args.no_validate:
         edits.disable_validation(cfg)
     if args.probe:
-        edits.add_probe(cfg)
+        edits.add_probe(cfg, args.probe)
     protection = protect_config(cfg, args)
     edits.drop_absent_hooks(cfg)
     cfg.launcher = args.launcher
@@ -218,9 +248,14 @@ def _choose_gpus(
     # Read by CUDA when it starts, so this comes before anything uses it.
     os.environ['CUDA_VISIBLE_DEVICES'] = ','.join(map(str, gpu_ids))
     if not torch.cuda.is_available():
-        say(message('options.gpus_ignored', ids=str(gpu_ids)))
+        say(
+            _(
+                '--gpu-ids {ids}: no such GPU here, the option is ignored',
+                ids=str(gpu_ids),
+            )
+        )
     elif launcher == 'none' and len(gpu_ids) > 1:
-        say(message('options.one_gpu'))
+        say(_('only the first of --gpu-ids is used without --launcher'))
 
 
 def _say_nothing(text: str) -> None:

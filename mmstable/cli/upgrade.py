@@ -19,7 +19,7 @@ from mmstable.finding import Severity
 from mmstable.legacy.config import Translation, translate
 from mmstable.legacy.config.difference import difference
 from mmstable.legacy.config.render import render
-from mmstable.messages import say as message
+from mmstable.messages import _
 from mmstable.messages.printable import printable
 
 
@@ -35,7 +35,12 @@ def upgrade(path: str, output: str | None) -> int:
     _report(path, translation)
     _write(output, text)
     if translation.of_severity(Severity.WARNING, Severity.ERROR):
-        _say(message('upgrade.incomplete', code=EXIT_INCOMPLETE))
+        _say(
+            _(
+                'some settings have no counterpart (exit {code})',
+                code=EXIT_INCOMPLETE,
+            )
+        )
         return EXIT_INCOMPLETE
     return 0
 
@@ -44,7 +49,13 @@ def _load(path: str) -> Config:
     # What it imports is code for mmcv 1.x, as a rule, and not needed here.
     cfg = load_config(path, import_modules=False)
     if cfg.get('custom_imports'):
-        _say(message('upgrade.not_imported', path=path))
+        _say(
+            _(
+                '{path}: `custom_imports` is not imported; hooks from there '
+                'are not known',
+                path=path,
+            )
+        )
     return cfg
 
 
@@ -68,7 +79,13 @@ def _unchanged(path: str, target: str) -> str:
     if direct_bases(path) and not os.path.samefile(
         target or '.', os.path.dirname(path) or '.'
     ):
-        raise UsageError(message('upgrade.bound_to_folder', path=path))
+        raise UsageError(
+            _(
+                "'{path}' is new already, and its `_base_` is found from its "
+                'own folder only: use it as it is.',
+                path=path,
+            )
+        )
     return Path(path).read_text(encoding='utf-8')
 
 
@@ -77,18 +94,25 @@ def _write(output: str | None, text: str) -> None:
         print(text, end='')
         return
     write_config(output, text)
-    _say(message('upgrade.written', path=output))
+    _say(_('written to {path}', path=output))
 
 
 def _report(path: str, translation: Translation) -> None:
     if not translation.changed:
-        _say(message('upgrade.nothing', path=path))
+        _say(
+            _(
+                '{path} has no keys of mmcv 1.x, nothing to translate',
+                path=path,
+            )
+        )
         return
-    _say(message('upgrade.translated', path=path), translation.summary())
+    _say(
+        _('{path}: translated from mmcv 1.x', path=path), translation.summary()
+    )
     for severity, title in (
-        (Severity.HINT, message('upgrade.notes')),
-        (Severity.WARNING, message('upgrade.left')),
-        (Severity.ERROR, message('upgrade.serious')),
+        (Severity.HINT, _('worth knowing')),
+        (Severity.WARNING, _('without counterpart')),
+        (Severity.ERROR, _('would train differently, to be resolved by you')),
     ):
         found = translation.of_severity(severity)
         if found:

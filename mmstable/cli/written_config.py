@@ -7,16 +7,20 @@ from pathlib import Path
 
 from mmstable.checkpoint.atomic_file import replace_text
 from mmstable.errors import UsageError
-from mmstable.messages import say
+from mmstable.messages import _
 
 
 def check_target(path: str) -> None:
     """Refuse a path at which no config can be written."""
     if not path.endswith('.py'):
-        raise UsageError(say('upgrade.not_python', path=path))
+        raise UsageError(
+            _("the new config is a .py file, got '{path}'.", path=path)
+        )
     folder = os.path.dirname(path)
     if not os.path.isdir(folder or '.'):
-        raise UsageError(say('upgrade.no_folder', path=folder))
+        raise UsageError(
+            _("there is no folder '{path}' to write to.", path=folder)
+        )
 
 
 def relative(base: str, folder: str) -> str:
@@ -39,7 +43,9 @@ def write_new_config(path: str, text: str, force: bool) -> bool:
     if os.path.exists(path) and not force:
         if _content(path) == text:
             return False
-        raise UsageError(say('protect.exists', path=path))
+        raise UsageError(
+            _("'{path}' exists already; --force overwrites it.", path=path)
+        )
     write_config(path, text)
     return True
 
@@ -56,5 +62,5 @@ def write_config(path: str, text: str) -> None:
     try:
         replace_text(Path(path), text, encoding='utf-8')
     except OSError as error:
-        text = say('upgrade.cannot_write', path=path, error=error)
+        text = _("cannot write '{path}': {error}", path=path, error=error)
         raise UsageError(text) from error

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Collection
 from signal import Signals
-from typing import Any
 
-from mmstable.checked_json import integer, record
+from mmstable.checked_json import integer, one_of, record
 from mmstable.distributed.store import open_store, read_value, write_first
 
 _SERIAL = itertools.count()
-_REQUEST = record(after=integer(0), signal=integer(1, 64))
 
 
 class CoordinatedStop:
@@ -20,9 +19,13 @@ class CoordinatedStop:
     lets them. So what a rank writes into the store, before it averages the
     next ones, is seen by all who look after that. All ranks look after the
     same iterations: those that complete a step.
+
+    Args:
+        names (Collection[str]): The names of the signals that ranks obey.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, names: Collection[str]) -> None:
+        self._check = record(after=integer(0), signal=one_of(*names))
         # The same on all ranks: they train the same runs in the same order.
         self._store = open_store(f'coordinated_stop/{next(_SERIAL)}')
         # One for each signal that all ranks have obeyed, and one more.
@@ -38,8 +41,8 @@ class CoordinatedStop:
         """
         if not self._is_requested:
             self._is_requested = True
-            value = dict(after=iteration, signal=int(number))
-            write_first(self._store, self._key, value, _read_request)
+            value = dict(after=iteration, signal=number.name)
+            write_first(self._store, self._key, value, self._check)
 
     def due(self, iteration: int) -> Signals | None:
         """The signal that all ranks obey now, if there is one.
@@ -47,20 +50,13 @@ class CoordinatedStop:
         Args:
             iteration (int): The iteration that has completed a step.
         """
-        request = read_value(self._store, self._key, _read_request)
+        request = read_value(self._store, self._key, self._check)
         if request is None or request['after'] >= iteration:
             return None
         self._round += 1
         self._is_requested = False
-        return Signals(request['signal'])
+        return Signals[request['signal']]
 
     @property
     def _key(self) -> str:
         return f'request/{self._round}'
-
-
-def _read_request(value: Any) -> dict[str, int]:
-    request = _REQUEST(value)
-    # It raises if there is no such signal.
-    Signals(request['signal'])
-    return request

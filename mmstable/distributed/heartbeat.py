@@ -25,7 +25,7 @@ from mmstable.distributed.store import (
     read_value,
     write_first,
 )
-from mmstable.messages import say
+from mmstable.messages import _
 from mmstable.messages.printable import printable
 
 _DONE = 'done'
@@ -56,11 +56,11 @@ class PeerFailure:
     def __str__(self) -> str:
         when = ''
         if self.iteration >= 0:
-            when = say('rank.after_iteration', iteration=self.iteration)
-        return say(
-            'rank.failed',
+            when = _(' after iteration {iteration}', iteration=self.iteration)
+        return _(
+            'rank {rank}{node} failed{when}: {error}',
             rank=self.rank,
-            node=say('rank.node', node=self.node) if self.node else '',
+            node=_(' ({node})', node=self.node) if self.node else '',
             when=when,
             error=printable(self.error, _LONGEST_ERROR),
         )
@@ -236,9 +236,24 @@ def _read_failure(value: Any) -> PeerFailure:
 
 
 def _gone(rank: int, silent: float) -> PeerFailure:
-    return PeerFailure(rank, '', -1, say('rank.silent', seconds=silent))
+    return PeerFailure(
+        rank,
+        '',
+        -1,
+        _(
+            'no sign of life for {seconds:.0f} s. It was killed (out of '
+            'memory? see `dmesg`), its machine is gone, or it hangs (test '
+            'that machine with `mmstable doctor`)',
+            seconds=silent,
+        ),
+    )
 
 
 def _store_is_gone(error: RuntimeError) -> PeerFailure:
     # Without torchrun it is rank 0 that keeps the store.
-    return PeerFailure(0, '', -1, say('rank.store_gone', error=error))
+    return PeerFailure(
+        0,
+        '',
+        -1,
+        _('the store of this run is gone with it ({error})', error=error),
+    )

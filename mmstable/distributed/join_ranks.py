@@ -17,7 +17,7 @@ from torch.distributed import Store
 from mmstable.distributed.launchers import set_rank_variables
 from mmstable.distributed.store import has_keys, leave_value, open_store
 from mmstable.errors import MMStableError
-from mmstable.messages import say
+from mmstable.messages import _
 
 _LEFT = 'rank_zero_has_left'
 
@@ -98,7 +98,7 @@ def _join_cpus(settings: dict[str, Any]) -> str | None:
     backend, note = settings.pop('backend', None) or 'gloo', None
     if backend == 'nccl':
         # Every OpenMMLab config says so, and nccl knows GPUs only.
-        backend, note = 'gloo', say('launcher.gloo')
+        backend, note = 'gloo', _('no GPU here: backend gloo instead of nccl')
     if 'timeout' in settings:
         settings['timeout'] = timedelta(seconds=settings['timeout'])
     # These are for mmengine and its launchers.

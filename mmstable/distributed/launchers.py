@@ -7,7 +7,7 @@ import subprocess
 from collections.abc import Mapping
 
 from mmstable.errors import UsageError
-from mmstable.messages import say
+from mmstable.messages import _
 
 _PORT = '29500'
 # What each launcher calls rank, number of ranks and rank within the machine.
@@ -38,8 +38,9 @@ def set_rank_variables(launcher: str) -> None:
     if missing:
         starter = _STARTERS[launcher]
         raise UsageError(
-            say(
-                'launcher.variables',
+            _(
+                '--launcher {launcher}: {missing} is not set; start this by '
+                '{starter}.',
                 launcher=launcher,
                 missing=missing,
                 starter=starter,
@@ -77,7 +78,13 @@ def _first_node(launcher: str, env: Mapping[str, str]) -> str:
         local = env.get('OMPI_COMM_WORLD_LOCAL_SIZE')
         if local == env['OMPI_COMM_WORLD_SIZE']:
             return '127.0.0.1'
-        raise UsageError(say('launcher.mpi_address'))
+        raise UsageError(
+            _(
+                '--launcher mpi: set MASTER_ADDR to the machine of rank 0, '
+                'as in `mpirun -x MASTER_ADDR=node1 ...`: Open MPI does not '
+                'tell it.'
+            )
+        )
     return '127.0.0.1'
 
 
@@ -97,5 +104,10 @@ def _ask_slurm(nodes: str) -> str:
         )
         return answer.stdout.split()[0]
     except (OSError, subprocess.SubprocessError, IndexError) as error:
-        text = say('launcher.slurm_address', nodes=nodes, error=error)
+        text = _(
+            '--launcher slurm: `scontrol show hostnames` does not tell the '
+            "first of '{nodes}' ({error}); set MASTER_ADDR to it.",
+            nodes=nodes,
+            error=error,
+        )
         raise UsageError(text) from error

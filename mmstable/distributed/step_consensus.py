@@ -34,7 +34,7 @@ from mmstable.distributed.parallelism import (
 from mmstable.distributed.store import gather
 from mmstable.errors import ReplicasDivergedError
 from mmstable.events import Culprit, Origin
-from mmstable.messages import say
+from mmstable.messages import _
 from mmstable.messages.printable import printable
 
 # Seconds until a rank takes a fault for its own: all get their averaged
@@ -245,7 +245,12 @@ class StepConsensus:
             _read,
         )
         if gathered is None and self.is_behind:
-            raise ReplicasDivergedError(say('rank.never_caught_up'))
+            raise ReplicasDivergedError(
+                _(
+                    'this rank has missed an update, and the others do not '
+                    'come to give it what it missed.'
+                )
+            )
         if gathered is None and not certain:
             self.is_behind = True
             self._missed = tuple(culprits[:_MOST_CULPRITS])
@@ -318,7 +323,7 @@ def _describe(device: object, where: str) -> dict[str, Any]:
 def _topic_for(model: Module) -> str:
     """A name for a new wrapper that is the same on all ranks."""
     # Not by shapes: those of shards are not the same.
-    names = '\n'.join(name for name, _ in model.named_parameters())
+    names = '\n'.join(name for name, __ in model.named_parameters())
     name = hashlib.sha256(names.encode()).hexdigest()[:16]
     _WRAPPERS[name] += 1
     return f'{name}/{_WRAPPERS[name]}'
@@ -353,7 +358,7 @@ def _digest(words: Mapping[int, dict[str, Any]]) -> dict[str, Any]:
         for culprit in word['culprits']
     }
     return dict(
-        loss_is_bad=any(where == 'loss' for *_, where in named),
+        loss_is_bad=any(where == 'loss' for *__, where in named),
         origins=named[:_MOST_ORIGINS],
         culprits=[list(one) for one in culprits][:_MOST_CULPRITS],
         behind=[rank for rank, word in words.items() if word['behind']],

@@ -21,7 +21,7 @@ from mmengine.logging import print_log
 from torch.distributed import PrefixStore, Store, distributed_c10d
 
 from mmstable.checked_json import Check, optional, parse_json
-from mmstable.messages import say
+from mmstable.messages import _
 
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.001, 0.05
 # Bytes of a value. Random states, the longest, have less than a tenth.
@@ -112,7 +112,13 @@ def _report(key: str, error: ValueError) -> None:
         return
     _REPORTED.add(key)
     print_log(
-        say('rank.foreign_word', key=key, error=error),
+        _(
+            "mmstable: what the store holds under '{key}' was not written by "
+            'a rank of this run, and is ignored: {error}. Who can reach the '
+            "store's port? See docs/en/distributed.md.",
+            key=key,
+            error=error,
+        ),
         logger='current',
         # Ranks other than 0 log nothing less.
         level=logging.ERROR,

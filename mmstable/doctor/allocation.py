@@ -10,7 +10,7 @@ from mmstable.doctor.items import Item, NotSeen, Plan, fact, found
 from mmstable.finding import Severity
 from mmstable.memory.host_limit import host_room
 from mmstable.memory.sizes import readable
-from mmstable.messages import say
+from mmstable.messages import _
 
 _BLOCK = 64 << 20
 _SHARE_OF_GPU = 0.9
@@ -29,8 +29,8 @@ def allocation(plan: Plan) -> Iterator[Item]:
         size = _size(device, plan.is_long)
         if size is None:
             yield NotSeen(
-                say('doctor_text.memory_of', device=device),
-                say('doctor_text.in_use'),
+                _('memory of {device}', device=device),
+                _('another program uses it, which a full memory would end'),
             )
             continue
         held, wrong = fill(device, size)
@@ -96,7 +96,7 @@ def _blocks(device: str, size: int, block: int) -> list[Any]:
     import torch
 
     blocks = []
-    for _ in range(max(1, size // block)):
+    for __ in range(max(1, size // block)):
         try:
             one = torch.empty(block // 8, dtype=torch.int64, device=device)
         except (MemoryError, RuntimeError):

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from mmstable.doctor.devices import devices
 from mmstable.doctor.items import Item, Plan, fact, found
 from mmstable.finding import Severity
-from mmstable.messages import say
+from mmstable.messages import _
 
 _SIZES = {'cpu': 512, 'cuda': 4096}
 _LARGEST = 4
@@ -48,7 +48,7 @@ def arithmetic(plan: Plan) -> Iterator[Item]:
                 products=outcome.products,
             )
         else:
-            yield fact('checksum', say('doctor_text.right'), device)
+            yield fact('checksum', _('right'), device)
 
 
 def multiply(

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from mmstable.doctor.items import Item, Plan, fact, found, not_seen
 from mmstable.doctor.programs import ProgramFailed, output_of
 from mmstable.finding import Severity
-from mmstable.messages import say
+from mmstable.messages import _
 
 # No machine that runs this has been there: 2024-01-01.
 _PAST = 1704067200
@@ -81,7 +81,7 @@ def synchronized() -> Iterator[Item]:
         yield not_seen('clock_sync', error)
         return
     if answer == 'yes':
-        yield fact('clock_sync', say('doctor_text.yes'))
+        yield fact('clock_sync', _('yes'))
     elif answer == 'no':
         yield found('clock_sync', Severity.HINT, 'clock')
     else:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from mmstable.doctor.items import Item, Plan, fact, found
 from mmstable.finding import Severity
 from mmstable.memory.sizes import readable
-from mmstable.messages import say
+from mmstable.messages import _
 
 _SIZES = {False: 64 << 20, True: 1 << 30}
 _CHUNK = 4 << 20
@@ -61,7 +61,7 @@ def space(folder: str, total: int, free: int) -> Iterator[Item]:
         free (int): What is free, in bytes.
     """
     sizes = dict(free=readable(free), total=readable(total))
-    yield fact('disk', say('doctor_text.free_of', **sizes), folder)
+    yield fact('disk', _('{free} free of {total}', **sizes), folder)
     if free < _NO_SPACE:
         yield found('no_space', Severity.ERROR, folder, **sizes)
     elif free < min(_LITTLE_SPACE, total // 20):
@@ -89,7 +89,7 @@ def write(folder: str, size: int) -> Written:
     sums = [hashlib.sha256(), hashlib.sha256()]
     with tempfile.TemporaryFile(dir=folder) as file:
         start = time.monotonic()
-        for _ in range(size // _CHUNK):
+        for __ in range(size // _CHUNK):
             file.write(chunk)
         file.flush()
         os.fsync(file.fileno())
@@ -98,7 +98,7 @@ def write(folder: str, size: int) -> Written:
             # Else it would be read from memory.
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
         file.seek(0)
-        for _ in range(size // _CHUNK):
+        for __ in range(size // _CHUNK):
             sums[0].update(chunk)
             sums[1].update(file.read(_CHUNK))
     is_same = sums[0].digest() == sums[1].digest()

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from mmstable.messages import say
+from mmstable.messages import _
 
 # Bits of the reasons for a lower clock; the names differ between releases.
 THROTTLES = {
@@ -124,7 +124,9 @@ def _import() -> Any:
     try:
         import pynvml
     except ImportError:
-        raise NoGpuLibrary(say('doctor_text.no_nvml')) from None
+        raise NoGpuLibrary(
+            _('nvidia-ml-py is not installed (`pip install nvidia-ml-py`)')
+        ) from None
     return pynvml
 
 

@@ -11,9 +11,10 @@ from mmstable.doctor.gpu_library import (
     gpu_library,
 )
 from mmstable.doctor.items import Item, Plan, fact, found, not_seen
+from mmstable.doctor.texts import FACTS
 from mmstable.finding import Severity
 from mmstable.memory.sizes import readable
-from mmstable.messages import say
+from mmstable.messages import N_, _
 
 _ERROR, _WARNING = Severity.ERROR, Severity.WARNING
 # Degrees below the point where it slows down.
@@ -24,6 +25,13 @@ _MANY_REPLAYS = 1000
 _MANY_CORRECTED = 1000
 # Why a clock is low, if that is nothing that was asked for.
 _BAD_THROTTLES = {'hardware', 'software_thermal', 'thermal', 'power_brake'}
+_THROTTLES = {
+    'power_cap': N_('power limit'),
+    'hardware': N_('hardware slowdown'),
+    'software_thermal': N_('temperature (driver)'),
+    'thermal': N_('temperature (hardware)'),
+    'power_brake': N_('power brake of the server'),
+}
 
 
 def gpus(plan: Plan) -> Iterator[Item]:
@@ -77,11 +85,9 @@ def facts(gpu: GpuState) -> Iterator[Item]:
     for name, value in known.items():
         if value is not None:
             yield fact(name, value, device)
-    missing = [
-        say(f'doctor_fact.{name}') for name in known if known[name] is None
-    ]
+    missing = [_(FACTS[name]) for name in known if known[name] is None]
     if missing:
-        what = say('doctor_text.of_device', device=device, names=missing)
+        what = _('{device}: {names}', device=device, names=missing)
         yield not_seen('gpu_facts', what)
 
 
@@ -91,7 +97,7 @@ def throttle_names(gpu: GpuState) -> list[str]:
     Args:
         gpu (GpuState): How it is.
     """
-    return [say(f'throttle.{name}') for name in gpu.throttles]
+    return [_(_THROTTLES[name]) for name in gpu.throttles]
 
 
 def judge(gpu: GpuState) -> Iterator[Item]:
@@ -125,7 +131,7 @@ def _memory_errors(gpu: GpuState, device: str) -> Iterator[Item]:
 def _heat(gpu: GpuState, device: str) -> Iterator[Item]:
     bad = _BAD_THROTTLES & set(gpu.throttles)
     if bad:
-        names = [say(f'throttle.{name}') for name in sorted(bad)]
+        names = [_(_THROTTLES[name]) for name in sorted(bad)]
         yield found('throttled', _WARNING, device, names=names)
     if gpu.temperature is None or gpu.slowdown_at is None:
         return

@@ -12,7 +12,7 @@ from mmstable.doctor.items import Fact, Item, Plan, fact, found, not_seen
 from mmstable.finding import Severity
 from mmstable.memory.host_limit import Room, host_room, usable_cores
 from mmstable.memory.sizes import readable
-from mmstable.messages import say
+from mmstable.messages import N_, _
 
 _SHM = Path('/dev/shm')
 # Docker gives a container 64 MiB.
@@ -21,6 +21,10 @@ _LEAST_RAM = 2 << 30
 _MOST_SWAP = 0.5
 # Limits of a process, and what a training should have.
 _LEAST = {'NOFILE': 4096, 'NPROC': 1024, 'FSIZE': 1 << 40, 'AS': 1 << 40}
+_ROOMS = {
+    'machine': N_('of the machine'),
+    'cgroup': N_('limit of the control group'),
+}
 
 
 def host(plan: Plan) -> Iterator[Item]:
@@ -39,8 +43,10 @@ def memory(room: Room) -> Iterator[Item]:
         room (Room): Of the machine, or of a control group.
     """
     sizes = dict(left=readable(room.left), limit=readable(room.limit))
-    source = say(f'doctor_room.{room.source}')
-    yield fact('ram', say('doctor_text.room', source=source, **sizes))
+    source = _(_ROOMS[room.source])
+    yield fact(
+        'ram', _('{left} left of {limit} ({source})', source=source, **sizes)
+    )
     if room.left < max(_LEAST_RAM, room.limit // 20):
         yield found('little_ram', Severity.WARNING, 'RAM', **sizes)
 
@@ -67,7 +73,7 @@ def shared_memory_of(total: int, free: int) -> Iterator[Item]:
         free (int): What is free, in bytes.
     """
     sizes = dict(free=readable(free), total=readable(total))
-    yield fact('shm', say('doctor_text.free_of', **sizes))
+    yield fact('shm', _('{free} free of {total}', **sizes))
     if free < _LEAST_SHM:
         yield found('small_shm', Severity.WARNING, '/dev/shm', **sizes)
 
@@ -80,7 +86,7 @@ def swap(total: int, used: int) -> Iterator[Item]:
         used (int): What of it is used.
     """
     sizes = dict(used=readable(used), total=readable(total))
-    yield fact('swap', say('doctor_text.used_of', **sizes))
+    yield fact('swap', _('{used} used of {total}', **sizes))
     if total and used > _MOST_SWAP * total:
         yield found('swapping', Severity.WARNING, 'swap', **sizes)
 
@@ -110,10 +116,10 @@ def limit(name: str, soft: int, hard: int) -> Iterator[Item]:
         soft (int): What holds; -1 if nothing does.
         hard (int): What a user may raise it to.
     """
-    shown = say('doctor_text.unlimited') if soft < 0 else str(soft)
+    shown = _('unlimited') if soft < 0 else str(soft)
     yield Fact(f'limit_{name.lower()}', shown, f'ulimit {name}')
     if 0 <= soft < _LEAST[name]:
-        most = say('doctor_text.unlimited') if hard < 0 else hard
+        most = _('unlimited') if hard < 0 else hard
         yield found(
             'low_limit',
             Severity.WARNING,

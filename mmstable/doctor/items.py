@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Union
 
+from mmstable.doctor.texts import FACTS, FINDINGS, PARTS
 from mmstable.finding import Finding, Severity
-from mmstable.messages import say
+from mmstable.messages import _
 
 
 class Fact(NamedTuple):
@@ -77,22 +78,21 @@ class MachineTest(NamedTuple):
 
 
 def fact(id: str, value: object, device: str = '') -> Fact:
-    """A fact with the label of the catalogue.
+    """A fact with its label.
 
     Args:
-        id (str): Its name, ``doctor_fact.<id>`` has the label.
+        id (str): Its name, a key of ``FACTS``.
         value (object): How it is.
         device (str): Which device has it. Defaults to ''.
     """
-    return Fact(id, str(value), say(f'doctor_fact.{id}'), device)
+    return Fact(id, str(value), _(FACTS[id]), device)
 
 
 def found(id: str, severity: Severity, path: str, **fields: Any) -> Finding:
-    """A finding with the texts of the catalogue.
+    """A finding with its texts.
 
     Args:
-        id (str): Its name. The texts are ``doctor.<id>``,
-            ``doctor_why.<id>`` and ``doctor_fix.<id>``.
+        id (str): Its name, a key of ``FINDINGS``.
         severity (Severity): How bad it is.
         path (str): Which part of the machine it is about.
         **fields: For the first text.
@@ -101,17 +101,17 @@ def found(id: str, severity: Severity, path: str, **fields: Any) -> Finding:
         id=id,
         severity=severity,
         path=path,
-        what=say(f'doctor.{id}', **fields),
-        why=say(f'doctor_why.{id}'),
-        fix=say(f'doctor_fix.{id}'),
+        what=_(FINDINGS[id].what, **fields),
+        why=_(FINDINGS[id].why),
+        fix=_(FINDINGS[id].fix),
     )
 
 
 def not_seen(id: str, why: object) -> NotSeen:
-    """Something that could not be looked at, named by the catalogue.
+    """Something that could not be looked at.
 
     Args:
-        id (str): Its name, ``doctor_part.<id>`` has the text.
+        id (str): Its name, a key of ``PARTS``.
         why (object): Why not.
     """
-    return NotSeen(say(f'doctor_part.{id}'), str(why))
+    return NotSeen(_(PARTS[id]), str(why))

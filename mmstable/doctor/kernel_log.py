@@ -9,7 +9,7 @@ from typing import NamedTuple
 from mmstable.doctor.programs import ProgramFailed, output_of
 from mmstable.errors import UsageError
 from mmstable.files import read_only
-from mmstable.messages import say
+from mmstable.messages import _
 
 _LONGEST = 64 << 20
 # Longer lines are no lines of a kernel.
@@ -60,7 +60,9 @@ def kernel_log(path: str | None = None) -> KernelLog:
         else:
             if text.strip():
                 return KernelLog(_lines(text), name, refused)
-            refused.append(f'{name}: {say("doctor_text.empty")}')
+            refused.append(
+                f'{name}: ' + _('nothing to read, or no permission')
+            )
     return KernelLog([], '', refused)
 
 
@@ -83,11 +85,17 @@ def _file(path: str, longest: int = _LONGEST) -> str:
     except OSError as error:
         reason = error.strerror or str(error)
         raise UsageError(
-            say('doctor_text.no_log', path=path, error=reason)
+            _('--log: {path}: {error}', path=path, error=reason)
         ) from None
     # A crash leaves zeros at the end of a log, but not first.
     if b'\0' in content[:4096] or content[:2] == b'\x1f\x8b':
-        raise UsageError(say('doctor_text.binary_log', path=path))
+        raise UsageError(
+            _(
+                '--log: {path} is no text; give the log as `dmesg` or '
+                '`journalctl -k` print it.',
+                path=path,
+            )
+        )
     return content.decode(errors='replace')
 
 
@@ -96,7 +104,7 @@ def _kmsg() -> str:
     descriptor = os.open(_KMSG, os.O_RDONLY | os.O_NONBLOCK)
     records = []
     try:
-        for _ in range(_MOST_RECORDS):
+        for __ in range(_MOST_RECORDS):
             try:
                 records.append(os.read(descriptor, _LONGEST_LINE))
             except BlockingIOError:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from mmstable.doctor.devices import devices
 from mmstable.doctor.items import Item, Plan, fact, found
 from mmstable.finding import Severity
-from mmstable.messages import say
+from mmstable.messages import _
 
 # Sums of so many ones are exact in bfloat16, which has 8 bits.
 _LENGTH = 256
@@ -19,9 +19,9 @@ def precision(plan: Plan) -> Iterator[Item]:
         for name in ('float16', 'bfloat16'):
             problem = try_precision(device, name)
             works = not problem
-            answer = say('doctor_text.yes') if works else problem
+            answer = _('yes') if works else problem
             if works and name == 'bfloat16' and _is_emulated(device):
-                answer = say('doctor_text.emulated')
+                answer = _('emulated')
                 yield found('bf16_emulated', Severity.WARNING, device)
             yield fact(name, answer, device)
             if problem and device != 'cpu':
@@ -50,7 +50,7 @@ def try_precision(device: str, name: str) -> str:
         is_right = bool((product == _LENGTH).all())
     except RuntimeError as error:
         return str(error).splitlines()[0]
-    return '' if is_right else say('doctor_text.wrong_product')
+    return '' if is_right else _('the product is wrong')
 
 
 def _is_emulated(device: str) -> bool:

@@ -14,7 +14,7 @@ from mmstable.doctor.devices import devices
 from mmstable.doctor.items import Item, Plan, fact, found
 from mmstable.doctor.ranks import __path__ as _FOLDER
 from mmstable.finding import Severity
-from mmstable.messages import say
+from mmstable.messages import _
 
 _RANK = Path(_FOLDER[0]) / 'one_rank.py'
 _LENGTH = 1 << 16
@@ -37,7 +37,7 @@ def processes(plan: Plan) -> Iterator[Item]:
             )
             # Two will not do what one cannot.
             return
-        yield fact('ddp', say('doctor_text.took', seconds=took), name)
+        yield fact('ddp', _('right, in {seconds:.1f} s', seconds=took), name)
 
 
 def start(
@@ -102,18 +102,25 @@ def _wait(
         try:
             out, err = one.communicate(timeout=until - time.monotonic())
         except subprocess.TimeoutExpired:
-            return say('doctor_text.no_start', rank=rank, seconds=patience)
+            return _(
+                'rank {rank} has not ended within {seconds:g} s',
+                rank=rank,
+                seconds=patience,
+            )
         if one.returncode:
             last = err[-_LONGEST:].strip().splitlines()[-1:]
-            return say(
-                'doctor_text.rank_failed',
+            return _(
+                'rank {rank} ended with code {code}: {error}',
                 rank=rank,
                 code=one.returncode,
                 error=last,
             )
         if out.split()[-2:] != expected:
-            return say(
-                'doctor_text.wrong_sum', rank=rank, got=out, expected=expected
+            return _(
+                'rank {rank} got {got}, expected {expected: }',
+                rank=rank,
+                got=out,
+                expected=expected,
             )
     return ''
 

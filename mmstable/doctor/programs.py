@@ -7,7 +7,7 @@ import subprocess
 import tempfile
 from collections.abc import Sequence
 
-from mmstable.messages import say
+from mmstable.messages import _
 
 _LONGEST_ERROR = 200
 
@@ -40,7 +40,11 @@ def output_of(
             )
         except subprocess.TimeoutExpired:
             raise ProgramFailed(
-                say('doctor_text.slow', name=words[0], seconds=seconds)
+                _(
+                    '{name} has not ended within {seconds:g} s',
+                    name=words[0],
+                    seconds=seconds,
+                )
             ) from None
         except OSError as error:
             reason = error.strerror or str(error)

@@ -11,8 +11,7 @@ from pathlib import Path
 from mmstable.doctor.items import Fact, Item, Plan, found
 from mmstable.doctor.known_bad import KNOWN_BAD
 from mmstable.finding import Finding, Severity
-from mmstable.messages import say
-from mmstable.messages.language import language
+from mmstable.messages import _
 
 _PACKAGES = (
     'torch',
@@ -114,9 +113,9 @@ def known_bad(here: Mapping[str, str]) -> Iterator[Finding]:
                 id='known_bad',
                 severity=row.severity,
                 path=' + '.join(row.versions),
-                what=say('doctor_text.known_bad', names=names),
-                why=getattr(row.why, language()),
-                fix=getattr(row.fix, language()),
+                what=_('{names} do not get along.', names=names),
+                why=_(row.why),
+                fix=_(row.fix),
                 source=row.source,
             )
 

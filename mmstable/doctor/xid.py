@@ -9,13 +9,16 @@ from dataclasses import dataclass
 from mmstable.doctor.items import Item, Plan, fact, not_seen
 from mmstable.doctor.kernel_log import kernel_log
 from mmstable.doctor.xid_table import (
+    ADVICE,
+    KINDS,
     MEANINGS,
     OFF_THE_BUS,
     SOURCE,
+    TEXTS,
     UNKNOWN,
 )
 from mmstable.finding import Finding
-from mmstable.messages import say
+from mmstable.messages import _
 from mmstable.messages.printable import printable
 
 # Old drivers leave out 'PCI:', the process or its name.
@@ -104,18 +107,21 @@ def judge(one: Complaint) -> Finding:
         name, meaning = str(one.code), MEANINGS[one.code]
     else:
         name, meaning = 'unknown', UNKNOWN
-    what = say(f'xid.{name}')
+    what = _(TEXTS[name])
     if one.code is not None:
-        what = say('doctor_text.xid', code=one.code, meaning=what)
+        what = _('Xid {code}: {meaning}', code=one.code, meaning=what)
     line = printable(one.line, _LONGEST)
     return Finding(
         id=f'xid_{name if one.code is None else one.code}',
         severity=meaning.severity,
         path=f'GPU {one.bus}'.strip(),
-        what=say(
-            'doctor_text.xid_lines', what=what, count=one.count, line=line
+        what=_(
+            '{what} ({count:line|lines}), at last: {line}',
+            what=what,
+            count=one.count,
+            line=line,
         ),
-        why=say(f'xid_kind.{meaning.kind}'),
-        fix=say(f'xid_advice.{meaning.advice}'),
+        why=_(KINDS[meaning.kind]),
+        fix=_(ADVICE[meaning.advice]),
         source=SOURCE,
     )

@@ -14,7 +14,7 @@ from mmstable.events.event import Event
 from mmstable.events.json_lines import encode
 from mmstable.events.records import RunStart
 from mmstable.files import create
-from mmstable.messages import say
+from mmstable.messages import _
 
 
 class EventLog:
@@ -100,7 +100,13 @@ class EventLog:
             return
         self._warned = True
         print_log(
-            say('events.lost', folder=self._directory, error=error),
+            _(
+                'mmstable: EventLogHook: cannot write the event file in '
+                "'{folder}': {error}. Training continues, and events are "
+                'lost for as long as this lasts.',
+                folder=self._directory,
+                error=error,
+            ),
             logger='current',
             level=logging.WARNING,
         )

@@ -18,6 +18,7 @@ from torch.nn import Module
 from mmstable import run_view
 from mmstable.events.records import SCHEMA, RunStart, WrapperSetup
 from mmstable.events.samples import read_scale
+from mmstable.messages.secrets import mask_values
 from mmstable.process_identity import ProcessIdentity
 from mmstable.version import __version__
 
@@ -63,7 +64,7 @@ def describe_run(runner: Runner) -> RunStart:
             name: _describe_wrapper(wrapper)
             for name, wrapper in run_view.wrappers(runner).items()
         },
-        custom_hooks=tuple(runner.cfg.get('custom_hooks') or ()),
+        custom_hooks=tuple(mask_values(runner.cfg.get('custom_hooks') or ())),
         restarts=restarts(),
         restarted_after=os.environ.get(RESTARTED_AFTER, ''),
         space=process.space,

@@ -10,6 +10,7 @@ from typing import Any, Callable, Protocol
 from mmengine.runner import Runner
 
 from mmstable import run_view
+from mmstable.checked_json import mapping_of, record, text
 from mmstable.events.event import Event
 from mmstable.events.records import (
     Injection,
@@ -22,6 +23,7 @@ from mmstable.events.stateful_hook import StatefulHook
 from mmstable.events.step_queue import StepQueue
 from mmstable.events.step_report import StepReport
 from mmstable.events.step_scalars import StepScalars
+from mmstable.events.step_tally import StepTally
 
 # Stages that tell of one kind of event: name, and what they are called with.
 _STAGES: dict[type, Callable[[Any], tuple[str, dict[str, Any]]]] = {
@@ -66,6 +68,7 @@ class RunMonitor(StatefulHook):
     # After RuntimeInfoHook (VERY_HIGH) has read the loss, so that reading
     # the verdict of a step waits for nothing; before all that listen (HIGH).
     priority = 20
+    saved = staticmethod(record(tallies=mapping_of(text(), StepTally.saved)))
 
     def __init__(
         self, find_sources: Callable[[Runner], dict[str, StepSource]]
@@ -107,8 +110,8 @@ class RunMonitor(StatefulHook):
                 with_norm=not (source.is_stock and _clips(wrapper)),
             )
             source.subscribe(name, self._queue.append)
-            if source.is_stock:
-                saved = self._saved_tallies.get(name, {})
+            if source.is_stock and name in self._saved_tallies:
+                saved = self._saved_tallies[name]
                 source.steps.tally.load_state_dict(saved)
 
     def before_train(self, runner: Runner) -> None:
@@ -222,13 +225,6 @@ class RunMonitor(StatefulHook):
             if source.is_stock
         }
         return {'tallies': tallies} if tallies else {}
-
-    def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
-        """Load the tallies, if the run is resumed."""
-        # In older checkpoints they are part of another hook's statistics.
-        ours = checkpoint.get('mmstable', {})
-        self._saved_tallies = ours.get('GradNanLoggerHook', {})
-        super().after_load_checkpoint(runner, checkpoint)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over what :meth:`state_dict` gave."""

@@ -6,6 +6,15 @@ from collections import Counter, deque
 from collections.abc import Mapping
 from typing import Any
 
+from mmstable.checked_json import (
+    boolean,
+    count,
+    list_of,
+    one_of,
+    optional,
+    tuple_of,
+    within,
+)
 from mmstable.events import Fault, StepReport
 
 
@@ -28,6 +37,18 @@ class StepStatistics:
         least (int): Steps that it takes before a share says anything.
             Defaults to 20.
     """
+
+    checks = dict(
+        steps=count,
+        bad=list_of(
+            tuple_of(
+                count,
+                optional(one_of(*(fault.value for fault in Fault))),
+                within(0, 1),
+            )
+        ),
+        has_grown=boolean,
+    )
 
     def __init__(
         self,
@@ -126,25 +147,6 @@ class StepStatistics:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take over what :meth:`state_dict` gave."""
-        if 'bad' not in state:
-            state = _translate_windows(state)
         self._steps = state['steps']
-        # Once there were no shares.
-        self._bad = deque(
-            (number, fault, *(share or [1.0]))
-            for number, fault, *share in state['bad']
-        )
+        self._bad = deque(map(tuple, state['bad']))
         self._has_grown = state['has_grown']
-
-
-def _translate_windows(state: Mapping[str, Any]) -> dict[str, Any]:
-    """A state of the time when good steps were remembered as well."""
-    recent = state['overall']['recent']
-    bad = [
-        [number, fault]
-        for number, (is_bad, fault) in enumerate(
-            zip(recent, state['faults']), start=1
-        )
-        if is_bad
-    ]
-    return dict(steps=len(recent), bad=bad, has_grown=state['has_grown'])

@@ -6,12 +6,22 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
+from mmstable.checked_json import count, mapping_of, record, text
 from mmstable.events.records import WrapperTotals
 from mmstable.events.step_report import Outcome, StepReport
 
 
 class StepTally:
     """Counts of steps, over the whole run."""
+
+    saved = staticmethod(
+        record(
+            applied=count,
+            skipped=count,
+            dropped_micro_batches=count,
+            faults=mapping_of(text(64), count),
+        )
+    )
 
     def __init__(self) -> None:
         self.applied = 0
@@ -55,8 +65,8 @@ class StepTally:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take over a saved state; one of an old version has less in it."""
-        self.applied = state.get('applied', 0)
-        self.skipped = state.get('skipped', 0)
-        self.dropped_micro_batches = state.get('dropped_micro_batches', 0)
-        self.faults = Counter(state.get('faults', {}))
+        """Take over what :meth:`state_dict` gave."""
+        self.applied = state['applied']
+        self.skipped = state['skipped']
+        self.dropped_micro_batches = state['dropped_micro_batches']
+        self.faults = Counter(state['faults'])

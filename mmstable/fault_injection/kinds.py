@@ -23,7 +23,7 @@ from mmstable.fault_injection.state import (
     PoisonedWeight,
 )
 from mmstable.fault_injection.values import INF, NAN
-from mmstable.messages import say
+from mmstable.messages import _
 from mmstable.settings import known_settings, one_of, refuse
 
 
@@ -112,7 +112,7 @@ def plan_fault(index: int, config: Any) -> PlannedFault:
     """
     where = f'faults[{index}]'
     if not isinstance(config, Mapping):
-        refuse('', where, say('rule.dict'), config, right_type=False)
+        refuse('', where, _('a dict'), config, right_type=False)
     settings = dict(config)
     kind = one_of(where, 'kind', settings.pop('kind', None), KINDS)
     try:
@@ -132,7 +132,7 @@ def _check_settings(kind: str, settings: Mapping[str, Any]) -> None:
     known_settings('', settings, (*allowed, *SETTINGS))
     for name, field in allowed.items():
         if field.default is MISSING and name not in settings:
-            raise ValueError(say('setting.missing', name=name))
+            raise ValueError(_('`{name}` is missing.', name=name))
 
 
 def _listed(settings: Mapping[str, Any]) -> str:

@@ -6,7 +6,7 @@ import hashlib
 from dataclasses import dataclass
 from typing import Any
 
-from mmstable.messages import say
+from mmstable.messages import _
 from mmstable.settings import integers, number, refuse
 
 SETTINGS = ('at', 'between', 'probability', 'rank')
@@ -39,11 +39,21 @@ class Schedule:
     def __post_init__(self) -> None:
         if self.at is None and self.between is None:
             if self.probability is None:
-                raise ValueError(say('fault.no_time'))
+                raise ValueError(
+                    _(
+                        'one of `at`, `between` and `probability` must say '
+                        'when.'
+                    )
+                )
         elif self.at is not None and not (
             self.between is None and self.probability is None
         ):
-            raise ValueError(say('fault.two_times'))
+            raise ValueError(
+                _(
+                    '`at` names iterations by itself; `between` and '
+                    '`probability` do not go with it.'
+                )
+            )
         self._set('at', _whole_numbers('at', self.at, least=1))
         self._set('rank', _whole_numbers('rank', self.rank, least=0))
         self._set('between', _first_and_last(self.between))
@@ -99,5 +109,7 @@ def _first_and_last(value: Any) -> tuple[int, int] | None:
     is_pair = isinstance(value, (list, tuple)) and len(value) == 2
     first, last = integers('', 'between', value) if is_pair else (1, 0)
     if first > last:
-        refuse('', 'between', say('rule.first_and_last'), value)
+        refuse(
+            '', 'between', _('(first, last) with 1 <= first <= last'), value
+        )
     return first, last

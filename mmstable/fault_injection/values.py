@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mmstable.messages import say
+from mmstable.messages import _
 from mmstable.settings import is_number, refuse
 
 NAN, INF = float('nan'), float('inf')
@@ -30,4 +30,4 @@ def spoil_first(tensor: Tensor, value: float) -> None:
 def check_factor(factor: Any) -> None:
     """Raise an error for what does not make a spike."""
     if not is_number(factor) or abs(factor) <= 1:
-        refuse('', 'factor', say('rule.factor'), factor)
+        refuse('', 'factor', _('a finite number above 1 or below -1'), factor)

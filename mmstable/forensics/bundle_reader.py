@@ -8,10 +8,10 @@ from typing import Any
 from torch import Tensor
 
 from mmstable.checked_json import (
-    Check,
     boolean,
     integer,
     list_of,
+    mapping_of,
     number,
     optional,
     parse_json,
@@ -33,6 +33,7 @@ from mmstable.forensics.bundle import (
 )
 from mmstable.forensics.plain_batch import unpack
 from mmstable.forensics.step_setup import StepSetup
+from mmstable.run_state.rng_check import check_rng
 
 _LONGEST_INDEX, _LONGEST_CONFIG = 1 << 22, 1 << 24
 
@@ -80,15 +81,6 @@ def read_bundle(folder: str | Path) -> Bundle:
 _NAME = text(4096)
 
 
-def _mapping_of(check: Check) -> Check:
-    def check_mapping(value: Any) -> dict[str, Any]:
-        if not isinstance(value, dict):
-            raise ValueError('must be an object')
-        return {_NAME(name): check(one) for name, one in value.items()}
-
-    return check_mapping
-
-
 _check_setup = record(
     dtype=optional(text(32)),
     loss_scale=number,
@@ -99,9 +91,9 @@ _check_index = record(
     iteration=integer(0),
     rank=integer(0),
     wrapper=_NAME,
-    setups=_mapping_of(_check_setup),
+    setups=mapping_of(_NAME, _check_setup),
     has_many=boolean,
-    versions=_mapping_of(text(256)),
+    versions=mapping_of(_NAME, text(256)),
     checkpoint=optional(_NAME),
     checkpoint_iteration=optional(integer(0)),
     checkpoint_sha256=text(64),
@@ -133,9 +125,10 @@ def _check_step(
     if not isinstance(step, dict) or not {'batch', 'rng'} <= step.keys():
         raise ValueError(f'{STEP} must have a batch and a random state')
     rng, scalers = step['rng'], step.get('scalers', {})
-    parts = {'python', 'numpy', 'torch', 'devices'}
-    if rng is not None and not (isinstance(rng, dict) and parts <= rng.keys()):
-        raise ValueError(f'{STEP} has a random state without its parts')
+    try:
+        rng = optional(check_rng)(rng)
+    except ValueError as error:
+        raise ValueError(f'{STEP} has no random state: {error}') from error
     if not isinstance(scalers, dict):
         raise ValueError(f'{STEP} has scalers that are no dict')
     indices = list_of(integer(0), 1 << 20)(step.get('indices', []))

@@ -36,7 +36,7 @@ from mmstable.forensics.storage_map import walk_tensors
 from mmstable.loops.safe_loop import SafeLoop
 from mmstable.loops.skip_batches import batch_indices
 from mmstable.loops.train_step import StepRecord
-from mmstable.messages import say
+from mmstable.messages import _
 from mmstable.optim.parameter_names import unwrap
 from mmstable.optim.step_sources import monitor_of
 from mmstable.run_state.data_position import DataPosition
@@ -188,26 +188,44 @@ def _obstacle(
 ) -> str:
     """Why nothing can be replayed; '' if it can."""
     if not scenes:
-        return say('forensics.no_batch')
+        return _('the batch of this step was not kept')
     if find_sharing(runner.model) is Sharing.SHARDED:
-        return say('forensics.sharded')
+        return _(
+            'ranks hold parts of the weights (FSDP), and a replay on one '
+            'rank would wait for the others'
+        )
     room = room_for(model, scenes[-1].batch, device_of(model))
     if room is not None and not room.is_enough:
-        return say('forensics.no_memory', needed=room.needed, free=room.free)
+        return _(
+            'the batch does not fit twice: {needed:.2f} GiB needed, '
+            '{free:.2f} GiB free',
+            needed=room.needed,
+            free=room.free,
+        )
     return ''
 
 
 def _notes(runner: Runner, model: Module, has_moved: bool) -> list[str]:
     notes = []
     if has_moved:
-        notes.append(say('forensics.moved_note'))
+        notes.append(
+            _('replayed with the weights after the step, which was applied')
+        )
     if any(map(_is_compiled, [runner.model, *model.modules()])):
         if can_run_uncompiled():
-            notes.append(say('forensics.compiled_note'))
+            notes.append(_('replayed without torch.compile'))
         else:
-            notes.append(say('forensics.still_compiled_note'))
+            notes.append(
+                _(
+                    'what torch.compile has made is named by the first line '
+                    'of its function; torch 2.6 or newer replays it as it '
+                    'was written'
+                )
+            )
     if get_world_size() > 1:
-        notes.append(say('forensics.local_note'))
+        notes.append(
+            _('replayed on this rank alone, as if all others had its batch')
+        )
     return notes
 
 
@@ -220,7 +238,13 @@ def _batch_notes(batch: Any) -> list[str]:
     ]
     if not names:
         return []
-    return [say('forensics.batch_written', names=names[:_MOST_NAMES])]
+    return [
+        _(
+            '{names} of the batch was written to in place, maybe by the '
+            'model: then this is not what the step began with',
+            names=names[:_MOST_NAMES],
+        )
+    ]
 
 
 def _others_moved(runner: Runner, report: StepReport) -> bool:

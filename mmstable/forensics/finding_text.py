@@ -9,11 +9,42 @@ from mmstable.events.number_records import Verdict
 from mmstable.forensics.birth import BACKWARD, Birth, External
 from mmstable.forensics.finding import Finding
 from mmstable.forensics.samples import Samples
-from mmstable.messages import say
+from mmstable.messages import N_, _
 
 _MOST_SAMPLES = 8
 # The largest number of float16.
 _FLOAT16 = 65504.0
+_SOURCES = {
+    'parameter': N_('parameter'),
+    'buffer': N_('buffer'),
+    'batch': N_('the batch:'),
+    'outside': N_('a tensor that no operation made'),
+}
+_POINTS = {
+    'log_zero': N_('log(0), {op} of {operand}'),
+    'log_negative': N_('log of a negative number, {op} of {operand}'),
+    'zero_by_zero': N_('0/0, {op} by {operand}'),
+    'by_zero': N_('division by 0, {op} of {operand}'),
+    'by_almost_zero': N_('division by almost 0, {op} by {operand}'),
+    'nan_number': N_(
+        'the code gives the number NaN to {op}, besides {operand}'
+    ),
+    'root_negative': N_('root of a negative number, {op} of {operand}'),
+    'pow_negative': N_(
+        'fractional power of a negative number, {op} of {operand}'
+    ),
+    'outside_one': N_('beyond -1..1, {op} of {operand}'),
+    'masked_row': N_(
+        'softmax over a row that is masked with -Inf everywhere, {op} of '
+        '{operand}'
+    ),
+    'one_value': N_('variance of a single value, {op} of {operand}'),
+    'empty': N_('mean over nothing, {op} of {operand}'),
+    'no_target': N_(
+        'average over targets of which none counts, {op} of {operand}'
+    ),
+    'undefined': N_('{op} of {operand} is undefined'),
+}
 
 
 def describe(
@@ -48,10 +79,11 @@ def describe(
 def _begin(finding: Finding, where: str, fault: Fault, model: str) -> str:
     culprit = finding.culprit
     if culprit is None:
-        return say('forensics.nothing', where=where, fault=fault)
+        return _('{where}: {fault}, cause not found', where=where, fault=fault)
     if fault is Fault.POISONED and isinstance(culprit, External):
-        return say(
-            'forensics.poisoned',
+        return _(
+            '{where}: {kind} in {source} ({values}), so the state was not '
+            'saved',
             where=where,
             kind=culprit.kind,
             source=_source(culprit),
@@ -66,20 +98,30 @@ def _begin(finding: Finding, where: str, fault: Fault, model: str) -> str:
         samples=_samples(finding.samples),
     )
     if isinstance(culprit, External):
-        return say(
-            'forensics.external',
+        return _(
+            '{where}: {kind} was in {source} before the step ({values}), '
+            'first used in {module} ({lines: <- }){terms}{samples}',
             source=_source(culprit),
             values=culprit.values,
             **facts,
         )
     facts['what'] = _what(finding, culprit)
     if culprit.phase == BACKWARD:
-        return say('forensics.backward', node=culprit.node, **facts)
-    return say('forensics.forward', **facts)
+        return _(
+            '{where}: {kind} born in the backward pass of {module} '
+            '({lines: <- }), {node}: {what}{terms}{samples}',
+            node=culprit.node,
+            **facts,
+        )
+    return _(
+        '{where}: {kind} born in {module} ({lines: <- }): '
+        '{what}{terms}{samples}',
+        **facts,
+    )
 
 
 def _source(culprit: External) -> str:
-    source = say(f'forensics.source.{culprit.source}')
+    source = _(_SOURCES[culprit.source])
     return f'{source} {culprit.name}'.rstrip()
 
 
@@ -87,11 +129,9 @@ def _what(finding: Finding, culprit: Birth) -> str:
     point = finding.point
     if point is not None:
         operand = point.operand or culprit.output
-        return say(
-            f'forensics.point.{point.name}', op=culprit.op, operand=operand
-        )
-    return say(
-        'forensics.too_large',
+        return _(_POINTS[point.name], op=culprit.op, operand=operand)
+    return _(
+        '{op} of values up to {peak:.4g} is beyond {dtype}',
         op=culprit.op,
         peak=max((one.peak for one in culprit.inputs), default=0.0),
         dtype=culprit.output.dtype,
@@ -99,14 +139,14 @@ def _what(finding: Finding, culprit: Birth) -> str:
 
 
 def _terms(terms: tuple[str, ...]) -> str:
-    return say('forensics.terms', terms=terms) if terms else ''
+    return _('; reached {terms}', terms=terms) if terms else ''
 
 
 def _samples(samples: Samples) -> str:
     if not samples.indices:
         return ''
     if len(samples.indices) == samples.total > 1:
-        return say('forensics.all_samples', count=samples.total)
+        return _('; in all {count} samples', count=samples.total)
     named = [
         f'{index} ({name})' if name else str(index)
         for index, name in zip(samples.indices, samples.names)
@@ -114,8 +154,12 @@ def _samples(samples: Samples) -> str:
     if len(named) > _MOST_SAMPLES:
         named = [*named[:_MOST_SAMPLES], '...']
     if samples.only_together:
-        return say('forensics.together', samples=named)
-    return say('forensics.sample', samples=named)
+        return _(
+            '; in sample {samples}, but only in this company (a statistic of '
+            'the batch couples them)',
+            samples=named,
+        )
+    return _('; in sample {samples}', samples=named)
 
 
 def _verdict(
@@ -127,36 +171,57 @@ def _verdict(
 ) -> str:
     culprit = finding.culprit
     if finding.verdict is Verdict.NOT_EXAMINED:
-        return say('forensics.verdict.not_examined', reason=finding.reason)
+        return _('Verdict: not examined, {reason}.', reason=finding.reason)
     if finding.verdict is Verdict.NOT_REPRODUCED or culprit is None:
         if has_moved:
-            return say('forensics.weights_moved')
-        return say('forensics.verdict.not_reproduced')
+            return _(
+                'Verdict: not reproducible with the weights of now. An '
+                'optimizer has changed them in that iteration, so those of '
+                'before are gone.'
+            )
+        return _(
+            'Verdict: not reproducible. The same batch with the same weights '
+            'and random numbers is finite: hardware, or an operation that is '
+            'not deterministic. Test this machine with `mmstable doctor`.'
+        )
     if isinstance(culprit, External):
         if finding.verdict is Verdict.BAD_INPUT:
-            return say(
-                'forensics.verdict.bad_input',
-                name=culprit.name or say('forensics.source.outside'),
+            return _(
+                'Verdict: bad input data. {name} holds {values}. Look at the '
+                'file, the labels and the data pipeline.',
+                name=culprit.name or _('a tensor that no operation made'),
                 values=culprit.values,
             )
         late = since is not None
-        return say(
-            'forensics.verdict.bad_weights',
+        return _(
+            'Verdict: bad weights. {name} holds {values}{since}. Go back to '
+            'a checkpoint from before; every batch will fail with these.',
             name=culprit.name,
             values=culprit.values,
-            since=say('forensics.since', iteration=since) if late else '',
+            since=_(
+                ', since iteration {iteration} at the latest', iteration=since
+            )
+            if late
+            else '',
         )
     if finding.verdict is Verdict.FP16_OVERFLOW:
-        return say(
-            'forensics.verdict.fp16_overflow',
+        return _(
+            'Verdict: fp16 overflow. The same batch is finite in '
+            'float32{largest}. {advice}',
             largest=_largest(finding, culprit, loss_scale),
             advice=_advice(culprit, model),
         )
     if finding.verdict is Verdict.EXPLODING:
         peaks = [f'{name or model} {peak:.3g}' for name, peak in finding.peaks]
-        return say('forensics.verdict.exploding', peaks=peaks or ['?'])
-    return say(
-        'forensics.verdict.singular_point',
+        return _(
+            'Verdict: exploding activations. Largest values by module: '
+            '{peaks: -> }. The learning rate is too high, or the warm-up too '
+            'short; clip gradients (clip_grad=dict(max_norm=...)).',
+            peaks=peaks or ['?'],
+        )
+    return _(
+        'Verdict: {what} at a singular point. Guard the operand of {op} '
+        '(clamp it, add an epsilon, or leave out empty targets).',
         what=finding.terms or culprit.place.module or model,
         op=culprit.op,
     )
@@ -164,9 +229,17 @@ def _verdict(
 
 def _advice(culprit: Birth, model: str) -> str:
     if culprit.place.module:
-        return say('forensics.keep_module', module=culprit.place.module)
+        return _(
+            "Keep the module in float32 (fp32_modules=['{module}']) or train "
+            'in bfloat16.',
+            module=culprit.place.module,
+        )
     # No setting keeps the model itself out of autocast.
-    return say('forensics.keep_line', model=model)
+    return _(
+        'Compute this line of {model} in float32 (.float()), or train in '
+        'bfloat16.',
+        model=model,
+    )
 
 
 def _largest(finding: Finding, culprit: Birth, loss_scale: float) -> str:
@@ -174,10 +247,13 @@ def _largest(finding: Finding, culprit: Birth, loss_scale: float) -> str:
     if not value:
         return ''
     if culprit.phase == BACKWARD:
-        return say(
-            'forensics.largest_backward',
+        return _(
+            ': the gradient, with loss_scale {scale:g}, is {value:.4g} '
+            'there, float16 ends at 65504, so loss_scale {fits:g} would fit',
             scale=loss_scale,
             value=value,
             fits=2.0 ** math.floor(math.log2(_FLOAT16 * loss_scale / value)),
         )
-    return say('forensics.largest', value=value)
+    return _(
+        ': the value is {value:.4g} there, float16 ends at 65504', value=value
+    )

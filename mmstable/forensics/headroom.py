@@ -7,6 +7,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from mmstable.checked_json import (
+    Check,
+    count,
+    list_of,
+    number,
+    text,
+    tuple_of,
+)
 from mmstable.forensics.headroom_probe import GRADIENT, Place
 from mmstable.forensics.headroom_trend import WINDOW, Forecast, forecast
 
@@ -29,6 +37,19 @@ class Warned:
     more: int
 
 
+def _of_place(check: Check) -> Check:
+    return list_of(tuple_of(text(), text(), text(), check))
+
+
+def _points(value: Any) -> list[tuple[int, float]]:
+    points = list_of(tuple_of(count, number))(value)
+    if not points or any(
+        one[0] >= two[0] for one, two in zip(points, points[1:])
+    ):
+        raise ValueError('must be of one iteration after the other')
+    return points
+
+
 class HeadroomTracks:
     """The samples of all places, and what was said of them.
 
@@ -36,6 +57,8 @@ class HeadroomTracks:
         horizon (float): Warn so many iterations before an overflow.
         max_share (float): Warn of this share of the range in any case.
     """
+
+    checks = dict(points=_of_place(_points), said=_of_place(number))
 
     def __init__(self, horizon: float, max_share: float) -> None:
         self._horizon = horizon
@@ -93,8 +116,6 @@ class HeadroomTracks:
 
     def state_dict(self) -> dict[str, Any]:
         """What a resumed run has to know."""
-        if not self._points:
-            return {}
         return {
             'points': [[*k, v] for k, v in self._points.items()],
             'said': [[*k, v] for k, v in self._said.items()],
@@ -103,13 +124,9 @@ class HeadroomTracks:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take over what :meth:`state_dict` gave."""
         self._points = {
-            Place(*place): [(int(when), float(bits)) for when, bits in points]
-            for *place, points in state.get('points', [])
+            Place(*place): points for *place, points in state['points']
         }
-        self._said = {
-            Place(*place): float(left)
-            for *place, left in state.get('said', [])
-        }
+        self._said = {Place(*place): left for *place, left in state['said']}
 
 
 def shares_of_range(

@@ -6,10 +6,15 @@ import math
 
 from mmstable.forensics.headroom import Warned
 from mmstable.forensics.headroom_underflow import Underflow
-from mmstable.messages import say
+from mmstable.messages import N_, _
 
 _SHORT_NAMES = {'float16': 'fp16', 'bfloat16': 'bf16', 'float32': 'fp32'}
 _FP16_END = 65504.0
+_KINDS = {
+    'output': N_('output'),
+    'input': N_('input'),
+    'gradient': N_('gradient, at the smallest loss scale,'),
+}
 
 
 def describe_low(iteration: int, warned: Warned) -> str:
@@ -22,18 +27,34 @@ def describe_low(iteration: int, warned: Warned) -> str:
     place, known = warned.place, warned.forecast
     trend = more = ''
     if known.doubling is not None:
-        trend = say('headroom.trend', doubling=known.doubling, left=known.left)
+        trend = _(
+            ', doubling every {doubling:.0f} iterations; about {left:.0f} '
+            'left',
+            doubling=known.doubling,
+            left=known.left,
+        )
     if warned.more:
-        more = say('headroom.more', count=warned.more)
+        more = _(
+            ' ({count:more place is|more places are} close, too)',
+            count=warned.more,
+        )
     if place.dtype == 'float16':
-        advice = say('headroom.advice_fp16', module=place.module)
+        advice = _(
+            "It will overflow: try fp32_modules=['{module}'] of "
+            "SafeAmpOptimWrapper, dtype='bfloat16', or a lower learning rate.",
+            module=place.module,
+        )
     else:
-        advice = say('headroom.advice')
-    return say(
-        'headroom.low',
+        advice = _(
+            'The run is about to diverge: try a lower learning rate, or '
+            'clipping.'
+        )
+    return _(
+        'Iter {iteration}: {module} {kind} at {share} of the {dtype} '
+        'range{trend}{more}. {advice}',
         iteration=iteration,
         module=place.module,
-        kind=say(f'headroom_kind.{place.kind}'),
+        kind=_(_KINDS[place.kind]),
         share=_percent(known.share),
         dtype=_SHORT_NAMES.get(place.dtype, place.dtype),
         trend=trend,
@@ -63,9 +84,22 @@ def describe_underflow(
     # Half of the room is left for batches with larger gradients.
     room = 0.5 * _FP16_END / largest if largest > 0 else math.inf
     if room < 2:
-        return say('headroom.underflow_full', **fields)
+        return _(
+            'Iter {iteration}: about {share} of the fp16 gradients are '
+            'flushed to zero at loss_scale {scale} (most at {module}: '
+            '{worst}), and the largest leave no room for a larger scale: no '
+            "scale fits them all. Try fp32_modules=['{module}'] or "
+            "dtype='bfloat16'.",
+            **fields,
+        )
     best = 2.0 ** min(math.floor(math.log2(scale * min(room, 2.0**24))), 24)
-    return say('headroom.underflow', largest=max(best, scale), **fields)
+    return _(
+        'Iter {iteration}: about {share} of the fp16 gradients are flushed '
+        'to zero at loss_scale {scale} (most at {module}: {worst}). The '
+        'scale is too small: gradients have room for one up to {largest}.',
+        largest=max(best, scale),
+        **fields,
+    )
 
 
 def _percent(share: float) -> str:

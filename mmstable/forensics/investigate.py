@@ -22,7 +22,7 @@ from mmstable.forensics.replay import ReplayedStep, StepScene, replay_step
 from mmstable.forensics.samples import find_samples
 from mmstable.forensics.singular import singular_point
 from mmstable.forensics.verdict import growing, judge
-from mmstable.messages import say
+from mmstable.messages import _
 
 _CASTS = ('_to_copy', 'copy', 'to')
 
@@ -59,13 +59,19 @@ class Investigation:
         try:
             return self._run()
         except OutOfTime:
-            reason = say('forensics.out_of_time', seconds=self.clock.limit)
+            reason = _(
+                'a replay takes more than {seconds:g} s',
+                seconds=self.clock.limit,
+            )
         except CollectiveRefused as error:
-            reason = say('forensics.collective', op=error.op)
+            reason = _(
+                'the model waits for other ranks in {op}, which do not replay',
+                op=error.op,
+            )
         except Exception as error:
             # Whatever a model does: training is to continue.
-            reason = say(
-                'forensics.replay_failed',
+            reason = _(
+                'the replay failed: {error}',
                 error=f'{type(error).__name__}: {error}',
             )
         return Finding(Verdict.NOT_EXAMINED, reason=reason)
@@ -87,7 +93,9 @@ class Investigation:
             finding.terms = bad.bad_terms or self._terms_of_gradient(bad)
             self._look_closer(finding)
         except OutOfTime:
-            finding.notes.append(say('forensics.unfinished'))
+            finding.notes.append(
+                _('time was over before all samples were tried')
+            )
         return finding
 
     def _find_bad(self) -> tuple[ReplayedStep | None, Backprop | None]:
@@ -159,7 +167,10 @@ class Investigation:
             finding.largest = max(one.peak for one in culprit.inputs)
         if finding.verdict is not Verdict.FP16_OVERFLOW:
             finding.notes.append(
-                say('forensics.only_in_dtype', dtype=sorted(dtypes))
+                _(
+                    'only in {dtype}: the same batch is finite in float32',
+                    dtype=sorted(dtypes),
+                )
             )
 
     def _peaks(self) -> list[tuple[str, float]]:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from mmengine.config import Config
 from mmengine.runner import Runner
 from torch import Tensor
 from torch.nn import Module
@@ -22,7 +23,8 @@ from mmstable.forensics.bundle import (
 )
 from mmstable.forensics.plain_batch import Packed
 from mmstable.forensics.replay import StepScene
-from mmstable.messages import say
+from mmstable.messages import _
+from mmstable.messages.secrets import mask_values
 
 _MIB = 2**20
 
@@ -65,18 +67,27 @@ def save_fault(
         'indices': list(scene.indices),
     }
     index = replace(index, notes=tuple(notes))
-    config = runner.cfg.pretty_text
+    config = Config(mask_values(runner.cfg.to_dict())).pretty_text
     write_bundle(folder, index, step, state, config, plain(found), text)
     return index
 
 
 def _pack_batch(batch: Any, max_size: float, notes: list[str]) -> Any:
     packed = Packed(batch)
-    notes += [say('forensics.left_out', path=one) for one in packed.left_out]
+    notes += [
+        _('not saved, because it is no tensor: {path}', path=one)
+        for one in packed.left_out
+    ]
     size = packed.size / _MIB
     if size <= max_size:
         return packed.value
-    notes.append(say('forensics.batch_too_large', size=size, limit=max_size))
+    notes.append(
+        _(
+            'the batch is not saved: {size:.0f} MiB are more than {limit:g}',
+            size=size,
+            limit=max_size,
+        )
+    )
     return None
 
 
@@ -96,13 +107,24 @@ def _pack_model(
             for name, one in tensors.items()
         }
         return state, index
-    notes.append(say('forensics.model_too_large', size=size, limit=max_size))
+    notes.append(
+        _(
+            'the weights are not saved: {size:.0f} MiB are more than '
+            '{limit:g}',
+            size=size,
+            limit=max_size,
+        )
+    )
     good = find_checkpoint(Path(runner.work_dir)).found
     if good is None:
         return None, index
     path = str(good.path.absolute())
     notes.append(
-        say('forensics.by_checkpoint', path=path, iteration=good.iteration)
+        _(
+            'weights are those of {path}, iteration {iteration}',
+            path=path,
+            iteration=good.iteration,
+        )
     )
     return None, replace(
         index,

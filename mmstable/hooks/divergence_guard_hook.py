@@ -73,6 +73,7 @@ class DivergenceGuardHook(StepHook):
     # After those that record a step, ahead of EMAHook (NORMAL), so that a bad
     # state does not get into the average, and of the schedules (LOW).
     priority = 'ABOVE_NORMAL'
+    saved = staticmethod(DivergenceGuard.saved)
 
     def __init__(
         self,

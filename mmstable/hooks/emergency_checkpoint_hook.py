@@ -11,7 +11,7 @@ from mmengine.hooks import Hook
 from mmengine.runner import Runner
 
 from mmstable import run_view
-from mmstable.checkpoint.resume_hint import resume_hint
+from mmstable.checkpoint.resume_hint import RESUME_FROM_NEWEST, resume_hint
 from mmstable.checkpoint.stop_signal import (
     RESTART,
     SAVE,
@@ -32,7 +32,7 @@ from mmstable.hooks.safe_checkpoint_hook import SafeCheckpointHook
 from mmstable.loops.after_failure import is_half_updated, why_inexact
 from mmstable.loops.shielded_workers import shield_loop, shield_workers
 from mmstable.loops.worker_deaths import WorkerDeaths
-from mmstable.messages import say
+from mmstable.messages import _
 from mmstable.registry import HOOKS, register_globally
 from mmstable.run_state.rng_keeper import RngKeeper
 from mmstable.settings import integer, names, one_of
@@ -110,9 +110,14 @@ class EmergencyCheckpointHook(Hook):
         self._coordinated_stop = None
         self._asker = None
         if find_sharing(runner.model) in (Sharing.REDUCED, Sharing.SHARDED):
-            self._coordinated_stop = CoordinatedStop()
+            self._coordinated_stop = CoordinatedStop([*SIGNALS, RESTART.name])
         if not self._signal.install():
-            runner.logger.warning(say('emergency.no_signals'))
+            runner.logger.warning(
+                _(
+                    'EmergencyCheckpointHook: training runs outside the main '
+                    'thread, and only that one receives signals.'
+                )
+            )
             return
         self._deaths.install()
         shield_loop(runner.train_loop)
@@ -251,19 +256,32 @@ class EmergencyCheckpointHook(Hook):
         if is_main_process():
             facts = dict(signal=asker, path=path)
             runner.logger.info(
-                say('emergency.saved_nothing', **facts)
+                _(
+                    'mmstable: {signal}: nothing could be saved. Training '
+                    'continues.',
+                    **facts,
+                )
                 if path is None
-                else say('emergency.saved', **facts)
+                else _(
+                    'mmstable: {signal}: saved {path}. Training continues.',
+                    **facts,
+                )
             )
 
     def _stop(
         self, runner: Runner, number: Signals, path: str | None, asker: str
     ) -> None:
-        text = say('emergency.stopped_unsaved', signal=asker)
+        text = _(
+            'mmstable: stopped by {signal}: no state that could be saved.',
+            signal=asker,
+        )
         if path is not None:
             resume = resume_hint(runner, path)
-            text = say(
-                'emergency.stopped', signal=asker, path=path, resume=resume
+            text = _(
+                'mmstable: stopped by {signal}: saved {path}. {resume}',
+                signal=asker,
+                path=path,
+                resume=resume,
             )
         if is_main_process():
             runner.logger.warning(text)
@@ -276,15 +294,26 @@ class EmergencyCheckpointHook(Hook):
         if not self._is_alone:
             if not any(hasattr(h, 'saves_on_exception') for h in runner.hooks):
                 runner.logger.error(
-                    say('emergency.needs_rank_failure_hook', error=error)
+                    _(
+                        '{error} on this rank: no emergency checkpoint '
+                        'without RankFailureHook, because the other ranks '
+                        'may be waiting.',
+                        error=error,
+                    )
                 )
             return
         if is_half_updated(runner):
             saver = run_view.find_hook(runner, SafeCheckpointHook)
             last = None if saver is None else saver.last_ckpt
-            resume = resume_hint(runner, last) or say('resume.newest')
+            resume = resume_hint(runner, last) or _(RESUME_FROM_NEWEST)
             runner.logger.error(
-                say('emergency.half_updated', error=error, resume=resume)
+                _(
+                    'mmstable: training failed with {error} while the '
+                    'weights were being updated, so no emergency checkpoint '
+                    'is saved. {resume}',
+                    error=error,
+                    resume=resume,
+                )
             )
             add_note(exception, resume)
             return
@@ -294,9 +323,19 @@ class EmergencyCheckpointHook(Hook):
         facts = dict(error=error, path=path, resume=resume_hint(runner, path))
         reason = why_inexact(runner, exception)
         runner.logger.error(
-            say('emergency.failed', **facts)
+            _(
+                'mmstable: training failed with {error}. The state before it '
+                'is saved in {path}. {resume}',
+                **facts,
+            )
             if reason is None
-            else say('emergency.failed_inexact', **facts, reason=reason)
+            else _(
+                'mmstable: training failed with {error}. The state is saved '
+                'in {path}, but it is not exactly the one before: {reason}. '
+                '{resume}',
+                **facts,
+                reason=reason,
+            )
         )
         add_note(exception, facts['resume'])
         number = self._signal.pending
@@ -309,7 +348,12 @@ class EmergencyCheckpointHook(Hook):
     ) -> str | None:
         saver = run_view.find_hook(runner, SafeCheckpointHook)
         if saver is None:
-            runner.logger.warning(say('emergency.needs_checkpoint_hook'))
+            runner.logger.warning(
+                _(
+                    'EmergencyCheckpointHook: nothing is saved without '
+                    'SafeCheckpointHook (default_hooks.checkpoint).'
+                )
+            )
             return None
         if rng:
             return saver.save_alone(runner, rng)

@@ -30,7 +30,7 @@ from mmstable.events.samples import (
     sample_wrapper,
 )
 from mmstable.hooks.step_hook import StepHook
-from mmstable.messages import say
+from mmstable.messages import _
 from mmstable.registry import HOOKS, register_globally
 from mmstable.report.write import write_if_quick
 from mmstable.settings import flag, integer
@@ -149,11 +149,18 @@ class EventLogHook(StepHook):
             written = write_if_quick(runner.work_dir)
         except Exception:
             # A picture is worth no exit code.
-            runner.logger.exception(say('report.failed'))
+            runner.logger.exception(
+                _(
+                    'mmstable: the report could not be written; the run is '
+                    'not affected'
+                )
+            )
             return
         if written is not None:
             path, text = written
-            runner.logger.info(say('report.end_note', path=path, text=text))
+            runner.logger.info(
+                _('mmstable: {text} Report: {path}', path=path, text=text)
+            )
 
     def _write(self, event: Event) -> None:
         if self._log is None:

@@ -17,7 +17,7 @@ from mmstable.events import Injection
 from mmstable.fault_injection.action import Scene, disarm
 from mmstable.fault_injection.kinds import PlannedFault, plan_fault
 from mmstable.fault_injection.ledger import Ledger
-from mmstable.messages import say
+from mmstable.messages import _
 from mmstable.optim.parameter_names import unwrap
 from mmstable.optim.step_sources import monitor_of
 from mmstable.registry import HOOKS, register_globally
@@ -58,11 +58,17 @@ class FaultInjectorHook(Hook):
     ) -> None:
         flag(_NAME, 'enabled', enabled)
         if not isinstance(faults, (list, tuple)):
-            rule = say('rule.dicts')
+            rule = _('a list of dicts')
             refuse(_NAME, 'faults', rule, faults, right_type=False)
         if faults and not enabled:
             raise ValueError(
-                say('fault.not_enabled', owner=_NAME, count=len(faults))
+                _(
+                    '{owner}: `faults` has {count} of them that would spoil '
+                    'this run. Set `enabled=True` if that is what you want, '
+                    'or take the hook out of the config.',
+                    owner=_NAME,
+                    count=len(faults),
+                )
             )
         self._plan = [self._read(i, fault) for i, fault in enumerate(faults)]
         self._seed = integer(_NAME, 'seed', seed, at_least=0)
@@ -141,8 +147,10 @@ class FaultInjectorHook(Hook):
         self._due = {}
         for fault in missed:
             runner.logger.warning(
-                say(
-                    'faults.missed',
+                _(
+                    'mmstable: FaultInjectorHook: faults[{index}] ({fault}) '
+                    'found nothing to act on in iteration {iteration}: '
+                    'nothing was injected.',
                     iteration=runner.iter + 1,
                     index=fault.index,
                     fault=fault.name,
@@ -161,8 +169,10 @@ class FaultInjectorHook(Hook):
         ledger = self._ledger if fault.action.ends_process else None
         if ledger is not None and (iteration, fault.name) in ledger:
             runner.logger.warning(
-                say(
-                    'faults.spared',
+                _(
+                    'mmstable: FaultInjectorHook: {kind} of iteration '
+                    '{iteration} has happened already, and is not injected '
+                    'again: see {file}',
                     iteration=iteration,
                     kind=fault.kind,
                     file=ledger.path,
@@ -207,7 +217,13 @@ class FaultInjectorHook(Hook):
         untold, self._untold = self._untold, []
         for facts in untold:
             injection = Injection.now(**facts)
-            runner.logger.warning(say('faults.injected', **facts))
+            runner.logger.warning(
+                _(
+                    'mmstable: injected: Iter {iteration}: {kind}, {value} '
+                    "in '{target}', rank {rank}",
+                    **facts,
+                )
+            )
             monitor_of(runner).emit(runner, injection)
 
     def _announcement(self, runner: Runner) -> str:
@@ -215,8 +231,10 @@ class FaultInjectorHook(Hook):
             f'  [{one.index}] {one}{self._why_never(one, runner.max_iters)}'
             for one in self._plan
         ]
-        return say(
-            'faults.planned',
+        return _(
+            'mmstable: FaultInjectorHook: THIS RUN IS BROKEN ON PURPOSE, by '
+            '{count:fault|faults}, seed {seed}:\n{faults:\n}\nTake '
+            'FaultInjectorHook out of the config to train for real.',
             count=len(faults),
             seed=self._seed,
             faults=faults,
@@ -226,7 +244,12 @@ class FaultInjectorHook(Hook):
     def _why_never(fault: PlannedFault, max_iters: int) -> str:
         ranks = fault.schedule.rank
         if ranks is not None and min(ranks) >= get_world_size():
-            return say('faults.too_few_ranks', ranks=get_world_size())
+            return _(
+                ' (NEVER: this run has {ranks:rank|ranks} only)',
+                ranks=get_world_size(),
+            )
         if fault.schedule.begins_after(max_iters):
-            return say('faults.too_late', last=max_iters)
+            return _(
+                ' (NEVER: the run ends with iteration {last})', last=max_iters
+            )
         return ''

@@ -10,6 +10,16 @@ from mmengine.optim import OptimWrapper
 from mmengine.runner import Runner
 
 from mmstable import run_view
+from mmstable.checked_json import (
+    count,
+    fields,
+    list_of,
+    mapping_of,
+    record,
+    text,
+    tuple_of,
+    within,
+)
 from mmstable.errors import ConfigError
 from mmstable.events import StepReport
 from mmstable.hooks.step_hook import StepHook
@@ -40,6 +50,15 @@ class GradClipHook(StepHook):
             clipped without it. Defaults to None.
         **settings: Those of the method.
     """
+
+    saved = staticmethod(
+        record(
+            counts=mapping_of(text(), tuple_of(count, count)),
+            limits=mapping_of(
+                text(), list_of(fields({'norms': list_of(within(0))}))
+            ),
+        )
+    )
 
     def __init__(
         self,
@@ -125,7 +144,7 @@ class GradClipHook(StepHook):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over what :meth:`state_dict` gave."""
-        self._counts = copy.deepcopy(state['counts'])
+        self._counts = {k: list(v) for k, v in state['counts'].items()}
         for name, limits in state['limits'].items():
             clip = self._clips.get(name)
             if isinstance(clip, NormClip):

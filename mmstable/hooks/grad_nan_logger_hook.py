@@ -8,17 +8,59 @@ from typing import Any
 from mmengine.runner import Runner
 
 from mmstable import run_view
+from mmstable.checked_json import (
+    count,
+    mapping_of,
+    optional,
+    record,
+    text,
+    within,
+)
 from mmstable.events import Event, Fault, Intervention, StepReport
 from mmstable.events.step_statistics import StepStatistics
 from mmstable.events.step_text import describe_step
 from mmstable.hooks.event_log_hook import EventLogHook
 from mmstable.hooks.step_hook import StepHook
-from mmstable.messages import say
+from mmstable.messages import N_, _
 from mmstable.messages.rate_limit import RateLimit
 from mmstable.registry import HOOKS, register_globally
 from mmstable.settings import integer, language, number, renamed
 
 _NAME = 'GradNanLoggerHook'
+_ADVICE = {
+    'overflow': N_(
+        'Gradients overflow fp16 although the loss scale is backing off. Do '
+        'NOT raise loss_scale: a larger one overflows sooner. Lower the '
+        'learning rate or lengthen the warm-up, clip gradients '
+        '(clip_grad=dict(max_norm=...)), or train in bfloat16, which has the '
+        'range of float32.'
+    ),
+    'nan_loss': N_(
+        'The loss itself is NaN or Inf before it is scaled, so no loss_scale '
+        'can help. Check the data of these iterations (NaN or Inf in inputs '
+        'or targets, empty targets, log(0), division by 0); run the loss in '
+        "float32 (fp32_modules=['...']); lower the learning rate or lengthen "
+        'the warm-up.'
+    ),
+    'nan_grad': N_(
+        'The loss is finite, but its gradient is not, and no loss_scale is '
+        'to blame (it is off, or at its floor). Look at the named modules '
+        'for sqrt or norm at 0, division by 0, masked softmax; run them in '
+        "float32 (fp32_modules=['...']); lower the learning rate or lengthen "
+        'the warm-up; with bfloat16, try float16 or float32.'
+    ),
+    'spike': N_(
+        'Loss or gradient norm keep jumping far above their recent level. '
+        'Look at the data of these iterations (wrong labels, outliers); clip '
+        'gradients (clip_grad=dict(max_norm=...)); lower the learning rate '
+        'or lengthen the warm-up.'
+    ),
+    'oom': N_(
+        'Batches do not fit in memory and are left out. Use a smaller '
+        'batch_size with accumulative_counts, smaller crops, or --memory '
+        'balanced; mmstable estimate CONFIG tells what fits.'
+    ),
+}
 
 
 @register_globally(HOOKS)
@@ -48,6 +90,17 @@ class GradNanLoggerHook(StepHook):
         max_in_a_row (int, optional): The former name of
             ``max_consecutive_bad``. Defaults to None.
     """
+
+    saved = staticmethod(
+        mapping_of(
+            text(),
+            record(
+                **StepStatistics.checks,
+                quiet_until=count,
+                rate=optional(within(0)),
+            ),
+        )
+    )
 
     def __init__(
         self,
@@ -92,7 +145,15 @@ class GradNanLoggerHook(StepHook):
             self._stats.setdefault(name, StepStatistics(*self._limits))
             if self.monitor.sources[name].is_stock:
                 kind = type(wrapper).__name__
-                runner.logger.warning(say('steps.observed_only', wrapper=kind))
+                runner.logger.warning(
+                    _(
+                        'GradNanLoggerHook can only observe {wrapper}: a NaN '
+                        'is named, but not kept from the weights. Use '
+                        "type='mmstable.SafeOptimWrapper' or "
+                        "'mmstable.SafeAmpOptimWrapper' to be protected.",
+                        wrapper=kind,
+                    )
+                )
             self._scaled[name] = run_view.loss_scaler(wrapper) is not None
         self._spoiled_at = {}
 
@@ -163,12 +224,18 @@ class GradNanLoggerHook(StepHook):
             count, first, last = facts
             has_file = run_view.find_hook(runner, EventLogHook) is not None
             runner.logger.info(
-                say(
-                    'steps.unprinted',
+                _(
+                    '{count:more bad step|more bad steps} (NaN or Inf) '
+                    'between Iter {first} and Iter {last} not printed{where}',
                     count=count,
                     first=first,
                     last=last,
-                    where=say('steps.in_event_file') if has_file else '',
+                    where=_(
+                        '; loss_scale and culprits of each are in the event '
+                        'file'
+                    )
+                    if has_file
+                    else '',
                 )
             )
 
@@ -181,12 +248,15 @@ class GradNanLoggerHook(StepHook):
             return
         self._quiet_until[name] = report.iteration + self._window
         bad, seen = stats.counts()
-        _, max_rate, max_consecutive, _ = self._limits
+        __, max_rate, max_consecutive, __ = self._limits
         fault = stats.commonest_fault()
         spoiled = self._spoiled_at.get(name)
         runner.logger.warning(
-            say(
-                'steps.too_many',
+            _(
+                '{where}: {bad:.4g} of the last {seen} steps were bad '
+                '({percent:.1f} %), {consecutive} in a row; more than '
+                '{max_percent:g} %, or {max_consecutive} in a row, are too '
+                'many. {advice}',
                 where=self._where(name, report),
                 bad=bad,
                 seen=seen,
@@ -194,9 +264,16 @@ class GradNanLoggerHook(StepHook):
                 consecutive=stats.in_a_row,
                 max_percent=100 * max_rate,
                 max_consecutive=max_consecutive,
-                advice=say(f'steps.advice.{fault.value}')
+                advice=_(_ADVICE[fault.value])
                 if spoiled is None
-                else say('steps.advice_spoiled', iteration=spoiled),
+                else _(
+                    'The weights were updated with NaN or Inf in iteration '
+                    '{iteration}, so nothing after it is of use: stop, and '
+                    'resume from a checkpoint before it with '
+                    "type='mmstable.SafeOptimWrapper' (--resume "
+                    '--before-iter {iteration}).',
+                    iteration=spoiled,
+                ),
             )
         )
 
@@ -217,5 +294,5 @@ class GradNanLoggerHook(StepHook):
             self._stats[name] = StepStatistics(*self._limits)
             self._stats[name].load_state_dict(saved)
             self._quiet_until[name] = saved['quiet_until']
-            if saved.get('rate') is not None:
+            if saved['rate'] is not None:
                 self._rates[name] = saved['rate']

@@ -13,7 +13,7 @@ from mmengine.dist import get_rank, get_world_size
 from mmengine.runner import Runner
 
 from mmstable import run_view
-from mmstable.checkpoint.resume_hint import resume_hint
+from mmstable.checkpoint.resume_hint import RESUME_FROM_NEWEST, resume_hint
 from mmstable.errors import TrainingHangs
 from mmstable.events.machine_records import Hang
 from mmstable.hooks.emergency_checkpoint_hook import EmergencyCheckpointHook
@@ -33,7 +33,7 @@ from mmstable.liveness.sign_of_life import is_supervised, show_life
 from mmstable.liveness.stacks import stacks_file, write_stacks
 from mmstable.liveness.watchdog import Stall, Watchdog
 from mmstable.loops.shielded_workers import shield_workers
-from mmstable.messages import say
+from mmstable.messages import N_, _
 from mmstable.registry import HOOKS, register_globally
 from mmstable.settings import language, mapping, number, one_of, text
 
@@ -42,6 +42,10 @@ _NAME = 'HangWatchdogHook'
 _COMPLETE = ('data', 'forward', 'backward', 'validation')
 # Seconds that saving may take, after which a supervisor kills the process.
 _SAVING = 1800.0
+_NOT_SAVED = N_(
+    'mmstable: the state is in the middle of something and was not saved. '
+    '{resume}'
+)
 
 
 @register_globally(HOOKS)
@@ -54,9 +58,9 @@ class HangWatchdogHook(StepHook):
     nothing. If a phase takes too long, the log names the rank, the line, the
     samples, the worker of the data loader that is waited for, and the rank
     that others wait for; stacks of all threads and workers are in
-    ``stability/stacks.rankN.txt``. If a call in C holds Python's lock, they
-    are in ``stability/watchdog.rankN.txt`` meanwhile. A suspended process, a
-    debugger and a busy machine do not count.
+    ``stability/stacks.rankN.txt``. While a call in C holds Python's lock, the
+    stack of the training thread is in ``stability/watchdog.rankN.txt``. A
+    suspended process, a debugger and a busy machine do not count.
 
     Args:
         min_limit (float): Seconds that data, forward, backward and step may
@@ -141,15 +145,7 @@ class HangWatchdogHook(StepHook):
         """Note the progress."""
         self._validated += 1
 
-    def after_test_iter(
-        self,
-        runner: Runner,
-        batch_idx: int,
-        data_batch: dict | tuple | list | None = None,
-        outputs: Any = None,
-    ) -> None:
-        """Note the progress."""
-        self._validated += 1
+    after_test_iter = after_val_iter
 
     def after_run(self, runner: Runner) -> None:
         """All went well."""
@@ -220,7 +216,12 @@ class HangWatchdogHook(StepHook):
         if self._has_told:
             self._has_told = False
             self._runner.logger.warning(
-                say('hang.recovered', phase=str(phase), seconds=seconds)
+                _(
+                    'mmstable: training continues after {seconds:.0f} s in '
+                    "'{phase}'.",
+                    phase=str(phase),
+                    seconds=seconds,
+                )
             )
 
     def _ends(self) -> bool:
@@ -257,12 +258,30 @@ class HangWatchdogHook(StepHook):
             file=stacks_file(self._folder, get_rank()),
         )
         if stall.is_over:
-            over = say('hang.is_over')
-            return say('hang.was_held', **facts, action=over)
-        action = say('hang.waits')
+            over = _('Training continues.')
+            return _(
+                'mmstable: training hung: {ranks:; }. A call in C held '
+                "Python's lock all that time. The limit is {limit:.0f} s. "
+                'All stacks are in {file}. {action}',
+                **facts,
+                action=over,
+            )
+        action = _(
+            "Training waits; HangWatchdogHook(action='exit') would end it, "
+            'and `mmstable train --max-restarts N` start it again.'
+        )
         if ends:
-            action = say('hang.exits', code=TrainingHangs.exit_code)
-        return say('hang.found', **facts, action=action)
+            action = _(
+                'This process ends with exit code {code}.',
+                code=TrainingHangs.exit_code,
+            )
+        return _(
+            'mmstable: training hangs: {ranks:; }. The limit is {limit:.0f} '
+            's. All stacks are in {file}. {action} If it hangs again, test '
+            'the machine with `mmstable doctor`.',
+            **facts,
+            action=action,
+        )
 
     def _emit(
         self,
@@ -307,15 +326,21 @@ class HangWatchdogHook(StepHook):
         try:
             path = self._save(error, is_complete)
         except Exception:
-            runner.logger.exception(say('hang.not_saved', resume=''))
+            runner.logger.exception(_(_NOT_SAVED, resume=''))
         if path is None:
             last = run_view.find_hook(runner, SafeCheckpointHook)
             resume = resume_hint(runner, getattr(last, 'last_ckpt', None))
-            resume = resume or say('resume.newest')
-            runner.logger.error(say('hang.not_saved', resume=resume))
+            resume = resume or _(RESUME_FROM_NEWEST)
+            runner.logger.error(_(_NOT_SAVED, resume=resume))
         else:
             resume = resume_hint(runner, path)
-            runner.logger.error(say('hang.saved', path=path, resume=resume))
+            runner.logger.error(
+                _(
+                    'mmstable: saved {path} before the end. {resume}',
+                    path=path,
+                    resume=resume,
+                )
+            )
         log = run_view.find_hook(runner, EventLogHook)
         if log is not None:
             log.on_exception(runner, error)

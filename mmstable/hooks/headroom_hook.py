@@ -11,6 +11,13 @@ from mmengine.dist import is_main_process
 from mmengine.runner import Runner
 
 from mmstable import run_view
+from mmstable.checked_json import (
+    list_of,
+    number_or_inf,
+    optional,
+    record,
+    within,
+)
 from mmstable.events.number_records import LowHeadroom
 from mmstable.events.samples import read_scale
 from mmstable.forensics.headroom import (
@@ -26,7 +33,7 @@ from mmstable.forensics.headroom_underflow import (
     find_underflow,
 )
 from mmstable.hooks.step_hook import StepHook
-from mmstable.messages import say
+from mmstable.messages import _
 from mmstable.registry import HOOKS, register_globally
 from mmstable.settings import integer, language, number
 
@@ -64,6 +71,13 @@ class HeadroomHook(StepHook):
     # Ends watching before the monitor (20) tells of the step: others may
     # then run the model again. After RuntimeInfoHook (10) has read the loss.
     priority = 15
+    saved = staticmethod(
+        record(
+            **HeadroomTracks.checks,
+            underflows=list_of(within(0, 1)),
+            told_at=optional(number_or_inf),
+        )
+    )
     observes_stock = False
 
     def __init__(
@@ -96,7 +110,12 @@ class HeadroomHook(StepHook):
         self._is_on = is_main_process()
         if self._is_on and run_view.is_compiled(runner.model):
             self._is_on = False
-            runner.logger.info(say('headroom.compiled'))
+            runner.logger.info(
+                _(
+                    'HeadroomHook: the model is compiled, and looking into '
+                    'it would compile it again; it is left alone.'
+                )
+            )
 
     def before_train_iter(
         self,
@@ -230,14 +249,15 @@ class HeadroomHook(StepHook):
 
     def state_dict(self) -> dict[str, Any]:
         """What a resumed run has to know."""
-        state = self._tracks.state_dict()
-        if self._underflows:
-            state['underflows'] = list(self._underflows)
-            state['told_at'] = self._told_at
-        return state
+        state = {
+            **self._tracks.state_dict(),
+            'underflows': list(self._underflows),
+            'told_at': self._told_at,
+        }
+        return state if any(state.values()) else {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over what :meth:`state_dict` gave."""
         self._tracks.load_state_dict(state)
-        self._underflows.extend(state.get('underflows', []))
-        self._told_at = state.get('told_at')
+        self._underflows.extend(state['underflows'])
+        self._told_at = state['told_at']

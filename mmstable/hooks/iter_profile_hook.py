@@ -23,7 +23,7 @@ from mmstable.liveness.slow_causes import (
     find_causes,
 )
 from mmstable.memory.loading import loading_of
-from mmstable.messages import say
+from mmstable.messages import _
 from mmstable.registry import HOOKS, register_globally
 from mmstable.settings import integer, language, refuse
 
@@ -74,7 +74,10 @@ class IterProfileHook(StepHook):
         self._interval = integer(_NAME, 'interval', interval)
         self._iterations = integer(_NAME, 'iterations', iterations)
         if self._iterations >= self._interval:
-            rule = say('profile.rule', interval=self._interval)
+            rule = _(
+                'less than `interval`, which is {interval}',
+                interval=self._interval,
+            )
             refuse(_NAME, 'iterations', rule, iterations)
         self._begin = integer(_NAME, 'begin', begin)
         self._depth = integer(_NAME, 'depth', depth)
@@ -95,7 +98,13 @@ class IterProfileHook(StepHook):
         self.sample, self._told = None, None
         self._next = runner.iter + self._begin
         if run_view.is_compiled(runner.model):
-            runner.logger.info(say('profile.compiled'))
+            runner.logger.info(
+                _(
+                    'IterProfileHook: the model is compiled, and looking '
+                    'into it would compile it again; its training step is '
+                    'measured as a whole.'
+                )
+            )
 
     def after_train_iter(
         self,

@@ -9,6 +9,7 @@ from typing import Any
 from mmengine.runner import Runner
 
 from mmstable import run_view
+from mmstable.checked_json import list_of, mapping_of, record, text, within
 from mmstable.checkpoint.stop_signal import SAVE
 from mmstable.events import Event, StepReport
 from mmstable.hooks.emergency_checkpoint_hook import EmergencyCheckpointHook
@@ -24,7 +25,7 @@ from mmstable.liveness.probe.probing_bridge import (
 )
 from mmstable.liveness.probe.server import ProbeServer
 from mmstable.liveness.probe.tables import Tables
-from mmstable.messages import say
+from mmstable.messages import _
 from mmstable.registry import HOOKS, register_globally
 from mmstable.settings import flag, number
 
@@ -42,16 +43,15 @@ class LiveProbeHook(StepHook):
     schedule. All ranks make such a change after the same iteration, a
     resumed run keeps it, and it is an event, ``live_change``.
 
-    With the package ``probing`` (``pip install mmstable[probe]``) its
-    commands work, too: SQL, also over ``python.mmstable_steps`` and
-    ``python.mmstable_events``, and Python code, which is run between two
-    steps and knows ``runner``, ``trainer``, ``model``, ``optimizer`` and
-    ``train_loader``. Its socket lets EVERY user of this machine run code as
-    the user who trains.
+    With ``use_probing=True`` the commands of the package ``probing``
+    (``pip install mmstable[probing]``) work, too: SQL, also over
+    ``python.mmstable_steps`` and ``python.mmstable_events``, and Python code,
+    which is run between two steps and knows ``runner``, ``trainer``,
+    ``model``, ``optimizer`` and ``train_loader``. Its socket lets EVERY user
+    of this machine run code as the user who trains.
 
     Args:
-        use_probing (bool, optional): Whether to start ``probing``. Defaults
-            to None, which means if it is installed.
+        use_probing (bool): Whether to start ``probing``. Defaults to False.
         trace_modules (bool, optional): Whether ``probing`` measures how long
             modules take, which costs time in every iteration. Never if the
             model is compiled, since that would compile it again. Defaults to
@@ -64,16 +64,20 @@ class LiveProbeHook(StepHook):
     # After DivergenceGuardHook, so that code sees the learning rate that the
     # next step is made with.
     priority = 45
+    saved = staticmethod(
+        record(
+            lr_factors=mapping_of(text(), list_of(within(0))),
+            clips=mapping_of(text(), within(0)),
+        )
+    )
 
     def __init__(
         self,
-        use_probing: bool | None = None,
+        use_probing: bool = False,
         trace_modules: bool | None = None,
         patience: float = 5.0,
     ) -> None:
-        if use_probing is not None:
-            flag(_NAME, 'use_probing', use_probing)
-        self._use_probing = use_probing
+        self._use_probing = flag(_NAME, 'use_probing', use_probing)
         if trace_modules is None:
             trace_modules = asks_for_times()
         self._trace_modules = flag(_NAME, 'trace_modules', trace_modules)
@@ -93,15 +97,36 @@ class LiveProbeHook(StepHook):
         run.clips.update(self._saved.get('clips', {}))
         run.begin()
         if self._saved:
-            runner.logger.warning(say('probe.kept', **_in_words(run)))
+            runner.logger.warning(
+                _(
+                    'LiveProbeHook: this run keeps what was changed before '
+                    'it was resumed: learning rates [{factors}], clip limits '
+                    '[{clips}].',
+                    **_in_words(run),
+                )
+            )
         commands = Commands(run, partial(_request_save, runner))
-        self._open_probing(run, commands)
+        if self._use_probing:
+            self._open_probing(run, commands)
         try:
             self._server = ProbeServer(commands.all(), run.thread.has_ended)
         except OSError as error:
-            runner.logger.warning(say('probe.no_socket', error=error))
+            runner.logger.warning(
+                _(
+                    'LiveProbeHook: `mmstable probe` will not find this run: '
+                    'no socket can be made for it ({error}). The environment '
+                    'variable MMSTABLE_PROBE_DIR names another folder.',
+                    error=error,
+                )
+            )
         else:
-            runner.logger.info(say('probe.listens', folder=runner.work_dir))
+            runner.logger.info(
+                _(
+                    'LiveProbeHook: look into this run with `mmstable probe '
+                    '{folder}`; its socket is open to you only.',
+                    folder=runner.work_dir,
+                )
+            )
 
     def before_train_iter(
         self,
@@ -175,11 +200,14 @@ class LiveProbeHook(StepHook):
 
     def _open_probing(self, run: LiveRun, commands: Commands) -> None:
         log = run.runner.logger
-        if self._use_probing is False:
-            return
         if not is_installed():
-            if self._use_probing:
-                log.warning(say('probe.not_installed'))
+            log.warning(
+                _(
+                    'LiveProbeHook: `probing` is not installed; only '
+                    '`mmstable probe` works, without SQL and code. Install '
+                    'it with `pip install mmstable[probing]`.'
+                )
+            )
             return
         console = Console(
             run.boundary, names_of(run), run.noticing_changes, self._patience
@@ -188,7 +216,15 @@ class LiveProbeHook(StepHook):
         self._tables = Tables(bridge.make_table)
         if self._trace_modules and not run_view.is_compiled(run.runner.model):
             bridge.trace_modules()
-        log.warning(say('probe.opened'))
+        log.warning(
+            _(
+                'LiveProbeHook: EVERY user of this machine can now run code '
+                'as you in this process, through the socket of `probing`, '
+                'which does not ask who is there. Use it only on machines '
+                'whose users you trust; `mmstable probe` works without it '
+                '(`--probe` alone).'
+            )
+        )
 
     def _close(self) -> None:
         server, self._server = self._server, None
@@ -205,7 +241,13 @@ class LiveProbeHook(StepHook):
 def _request_save(runner: Runner, ends: bool) -> None:
     saver = run_view.find_hook(runner, EmergencyCheckpointHook)
     if saver is None:
-        raise ValueError(say('probe.no_saver'))
+        raise ValueError(
+            _(
+                'nobody saves on request: the run needs '
+                'mmstable.EmergencyCheckpointHook and '
+                'mmstable.SafeCheckpointHook'
+            )
+        )
     # The log says `mmstable: ` ahead of it.
     saver.request('probe', SIGTERM if ends else SAVE)
 

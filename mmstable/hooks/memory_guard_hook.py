@@ -16,7 +16,11 @@ from mmstable.events.run_header import device_of
 from mmstable.hooks.emergency_checkpoint_hook import EmergencyCheckpointHook
 from mmstable.hooks.step_hook import StepHook
 from mmstable.liveness.training_thread import TrainingThread
-from mmstable.memory.alarm_text import describe_critical, describe_growth
+from mmstable.memory.alarm_text import (
+    LOADING,
+    describe_critical,
+    describe_growth,
+)
 from mmstable.memory.device_memory import read_device
 from mmstable.memory.figures import figures_of
 from mmstable.memory.leaks import MAIN, Forecast, LeakDetector
@@ -28,7 +32,7 @@ from mmstable.memory.loading import (
 from mmstable.memory.process_tree import Reading, read_tree
 from mmstable.memory.sampler import TreeSampler
 from mmstable.memory.sizes import parse_size, readable
-from mmstable.messages import say
+from mmstable.messages import _
 from mmstable.registry import HOOKS, register_globally
 from mmstable.settings import integer, number, one_of
 
@@ -125,8 +129,14 @@ class MemoryGuardHook(StepHook):
             self._has_to_lower = False
             after = halve_loading(runner.train_loop.dataloader)
             if after is not None:
-                text = say('memory.loading', **after._asdict())
-                runner.logger.warning(say('memory.lowered', loading=text))
+                text = _(LOADING, **after._asdict())
+                runner.logger.warning(
+                    _(
+                        'mmstable: from the next pass over the data on: '
+                        '{loading}.',
+                        loading=text,
+                    )
+                )
 
     def after_train(self, runner: Runner) -> None:
         """End looking."""
@@ -141,7 +151,13 @@ class MemoryGuardHook(StepHook):
         if failure is not None:
             self._sampler.failure = None
             reason = f'{type(failure).__name__}: {failure}'
-            runner.logger.warning(say('memory.blind', reason=reason))
+            runner.logger.warning(
+                _(
+                    'MemoryGuardHook: host memory cannot be watched: '
+                    '{reason}.',
+                    reason=reason,
+                )
+            )
         if reading is None:
             return
         iteration = self.monitor.iteration
@@ -182,10 +198,15 @@ class MemoryGuardHook(StepHook):
             return
         saver = run_view.find_hook(runner, EmergencyCheckpointHook)
         if saver is None:
-            runner.logger.warning(say('memory.no_saver'))
+            runner.logger.warning(
+                _(
+                    'MemoryGuardHook: nothing is saved without '
+                    'EmergencyCheckpointHook.'
+                )
+            )
             return
         number = RESTART if action == _RESTART else SAVE
-        saver.request(say('memory.asker'), number)
+        saver.request(_('MemoryGuardHook'), number)
 
     def _lower(self, runner: Runner) -> None:
         loop: Any = runner.train_loop
@@ -195,8 +216,15 @@ class MemoryGuardHook(StepHook):
         after = halve_loading(loop.dataloader)
         if after is not None:
             loop.restart_workers()
-            text = say('memory.loading', **after._asdict())
-            runner.logger.warning(say('memory.lowered_now', loading=text))
+            text = _(LOADING, **after._asdict())
+            runner.logger.warning(
+                _(
+                    'mmstable: the data is read by new workers from here on: '
+                    '{loading}. Their random augmentation differs from then '
+                    'on.',
+                    loading=text,
+                )
+            )
 
     def _emit(
         self,
@@ -235,8 +263,12 @@ class MemoryGuardHook(StepHook):
             # The next time when there are twice as many.
             self._told_retries = 2 * device.retries
             runner.logger.warning(
-                say(
-                    'memory.retries',
+                _(
+                    'Iter {iteration}: the device ran short of memory and '
+                    'everything cached was given back ({count:time|times}): '
+                    '{allocated} in tensors, {reserved} reserved. If these '
+                    'differ much, set '
+                    'PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.',
                     iteration=self.monitor.iteration,
                     count=device.retries,
                     allocated=readable(device.allocated),

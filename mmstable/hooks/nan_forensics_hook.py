@@ -10,6 +10,7 @@ from mmengine.dist import get_rank
 from mmengine.runner import Runner
 
 from mmstable import run_view
+from mmstable.checked_json import count, mapping_of, record, text
 from mmstable.events import Event, Fault, StepReport
 from mmstable.events.number_records import FaultExplained
 from mmstable.events.records import Poisoned
@@ -22,7 +23,7 @@ from mmstable.forensics.replay import StepScene
 from mmstable.forensics.save_fault import save_fault
 from mmstable.hooks.step_hook import StepHook
 from mmstable.loops.train_step import StepRecord
-from mmstable.messages import say
+from mmstable.messages import _
 from mmstable.registry import HOOKS, register_globally
 from mmstable.run_state.rng import raw_rng
 from mmstable.settings import flag, integer, language, number
@@ -61,6 +62,7 @@ class NanForensicsHook(StepHook):
 
     # After those that tell of the step, ahead of those that act.
     priority = 35
+    saved = staticmethod(record(explained=mapping_of(text(64), count)))
 
     def __init__(
         self,
@@ -189,9 +191,17 @@ class NanForensicsHook(StepHook):
             save_fault(runner, folder, scene, saved, text, self._max_size)
         except Exception as error:
             # A full disk must not end the run, nor a batch of strange things.
-            lines.append(say('forensics.no_bundle', error=error))
+            lines.append(
+                _('The bundle could not be written: {error}', error=error)
+            )
             return event
-        lines.append(say('forensics.bundle', folder=folder))
+        lines.append(
+            _(
+                'Saved in {folder}; look at it again with: mmstable replay '
+                '{folder} --trust-config',
+                folder=folder,
+            )
+        )
         return saved
 
     def state_dict(self) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from mmengine.runner import Runner
 
 from mmstable import run_view
 from mmstable.checked_json import text
-from mmstable.checkpoint.resume_hint import resume_hint
+from mmstable.checkpoint.resume_hint import RESUME_FROM_NEWEST, resume_hint
 from mmstable.distributed.heartbeat import PeerFailure, PeerWatch
 from mmstable.errors import (
     MMStableError,
@@ -29,7 +29,7 @@ from mmstable.loops.after_failure import (
     why_not_for_all,
     why_own_buffers,
 )
-from mmstable.messages import say
+from mmstable.messages import _
 from mmstable.registry import HOOKS, register_globally
 from mmstable.run_state.rng_keeper import RngKeeper, unpack
 from mmstable.settings import number
@@ -160,7 +160,11 @@ class RankFailureHook(Hook):
         path = self._save_for_all(watch, runner, exception)
         resume = _describe(runner, path)
         runner.logger.error(
-            say('rank.all_stop', failure=failure, resume=resume)
+            _(
+                'mmstable: {failure}. All ranks stop. {resume}',
+                failure=failure,
+                resume=resume,
+            )
         )
         add_note(exception, resume)
         self._leave_last(watch)
@@ -259,7 +263,12 @@ class RankFailureHook(Hook):
     ) -> str | None:
         reason = why_not_for_all(runner)
         if reason is not None:
-            runner.logger.error(say('rank.not_saved', reason=reason))
+            runner.logger.error(
+                _(
+                    'mmstable: no emergency checkpoint, because {reason}.',
+                    reason=reason,
+                )
+            )
             return None
         rng = self._keeper.collect(
             lambda rank: watch.read('state', rank, unpack),
@@ -268,7 +277,13 @@ class RankFailureHook(Hook):
         )
         reason = why_inexact(runner, exception) or why_own_buffers(runner)
         if reason is not None:
-            runner.logger.error(say('rank.inexact', reason=reason))
+            runner.logger.error(
+                _(
+                    'mmstable: what is saved is not exactly the state '
+                    'before: {reason}.',
+                    reason=reason,
+                )
+            )
         saver = run_view.find_hook(runner, SafeCheckpointHook)
         return None if saver is None else saver.save_alone(runner, rng)
 
@@ -348,12 +363,14 @@ def _folder(runner: Runner) -> Path:
 
 def _describe(runner: Runner, path: str | None) -> str:
     if path is None:
-        return say('resume.newest')
-    return say('rank.saved', path=path, resume=resume_hint(runner, path))
+        return _(RESUME_FROM_NEWEST)
+    return _(
+        'Saved {path}. {resume}', path=path, resume=resume_hint(runner, path)
+    )
 
 
 def _error(failure: PeerFailure) -> PeerFailedError:
-    return PeerFailedError(say('rank.this_stops', failure=failure))
+    return PeerFailedError(_('{failure}. This rank stops.', failure=failure))
 
 
 def _say_goodbye(
@@ -365,5 +382,10 @@ def _say_goodbye(
         log.on_exception(runner, error)
     resume, folder = _describe(runner, path), _folder(runner)
     runner.logger.error(
-        say('rank.left', error=error, resume=resume, folder=folder)
+        _(
+            'mmstable: {error} {resume} Its stack is in {folder}.',
+            error=error,
+            resume=resume,
+            folder=folder,
+        )
     )

@@ -17,7 +17,7 @@ from mmstable.errors import ReplicasDivergedError
 from mmstable.events import StepReport
 from mmstable.events.records import ReplicasDiverged
 from mmstable.hooks.step_hook import StepHook
-from mmstable.messages import say
+from mmstable.messages import _
 from mmstable.numerics.fingerprint import fingerprints
 from mmstable.optim.parameter_names import clean_name
 from mmstable.registry import HOOKS, register_globally
@@ -80,7 +80,12 @@ class ReplicaCheckHook(StepHook):
         sharing = find_sharing(runner.model)
         self._is_on = sharing in (Sharing.REDUCED, Sharing.APART)
         if sharing is Sharing.SHARDED:
-            runner.logger.info(say('replicas.sharded'))
+            runner.logger.info(
+                _(
+                    'ReplicaCheckHook: the model is sharded, so there are no '
+                    'replicas to compare.'
+                )
+            )
 
     def after_train_iter(
         self,
@@ -100,7 +105,7 @@ class ReplicaCheckHook(StepHook):
 
     def _check(self, runner: Runner) -> None:
         state = self._state(runner)
-        marks = fingerprints([value for _, value in state])
+        marks = fingerprints([value for __, value in state])
         if _are_equal(marks):
             return
         found = _compare(marks)
@@ -119,12 +124,13 @@ class ReplicaCheckHook(StepHook):
         if self._action == 'repair':
             source = min(set(range(get_world_size())) - set(ranks))
             copy_tensors([state[index][1] for index in found], source)
-            repaired = say('replicas.repaired', rank=source)
-        text = say(
-            'replicas.differ',
+            repaired = _(' It has been copied from rank {rank}.', rank=source)
+        text = _(
+            "Iter {iteration}: replica mismatch: '{name}'{more} on rank "
+            '{ranks} is not what the other ranks hold.{repaired}',
             iteration=iteration,
             name=names[0],
-            more=say('replicas.more', count=len(names) - 1)
+            more=_(' and {count} more', count=len(names) - 1)
             if len(names) > 1
             else '',
             ranks=ranks,

@@ -13,8 +13,7 @@ from mmstable.checkpoint.shards import SHARDS
 from mmstable.distributed.join_ranks import decide_on_rank_zero
 from mmstable.errors import CheckpointError
 from mmstable.legacy.checkpoints import prepare_to_resume
-from mmstable.messages import say
-from mmstable.messages.language import choose_language
+from mmstable.messages import _, choose_language
 from mmstable.registry import HOOKS, register_globally
 from mmstable.settings import number
 
@@ -56,13 +55,20 @@ class ResumeCheckHook(Hook):
         if self._is_training or not run_view.is_resuming(runner):
             return
         for note in prepare_to_resume(checkpoint):
-            runner.logger.info(say('legacy.checkpoint', note=note))
+            runner.logger.info(_('mmstable: checkpoint: {note}.', note=note))
         if SHARDS in checkpoint.get('mmstable', {}):
             # torch compares names and shapes of shards itself.
             return
         text = decide_on_rank_zero(lambda: self._judge(runner, checkpoint))
         if text is not None:
-            runner.logger.warning(say('fit.partial', differences=text))
+            runner.logger.warning(
+                _(
+                    'mmstable: resumed in part: {differences}. What differs '
+                    'starts with the values that the model was built with; '
+                    'the optimizer starts anew.',
+                    differences=text,
+                )
+            )
             for section in ('optimizer', 'ema_state_dict'):
                 checkpoint.pop(section, None)
 
@@ -92,7 +98,19 @@ class ResumeCheckHook(Hook):
 
 def _refusal(share: float, differences: str) -> str:
     if share == 1:
-        return say('fit.nothing', differences=differences)
+        return _(
+            'the checkpoint has nothing in common with the model; '
+            '{differences}. Nothing was trained or saved. It is of another '
+            'model, and cannot be resumed.',
+            differences=differences,
+        )
     # Rounded up, so that the advice works.
     needed = f'{int(share * 100 + 0.999999) / 100:g}'
-    return say('fit.refused', differences=differences, share=needed)
+    return _(
+        'the checkpoint does not fit this run; {differences}. Nothing was '
+        'trained or saved. Check `model` and `optim_wrapper` of the config. '
+        'To resume with what fits, add --allow-partial {share}; the '
+        'optimizer starts anew then.',
+        differences=differences,
+        share=needed,
+    )

@@ -15,11 +15,11 @@ from mmstable.checkpoint.storage import checkpoint_folder
 from mmstable.events.samples import read_lr, read_scale
 from mmstable.hooks.safe_param_scheduler_hook import SafeParamSchedulerHook
 from mmstable.legacy.checkpoints import prepare_to_resume
-from mmstable.messages import say
-from mmstable.messages.language import choose_language
+from mmstable.messages import _, choose_language
 from mmstable.messages.printable import printable
 from mmstable.registry import HOOKS, register_globally
 from mmstable.run_state.exactness import judge
+from mmstable.run_state.progress import STARTS_ANEW
 from mmstable.settings import flag, text
 
 _NAME = 'ResumeReportHook'
@@ -68,7 +68,7 @@ class ResumeReportHook(Hook):
     def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
         """Make the checkpoint fit, and see what it lacks."""
         for note in prepare_to_resume(checkpoint):
-            runner.logger.info(say('legacy.checkpoint', note=note))
+            runner.logger.info(_('mmstable: checkpoint: {note}.', note=note))
         self._drop_foreign_references(runner, checkpoint)
         self._missing = [
             section
@@ -99,12 +99,16 @@ class ResumeReportHook(Hook):
                 self._tell_changes(runner, self._configured, moves)
             if moves:
                 self._move(runner, self._configured)
-                rate = say('resume.moved_lr', lr=_rates(runner), before=rate)
+                rate = _(
+                    '{lr} (schedule of the config; was {before})',
+                    lr=_rates(runner),
+                    before=rate,
+                )
         where = {'iteration': runner.iter, 'last': runner.max_iters}
         facts = {
             'epoch': runner.epoch,
-            say('resume.iteration'): say('resume.done', **where),
-            say('resume.lr'): rate,
+            _('iteration'): _('{iteration} of {last}', **where),
+            _('learning rate'): rate,
             'loss scale': _scales(runner),
             **_optimizer_state(missing),
             **_run_state(runner),
@@ -113,20 +117,45 @@ class ResumeReportHook(Hook):
             f'  {_pad(name, 15)}{printable(value)}'
             for name, value in facts.items()
         ]
-        source = self._checkpoint or say('resume.a_checkpoint')
+        source = self._checkpoint or _('a checkpoint')
         runner.logger.info(
-            '\n'.join([say('resume.from', checkpoint=source), *lines])
+            '\n'.join(
+                [
+                    _(
+                        'mmstable: resumed from {checkpoint}',
+                        checkpoint=source,
+                    ),
+                    *lines,
+                ]
+            )
         )
         if runner.iter >= runner.max_iters:
-            runner.logger.warning(say('resume.finished', **where))
+            runner.logger.warning(
+                _(
+                    'mmstable: this training is already finished: '
+                    '{iteration} of {last} iterations are done. To continue, '
+                    'raise max_iters or max_epochs in `train_cfg`.',
+                    **where,
+                )
+            )
 
     def _tell_changes(
         self, runner: Runner, configured: ConfiguredSchedule, moves: bool
     ) -> None:
         changes = configured.differences(runner)
         if changes:
-            line = say(
-                'resume.overridden' if moves else 'resume.kept',
+            line = _(
+                (
+                    'mmstable: the optimizer settings of the config replace '
+                    'those of the checkpoint (in brackets): {changes}.'
+                )
+                if moves
+                else (
+                    'mmstable: the optimizer settings of the config differ '
+                    'from those of the checkpoint (in brackets), which are '
+                    'kept: {changes}. To use those of the config, resume with '
+                    '--override-lr-schedule.'
+                ),
                 changes=changes,
             )
             runner.logger.warning(line)
@@ -145,11 +174,11 @@ def _pad(text: str, width: int) -> str:
 
 
 def _rates(runner: Runner) -> str:
-    return _join(runner, read_lr, say('resume.none'))
+    return _join(runner, read_lr, _('none'))
 
 
 def _scales(runner: Runner) -> str:
-    return _join(runner, read_scale, say('resume.no_scale'))
+    return _join(runner, read_scale, _('none, losses are not scaled'))
 
 
 def _join(runner: Runner, read: Any, nothing: str) -> str:
@@ -169,24 +198,24 @@ def _join(runner: Runner, read: Any, nothing: str) -> str:
 def _optimizer_state(missing: list[str]) -> dict[str, str]:
     if 'optimizer' not in missing:
         return {}
-    return {say('resume.optimizer'): say('resume.starts_anew')}
+    return {_('optimizer'): _(STARTS_ANEW)}
 
 
 def _run_state(runner: Runner) -> dict[str, str]:
     """What the hook that restores it says."""
     loop = type(runner.train_loop).__name__
     found = {
-        'RNG': say('resume.rng_needs_hook'),
-        'data position': say('resume.data_by_loop', loop=loop),
-        'result': judge([say('doubt.rng')]),
+        'RNG': _('not restored, which takes SafeCheckpointHook'),
+        'data position': _('up to {loop}, by the iteration', loop=loop),
+        'result': judge([_('random numbers are new')]),
     }
     for hook in runner.hooks:
         found.update(getattr(hook, 'restored', {}))
     rng, position = found.pop('RNG'), found.pop('data position')
     result = found.pop('result')
     return {
-        say('resume.rng'): rng,
-        say('resume.data'): position,
+        _('RNG'): rng,
+        _('data position'): position,
         **found,
-        say('resume.result'): result,
+        _('result'): result,
     }

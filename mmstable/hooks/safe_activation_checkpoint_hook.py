@@ -16,7 +16,7 @@ from mmstable.memory.module_choice import (
     find_backbones,
 )
 from mmstable.memory.recompute import recomputed
-from mmstable.messages import say
+from mmstable.messages import _
 from mmstable.registry import HOOKS, register_globally
 from mmstable.settings import flag, names
 
@@ -58,7 +58,12 @@ class SafeActivationCheckpointHook(Hook):
         """Find the modules, and let them compute again."""
         self._installed.close()
         if run_view.is_compiled(runner.model):
-            runner.logger.warning(say('checkpointing.compiled'))
+            runner.logger.warning(
+                _(
+                    'SafeActivationCheckpointHook: the model is compiled, '
+                    'which decides itself what to keep; it is left alone.'
+                )
+            )
             return
         model = run_view.saved_model(runner)
         if self._patterns is None:
@@ -78,7 +83,13 @@ class SafeActivationCheckpointHook(Hook):
             parts = [block for one in parts for block in blocks_of(one)]
         self._installed.enter_context(recomputed(dict.fromkeys(parts)))
         runner.logger.info(
-            say('checkpointing.on', modules=list(chosen), count=len(parts))
+            _(
+                'SafeActivationCheckpointHook: activations of {modules} are '
+                'computed again in the backward pass, in '
+                '{count:block|blocks}: less memory, same gradients.',
+                modules=list(chosen),
+                count=len(parts),
+            )
         )
 
     def after_train(self, runner: Runner) -> None:

@@ -20,7 +20,8 @@ from mmstable import run_view
 from mmstable.checkpoint.best_checkpoint import RunnerStandIn, save_first
 from mmstable.checkpoint.best_references import keep_own_best, settle_best
 from mmstable.checkpoint.candidates import last_start_in
-from mmstable.checkpoint.collective_save import CollectiveSave
+from mmstable.checkpoint.collective_save import NOT_SAVED, CollectiveSave
+from mmstable.checkpoint.fit import check_resumable
 from mmstable.checkpoint.hook_arguments import hook_arguments
 from mmstable.checkpoint.housekeeping import Housekeeping, split_outdated
 from mmstable.checkpoint.lineage import Lineage
@@ -35,12 +36,16 @@ from mmstable.checkpoint.storage import (
 )
 from mmstable.checkpoint.trained_weights import TrainedWeights
 from mmstable.errors import ResultNotSaved
+from mmstable.events.stateful_hook import SAVED_STATES
 from mmstable.legacy.checkpoints import prepare_to_resume
-from mmstable.messages import say
-from mmstable.messages.language import choose_language
+from mmstable.messages import _, choose_language
 from mmstable.optim.parameter_names import unwrap
 from mmstable.registry import HOOKS, register_globally
-from mmstable.run_state.progress import ProgressResumer, capture_progress
+from mmstable.run_state.progress import (
+    ProgressResumer,
+    capture_progress,
+    check_progress,
+)
 from mmstable.settings import did_you_mean, integer, known_settings
 
 _NAME = 'SafeCheckpointHook'
@@ -70,6 +75,10 @@ class SafeCheckpointHook(CheckpointHook):
 
     interval: int
     max_keep_ckpts: int
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        SAVED_STATES[cls.__name__] = check_progress
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -124,12 +133,14 @@ class SafeCheckpointHook(CheckpointHook):
     def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
         """Make the checkpoint fit, and give the loop its part of it."""
         for note in prepare_to_resume(checkpoint):
-            runner.logger.info(say('legacy.checkpoint', note=note))
+            runner.logger.info(_('mmstable: checkpoint: {note}.', note=note))
         ours = checkpoint.get('mmstable', {})
         label = ours.get(LABEL)
         known = label.get('lineage') if isinstance(label, dict) else None
         self._resumed = Lineage.read(known)
-        self._resumer.load(checkpoint, ours.get(type(self).__name__, {}))
+        if run_view.is_resuming(runner):
+            check_resumable(runner, checkpoint)
+        self._resumer.load(checkpoint, type(self).__name__)
         self._resumer.restore(runner)
 
     def before_train(self, runner: Runner) -> None:
@@ -153,7 +164,12 @@ class SafeCheckpointHook(CheckpointHook):
             settle_best(self, runner, self._house)
         if not self._place.is_local:
             runner.logger.warning(
-                say('checkpoint.not_local', folder=self.out_dir)
+                _(
+                    'SafeCheckpointHook: {folder} is not on a local disk. '
+                    'Checkpoints are audited, but written as mmengine does: '
+                    'one that is cut off has the name of a complete one.',
+                    folder=self.out_dir,
+                )
             )
         self._is_ready, self._has_trained = True, False
 
@@ -203,7 +219,9 @@ class SafeCheckpointHook(CheckpointHook):
             return
         step = self._waiting if self.by_epoch else done
         self._waiting = None
-        runner.logger.info(say('checkpoint.saving', iteration=done))
+        runner.logger.info(
+            _('Saving checkpoint at {iteration} iterations', iteration=done)
+        )
         self._save_checkpoint_with_step(
             runner, step, dict(epoch=runner.epoch, iter=done)
         )
@@ -229,7 +247,11 @@ class SafeCheckpointHook(CheckpointHook):
             self._save_end(runner, runner.epoch)
         if isinstance(self._failure, OSError):
             raise ResultNotSaved(
-                say('checkpoint.no_result', reason=self._failure)
+                _(
+                    'training came to its end, but its last checkpoint could '
+                    'not be saved: {reason}. Make room, and resume',
+                    reason=self._failure,
+                )
             )
         super().after_train(runner)
 
@@ -306,8 +328,8 @@ class SafeCheckpointHook(CheckpointHook):
             )
         if failure is not None:
             runner.logger.error(
-                say(
-                    'emergency.not_saved',
+                _(
+                    NOT_SAVED,
                     name=name,
                     reason=failure,
                     last_good='',
@@ -381,8 +403,10 @@ class SafeCheckpointHook(CheckpointHook):
         self, runner: Runner, missing: set[str], metrics: dict
     ) -> None:
         for name in sorted(missing - self._missing):
-            text = say(
-                'checkpoint.no_metric',
+            text = _(
+                'mmstable: `save_best` names {name}, which validation does '
+                'not give; it gives {known}.{hint} Training continues '
+                'without it.',
                 name=name,
                 known=list(metrics),
                 hint=did_you_mean(name, metrics),

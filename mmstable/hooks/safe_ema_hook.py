@@ -10,7 +10,7 @@ from mmengine.runner import Runner
 from torch import Tensor
 
 from mmstable.events import Outcome, StepReport
-from mmstable.messages import say
+from mmstable.messages import _
 from mmstable.optim.step_sources import monitor_of
 from mmstable.registry import HOOKS, register_globally
 
@@ -54,7 +54,14 @@ class SafeEMAHook(EMAHook):
             if not source.is_stock
         }
         if not self._obeyed:
-            runner.logger.warning(say('ema.every_iteration'))
+            runner.logger.warning(
+                _(
+                    'SafeEMAHook: the optimizer wrapper does not report '
+                    'skipped steps, so every iteration is averaged, as by '
+                    "EMAHook. Use type='mmstable.SafeOptimWrapper' or "
+                    "'mmstable.SafeAmpOptimWrapper' to skip them."
+                )
+            )
         self.forget_window()
 
     def after_step(

@@ -10,10 +10,11 @@ from mmengine.optim import _ParamScheduler
 from mmengine.runner import Runner
 
 from mmstable import run_view
+from mmstable.checked_json import mapping_of, text
 from mmstable.errors import ConfigError
 from mmstable.events import StepReport
 from mmstable.hooks.step_hook import StepHook
-from mmstable.messages import say
+from mmstable.messages import _
 from mmstable.numerics.schedule_backlog import ScheduleBacklog
 from mmstable.registry import HOOKS, register_globally
 from mmstable.settings import flag, integer, no_match
@@ -44,6 +45,7 @@ class SafeParamSchedulerHook(StepHook, ParamSchedulerHook):
 
     # As mmengine's: after all that log the value of this iteration.
     priority = 'LOW'
+    saved = staticmethod(mapping_of(text(), ScheduleBacklog.saved))
     # It does not obey mmengine's own wrappers.
     observes_stock = False
 
@@ -69,7 +71,13 @@ class SafeParamSchedulerHook(StepHook, ParamSchedulerHook):
         _refuse_a_second_hook(runner)
         sources = self.monitor.sources.values()
         if self._hold_on_skip and all(one.is_stock for one in sources):
-            runner.logger.info(say('schedule.every_iteration'))
+            runner.logger.info(
+                _(
+                    'SafeParamSchedulerHook: the optimizer wrapper does not '
+                    'report skipped steps, so schedules move in every '
+                    'iteration, as by ParamSchedulerHook.'
+                )
+            )
 
     def _find_schedules(self, runner: Runner) -> bool:
         """Remember what moves by iteration, and whether anything does."""
@@ -113,7 +121,7 @@ class SafeParamSchedulerHook(StepHook, ParamSchedulerHook):
                 _step(schedule)
                 continue
             left = runner.max_iters - self.monitor.iteration
-            for _ in range(backlog.advance(left, waits)):
+            for __ in range(backlog.advance(left, waits)):
                 _step(schedule)
             if waits:
                 self._tell(runner)
@@ -160,8 +168,10 @@ class SafeParamSchedulerHook(StepHook, ParamSchedulerHook):
         if not self._has_told:
             self._has_told = True
             runner.logger.info(
-                say(
-                    'schedule.waits',
+                _(
+                    'Iter {iteration}: the step is skipped, so its schedule '
+                    'waits, now and after every skipped step. It catches up '
+                    'until iteration {last}, by extra steps now and then.',
                     iteration=runner.iter + 1,
                     last=runner.max_iters,
                 )

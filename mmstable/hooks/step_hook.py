@@ -6,7 +6,7 @@ from mmengine.runner import Runner
 
 from mmstable.events.run_monitor import RunMonitor
 from mmstable.events.stateful_hook import StatefulHook
-from mmstable.messages.language import choose_language
+from mmstable.messages import choose_language
 from mmstable.optim.step_sources import monitor_of
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from mmstable.messages import say
+from mmstable.messages import _
 
 
 def prepare_to_resume(checkpoint: dict[str, Any]) -> list[str]:
@@ -26,13 +26,13 @@ def prepare_to_resume(checkpoint: dict[str, Any]) -> list[str]:
         checkpoint['message_hub'] = dict(
             log_scalars={}, runtime_info={}, resumed_keys={}
         )
-        notes.append(say('legacy.no_history'))
+        notes.append(_('written by mmcv 1.x: it has no log history'))
         scaler = _loss_scaler_of_mmcv(meta)
         if scaler is not None:
             checkpoint['optimizer'] = _add_scaler(
                 checkpoint['optimizer'], scaler
             )
-            notes.append(say('legacy.loss_scale', scale=scaler['scale']))
+            notes.append(_('its loss scale is {scale}', scale=scaler['scale']))
     return notes
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from itertools import dropwhile, takewhile
 from types import FrameType
 from typing import NamedTuple
 
 from mmstable.forensics.frames import Line, is_shown
 
 _DUMPED = re.compile(r'^  File "(.*)", line (\d+) in (.*)$')
-_THREAD = re.compile(r'^(Current t|T)hread 0x', re.MULTILINE)
 # Where mmengine calls a hook, and what it calls it there.
 _CALLER, _HOOK = 'call_hook', 'hook'
 
@@ -52,27 +52,16 @@ def calls_of(frame: FrameType | None) -> list[Call]:
     return calls[::-1]
 
 
-def read_dump(text: str, marks: Sequence[str]) -> list[Call]:
-    """The calls of one thread in what ``faulthandler`` has written.
-
-    Args:
-        text (str): One dump of all threads.
-        marks (Sequence[str]): Names of functions that this thread calls, and
-            no other one does.
+def read_dump(text: str) -> list[Call]:
+    """The calls of the first thread in a text as ``faulthandler`` writes it.
 
     Returns:
-        list[Call]: The outermost first; empty if there is no such thread.
+        list[Call]: The outermost first.
     """
-    for part in _THREAD.split(text):
-        found = [_DUMPED.match(line) for line in part.splitlines()]
-        calls = [
-            Call(one[1], int(one[2]), one[3])
-            for one in reversed(found)
-            if one is not None
-        ]
-        if any(call.function in marks for call in calls):
-            return calls
-    return []
+    found = map(_DUMPED.match, text.splitlines())
+    first = takewhile(bool, dropwhile(lambda one: one is None, found))
+    calls = [Call(one[1], int(one[2]), one[3]) for one in first if one]
+    return calls[::-1]
 
 
 def blamed(calls: Sequence[Call]) -> Call | None:

@@ -12,14 +12,21 @@ from mmstable.liveness import loader as loaders
 from mmstable.liveness.calls import blamed, read_dump
 from mmstable.liveness.processes import ask_for_stacks, state_of, waits_in
 from mmstable.liveness.watchdog import Stall
-from mmstable.messages import say
+from mmstable.messages import N_, _
 
 # Samples that are named.
 _MOST_NAMED = 4
-# What only the thread of a worker calls that reads.
-_READING = ('_worker_loop',)
 # States of workers that can give no batch at all.
 _UNABLE = ('stopped', 'dead', 'disk')
+_STATES = {
+    'running': N_('is busy'),
+    'sleeping': N_('is blocked'),
+    'disk': N_('waits for a disk or a network file system'),
+    'stopped': N_('is stopped (`kill -CONT` lets it continue)'),
+    'traced': N_('is held by a debugger'),
+    'dead': N_('is dead'),
+    'unknown': N_('gives no batch'),
+}
 
 
 @dataclass(frozen=True)
@@ -53,20 +60,20 @@ def inspect(
         return _inspect_workers(loader, stacks)
     call = blamed(stall.calls)
     line = '' if call is None else str(call)
-    where = say('hang.at', line=line) if line else ''
+    where = _(': at {line}', line=line) if line else ''
     names: list[Any] = []
     if stall.phase.name == 'data':
         names = list(loaders.asked_samples(frame))
     elif stall.phase.name in ('forward', 'backward'):
         names = _names(batch)
     if names:
-        where += say('hang.samples', samples=names[:_MOST_NAMED])
+        where += _(' (samples {samples})', samples=names[:_MOST_NAMED])
     return Finding(where, line)
 
 
 def _inspect_workers(loader: Any, stacks: Path) -> Finding:
     pids = loaders.worker_pids(loader)
-    dumps = {pid: ask_for_stacks(pid, stacks) for pid in pids}
+    dumps = ask_for_stacks(pids, stacks)
     texts = [
         f'worker {number} of {len(pids)}, pid {pid}, '
         f'{state_of(pid) or "?"} {waits_in(pid)}\n{dumps[pid]}'
@@ -78,15 +85,16 @@ def _inspect_workers(loader: Any, stacks: Path) -> Finding:
         awaited = unable[0]
     number = awaited or 0
     pid = pids[number]
-    call = blamed(read_dump(dumps[pid], _READING))
+    call = blamed(read_dump(dumps[pid]))
     line = '' if call is None else str(call)
-    where = say(
-        'hang.worker',
+    where = _(
+        ': worker {number} of {count} (pid {pid}) {state}{line}, batch '
+        '{batch} of this pass over the data',
         number=number + 1,
         count=len(pids),
         pid=pid,
         state=_describe_state(pid),
-        line=say('hang.line_of_worker', line=line) if line else '',
+        line=_(' at {line}', line=line) if line else '',
         batch=loaders.batches_read(loader) + 1,
     )
     return Finding(where, line, tuple(texts))
@@ -94,10 +102,10 @@ def _inspect_workers(loader: Any, stacks: Path) -> Finding:
 
 def _describe_state(pid: int) -> str:
     state = state_of(pid) or 'unknown'
-    text = say(f'hang.worker_{state}')
+    text = _(_STATES[state])
     function = waits_in(pid)
     if state in ('sleeping', 'disk') and function:
-        text += say('hang.kernel', function=function)
+        text += _(' ({function})', function=function)
     return text
 
 

@@ -10,48 +10,44 @@ _LOOPS = 'mmengine/runner/loops.py'
 _FETCH = 'torch/utils/data/_utils/fetch.py'
 
 
+def _find(
+    frame: FrameType | None, function: str, file: str
+) -> FrameType | None:
+    """The innermost call of a function of a file."""
+    while frame is not None:
+        code = frame.f_code
+        if code.co_name == function and code.co_filename.endswith(file):
+            return frame
+        frame = frame.f_back
+    return None
+
+
 def asked_loader(frame: FrameType | None) -> Any:
     """The iterator of a loader that is being asked for a batch, if any.
 
     It is not to be kept: it ends its workers when nobody needs it.
     """
-    while frame is not None:
-        code = frame.f_code
-        # Of no other function, whose variables may be a whole batch.
-        if code.co_name == '__next__' and code.co_filename.endswith(_LOADER):
-            return frame.f_locals.get('self')
-        frame = frame.f_back
-    return None
+    # Of no other function, whose variables may be a whole batch.
+    found = _find(frame, '__next__', _LOADER)
+    return None if found is None else found.f_locals.get('self')
 
 
 def starts_loader(frame: FrameType | None) -> bool:
     """Whether a pass over the data is being opened, and workers started."""
-    while frame is not None:
-        code = frame.f_code
-        if code.co_name == '__iter__' and code.co_filename.endswith(_LOADER):
-            return True
-        frame = frame.f_back
-    return False
+    return _find(frame, '__iter__', _LOADER) is not None
 
 
 def pauses_between_passes(frame: FrameType | None) -> bool:
     """Whether mmengine's loop sleeps before it reads the data once more."""
-    if frame is None:
-        return False
-    code = frame.f_code
-    return code.co_name == '__next__' and code.co_filename.endswith(_LOOPS)
+    return frame is not None and _find(frame, '__next__', _LOOPS) is frame
 
 
 def asked_samples(frame: FrameType | None) -> list[int]:
     """The samples that this process is reading, if it reads them itself."""
-    while frame is not None:
-        code = frame.f_code
-        if code.co_name == 'fetch' and code.co_filename.endswith(_FETCH):
-            found = frame.f_locals.get('possibly_batched_index')
-            several = found if isinstance(found, (list, tuple)) else [found]
-            return [one for one in several if isinstance(one, int)]
-        frame = frame.f_back
-    return []
+    fetch = _find(frame, 'fetch', _FETCH)
+    found = fetch and fetch.f_locals.get('possibly_batched_index')
+    several = found if isinstance(found, (list, tuple)) else [found]
+    return [one for one in several if isinstance(one, int)]
 
 
 def batches_read(loader: Any) -> int:

@@ -5,15 +5,18 @@ from __future__ import annotations
 import itertools
 import time
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 from mmengine.dist import get_world_size
 
-from mmstable.checked_json import integer, number, record, text
+from mmstable.checked_json import integer, number_in, record, text
 from mmstable.distributed.store import leave_value, open_store, read_value
 
 _SERIAL = itertools.count()
 _LONGEST = 1000
+# Seconds: a hundred years.
+_LONGEST_WAIT = 3.2e9
 # Seconds between two exchanges of a status.
 _PAUSE = 0.1
 # The phases of an iteration in which ranks wait for each other.
@@ -88,7 +91,7 @@ class StatusBoard:
         return {**found, own.rank: own}
 
     def _read(self, rank: int) -> RankStatus | None:
-        return read_value(self._store, f'{rank}', _read_status)
+        return read_value(self._store, f'{rank}', partial(_read_status, rank))
 
 
 def behind(statuses: list[RankStatus]) -> int | None:
@@ -115,12 +118,12 @@ def _place(status: RankStatus) -> tuple[int, int]:
     return status.iteration, order
 
 
-def _read_status(value: Any) -> RankStatus:
+def _read_status(rank: int, value: Any) -> RankStatus:
     known = record(
-        rank=integer(0, get_world_size() - 1),
+        rank=integer(rank, rank),
         iteration=integer(0),
         phase=text(100),
-        seconds=number,
+        seconds=number_in(0, _LONGEST_WAIT),
         where=text(_LONGEST),
         begun=integer(-1),
         waits_in=text(100),

@@ -5,10 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mmstable.liveness.slow_causes import Cause, Sample
-from mmstable.messages import say
+from mmstable.messages import N_, _
 
 # Shares that are not worth a word.
 _LEAST = 0.005
+PHASES = {
+    'data': N_('data'),
+    'forward': N_('forward'),
+    'backward': N_('backward'),
+    'step': N_('step'),
+    'train_step': N_('compiled training step'),
+    'hooks': N_('hooks'),
+    'other': N_('other'),
+}
 
 
 def describe_profile(
@@ -21,8 +30,9 @@ def describe_profile(
         sample (Sample): All that is known.
         causes (Sequence[Cause]): What makes it slow.
     """
-    return say(
-        'profile.line',
+    return _(
+        'Iter {iteration}: {milliseconds:.1f} ms an iteration (mean of '
+        '{count}): {phases}. {verdict}',
         iteration=iteration,
         count=sample.profile.iterations,
         milliseconds=1e3 * sample.profile.seconds,
@@ -35,9 +45,9 @@ def describe_phases(sample: Sample) -> list[str]:
     """The share of each phase, and of the GPU."""
     profile = sample.profile
     parts = [
-        say(
-            'profile.part',
-            name=say(f'profile_phase.{name}'),
+        _(
+            '{name} {share}',
+            name=_(PHASES[name]),
             share=percent(profile.share(seconds)),
         )
         for name, seconds in profile.phases.items()
@@ -45,14 +55,14 @@ def describe_phases(sample: Sample) -> list[str]:
     ]
     if sample.gpu_busy is not None:
         share = percent(sample.gpu_busy / 100)
-        parts.append(say('profile.part', name='GPU', share=share))
+        parts.append(_('{name} {share}', name='GPU', share=share))
     return parts
 
 
 def describe_causes(sample: Sample, causes: Sequence[Cause]) -> list[str]:
     """A sentence for each cause; another one if there is none."""
     if not causes:
-        return [say('profile.nothing')]
+        return [_('Nothing stands out.')]
     return [_describe(sample, cause) for cause in causes]
 
 
@@ -64,27 +74,58 @@ def percent(share: float) -> str:
 def _describe(sample: Sample, cause: Cause) -> str:
     share = percent(cause.share)
     if cause.kind == 'data':
-        return say('profile.data', share=share, why=_about_data(sample, cause))
+        return _(
+            '{share} of the time waits for data: {why}.',
+            share=share,
+            why=_about_data(sample, cause),
+        )
     if cause.kind == 'hook':
-        return say('profile.hook', share=share, name=cause.name)
+        return _(
+            'The hook {name} takes {share} of the time.',
+            share=share,
+            name=cause.name,
+        )
     if cause.kind == 'module':
-        return say('profile.module', share=share, name=cause.name)
+        return _(
+            'The forward pass of {name} takes {share} of the time.',
+            share=share,
+            name=cause.name,
+        )
     if cause.kind == 'backward':
-        return say('profile.backward', share=share)
+        return _(
+            'The backward pass takes {share} of the time, where two thirds '
+            'are usual: activation checkpointing computes again there, ranks '
+            'wait for each other, and fp16 is slow on a CPU.',
+            share=share,
+        )
     if cause.kind == 'step':
-        return say('profile.step', share=share)
+        return _(
+            'The optimizer takes {share} of the time: try fused=True, or '
+            'accumulative_counts.',
+            share=share,
+        )
     if cause.kind == 'straggler':
-        return say(
-            'profile.straggler',
+        return _(
+            'Rank {rank} comes {milliseconds:.0f} ms later than the others '
+            'in every iteration, by its {part}; they wait for it ({share} of '
+            'the time).',
             rank=cause.number,
             milliseconds=1e3 * cause.seconds,
             share=share,
-            part=say(f'profile_phase.{cause.name}'),
+            part=_(PHASES[cause.name]),
         )
     if cause.kind == 'validation':
-        return say('profile.validation', share=share)
-    return say(
-        'profile.rare',
+        return _(
+            'Validation takes {share} of the time: raise val_interval, or '
+            'validate on fewer samples.',
+            share=share,
+        )
+    return _(
+        '{share} of the time goes to what no sampled iteration has: '
+        '{checkpoints:checkpoint was|checkpoints were} saved and '
+        '{epochs:epoch was|epochs were} begun meanwhile; save less often, '
+        'set persistent_workers=True, or look for other programs on this '
+        'machine.',
         share=share,
         checkpoints=sample.between.checkpoints,
         epochs=sample.between.epochs,
@@ -97,20 +138,58 @@ def _about_data(sample: Sample, cause: Cause) -> str:
     if cause.name == 'main':
         share = sample.profile.data_cpu / max(cause.seconds, 1e-9)
         busy = percent(min(1.0, share))
-        return say('profile_data.main', busy=busy, wanted=cause.number)
+        return _(
+            'num_workers=0 reads it in the training process, which computes '
+            'for {busy} of that time and waits for the rest; set '
+            'num_workers={wanted} and persistent_workers=True',
+            busy=busy,
+            wanted=cause.number,
+        )
     if cause.name == 'busy':
-        return say('profile_data.busy', cores=sample.cores, **fields)
+        return _(
+            'workers are busy on {cores:core|cores} (raise num_workers '
+            '{workers} -> {wanted})',
+            cores=sample.cores,
+            **fields,
+        )
     if cause.name == 'cores':
-        return say(
-            'profile_data.cores', workers=sample.workers, cores=sample.cores
+        return _(
+            '{workers:worker is|workers are} busy, and '
+            '{cores:core is|cores are} all there is; make the transforms '
+            'cheaper, prepare the data once, or take a machine with more '
+            'cores',
+            workers=sample.workers,
+            cores=sample.cores,
         )
     if cause.name in ('disk', 'idle'):
-        where = say('profile_data.kernel', function=kernel) if kernel else ''
+        where = _(' ({function})', function=kernel) if kernel else ''
         if cause.name == 'disk':
-            return say('profile_data.disk', where=where, **fields)
-        return say('profile_data.idle', where=where, **fields)
+            return _(
+                'workers are idle on disk{where}; copy the data to a local '
+                'disk or into few large files, or raise num_workers '
+                '{workers} -> {wanted}',
+                where=where,
+                **fields,
+            )
+        return _(
+            'workers are idle{where}, they compute nothing and wait for a '
+            'network, a lock or a sleep in the data set; look there, or '
+            'raise num_workers {workers} -> {wanted}',
+            where=where,
+            **fields,
+        )
     if cause.name == 'pause':
-        return say('profile_data.pause')
+        return _(
+            "mmengine's IterBasedTrainLoop sleeps for 2 s after every pass "
+            "over the data; type='mmstable.SafeIterBasedTrainLoop' does not"
+        )
     if cause.name == 'starting':
-        return say('profile_data.starting', workers=sample.workers)
-    return say('profile_data.unknown', workers=sample.workers)
+        return _(
+            '{workers:worker is|workers are} started anew in every pass over '
+            'the data; set persistent_workers=True',
+            workers=sample.workers,
+        )
+    return _(
+        'nobody was seen to work on it (num_workers={workers})',
+        workers=sample.workers,
+    )

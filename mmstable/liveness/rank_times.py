@@ -7,7 +7,7 @@ import os
 
 from mmengine.dist import get_world_size
 
-from mmstable.checked_json import list_of, number
+from mmstable.checked_json import number, tuple_of
 from mmstable.distributed.store import gather
 from mmstable.liveness.profile import WHOLE_STEP, Profile
 from mmstable.liveness.slow_causes import RankTimes
@@ -15,7 +15,6 @@ from mmstable.memory.host_limit import usable_cores
 
 # Ranks come here together, since they train together.
 _PATIENCE = 10.0
-_MOST_RANKS = 1 << 16
 _SERIAL = itertools.count()
 
 
@@ -35,7 +34,7 @@ def gather_times(profile: Profile) -> list[RankTimes]:
     # A compiled step waits for others inside.
     forward = 0.0 if WHOLE_STEP in phases else phases['forward']
     own = [phases['data'], forward, phases['hooks']]
-    times = list_of(number, len(own))
+    times = tuple_of(*[number] * len(own))
     try:
         found = gather(
             f'profile/{next(_SERIAL)}',
@@ -43,13 +42,12 @@ def gather_times(profile: Profile) -> list[RankTimes]:
             _PATIENCE,
             times,
             lambda words: [words[rank] for rank in sorted(words)],
-            list_of(times, _MOST_RANKS),
+            tuple_of(*[times] * get_world_size()),
         )
     except RuntimeError:
         # The store is gone.
         return []
-    complete = [RankTimes(*one) for one in found or [] if len(one) == len(own)]
-    return complete if len(complete) == get_world_size() else []
+    return [RankTimes(*one) for one in found or []]
 
 
 def cores_of_rank() -> int:

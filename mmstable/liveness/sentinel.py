@@ -1,21 +1,20 @@
-"""A process that asks another one for its stacks when that falls silent.
+"""A process that asks another one for a stack when that falls silent.
 
 Run as a script, without anything of mmstable: it must be small, and must not
-be stopped by what stops the other. Arguments: the process, the signal, and
-the file for the stacks. Each line of stdin is a sign of life: the thread that
+be stopped by what stops the other. Arguments: the process, the thread to ask,
+and the signal for that. Each line of stdin is a sign of life: the thread that
 sends it, and the seconds until the next one. The line 'end' ends it: the end
 of stdin may not come, since processes that the other one has forked keep it
-open.
+open. The seconds of silence go to stderr, ahead of the stack.
 """
 
 from __future__ import annotations
 
+import ctypes
 import os
 import select
-import signal
 import sys
 import time
-from collections.abc import Callable
 from contextlib import suppress
 
 END = b'end'
@@ -35,45 +34,54 @@ def state_of(pid: int, thread: int) -> str:
         return file.read().rpartition(')')[2].split()[0]
 
 
-def watch(pid: int, number: int, path: str) -> None:
-    """Ask for stacks each time that the limit is over.
+def signal_thread(pid: int, thread: int, number: int) -> None:
+    """Send a signal that one thread of a process handles.
+
+    Raises:
+        OSError: If there is no such thread.
+    """
+    send = getattr(ctypes.CDLL(None, use_errno=True), 'tgkill', None)
+    if send is None:
+        # Before glibc 2.30. The kernel prefers the main thread.
+        os.kill(pid, number)
+    elif send(pid, thread, number):
+        error = ctypes.get_errno()
+        raise OSError(error, os.strerror(error))
+
+
+def watch(pid: int, asked: int, number: int) -> None:
+    """Ask for a stack each time that the limit is over.
 
     Time only counts while the thread that should send a sign of life waits,
-    as it does for Python's lock. While it is suspended, in a debugger, or
-    only gets no time of a busy machine, other threads may run: whoever reads
-    their stacks then can crash the process.
+    as it does for Python's lock. A process that is suspended, in a debugger,
+    or only gets no time of a busy machine does not hang.
 
     Raises:
         OSError: If the process, or the thread, has ended.
     """
-    send, thread = signal_sender(pid), pid
+    watched, thread = [0], pid
+    # Before Linux 5.3 there is none.
+    with suppress(AttributeError, OSError):
+        # Tells that the process has ended: its number may be another's then.
+        watched.append(os.pidfd_open(pid))
     silent, limit, last = 0.0, float('inf'), time.monotonic()
+    due = limit
     while True:
-        ready, _, _ = select.select([0], [], [], SLICE)
+        ready, _, _ = select.select(watched, [], [], SLICE)
         now = time.monotonic()
         spent, last = min(now - last, 2 * SLICE), now
         if ready:
-            words = os.read(0, 65536).split()
+            words = os.read(0, 65536).split() if ready == [0] else []
             if not words or words[-1] == END:
                 return
             thread, silent, limit = int(words[-2]), 0.0, float(words[-1])
+            due = limit
         elif state_of(pid, thread) == 'S':
             silent += spent
-        if silent > limit:
-            silent = 0.0
-            with open(path, 'a', encoding='utf-8') as file:
-                file.write(f'Timeout ({limit:g} s)!\n')
-            send(number)
-
-
-def signal_sender(pid: int) -> Callable[[int], None]:
-    """Sends signals to a process, and never to another one of its number."""
-    try:
-        process = os.pidfd_open(pid)
-    except (AttributeError, OSError):
-        # Before Linux 5.3.
-        return lambda number: os.kill(pid, number)
-    return lambda number: signal.pidfd_send_signal(process, number)
+        if silent > due:
+            due += limit
+            os.write(2, b'Silent for %f s\n' % silent)
+            signal_thread(pid, asked, number)
 
 
 if __name__ == '__main__':
@@ -82,4 +90,4 @@ if __name__ == '__main__':
         os.setsid()
         # The process that it watches may end at any time.
         with suppress(OSError):
-            watch(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3])
+            watch(*map(int, sys.argv[1:]))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
-from pathlib import Path
+
+from mmstable.files import append
 
 # Names the file; set by a supervisor.
 VARIABLE = 'MMSTABLE_SIGN_OF_LIFE'
@@ -31,5 +32,8 @@ def show_life(limit: float, text: str) -> None:
     path = os.environ.get(VARIABLE)
     if path:
         # Training matters more than a disk that is full.
-        with suppress(OSError):
-            Path(path).write_text(f'{limit} {text}', encoding='utf-8')
+        with (
+            suppress(OSError),
+            open(path, 'w', encoding='utf-8', opener=append) as file,
+        ):
+            file.write(f'{limit} {text}')

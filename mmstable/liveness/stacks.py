@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import faulthandler
 import traceback
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
+from mmstable.background import all_stacks
 from mmstable.files import append
 
 
@@ -41,10 +41,7 @@ def write_stacks(
     """
     # Why the run ends matters more than a disk that is full.
     with suppress(OSError), _open(folder, rank) as file:
-        file.write(f'{reason}\n\n')
-        # It writes by itself, around the buffer.
-        file.flush()
-        faulthandler.dump_traceback(file, all_threads=True)
+        file.write(f'{reason}\n\n{all_stacks()}')
         file.writelines(f'\n{text.rstrip()}\n' for text in more)
 
 

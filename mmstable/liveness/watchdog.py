@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from dataclasses import dataclass
@@ -19,8 +20,6 @@ from mmstable.liveness.training_thread import TrainingThread
 _INTERVAL, _SHORTEST = 1.0, 0.05
 # Looks in a row that must find no training until it counts as ended.
 _LOOKS_TO_END = 3
-# Functions that only the training thread calls.
-_TRAINING = ('train', 'val', 'test', 'load_or_resume')
 
 
 @dataclass(frozen=True)
@@ -96,7 +95,6 @@ class Watchdog:
     def stop(self) -> None:
         """End it, from the thread that trains."""
         self._thread.stop()
-        self._switch.take_signals()
 
     @property
     def is_stopped(self) -> bool:
@@ -108,7 +106,6 @@ class Watchdog:
         return self._training.frame()
 
     def _run(self, stopped: threading.Event) -> None:
-        self._switch.take_signals()
         try:
             self._watch(stopped)
         finally:
@@ -130,10 +127,7 @@ class Watchdog:
             self._arm()
 
     def _arm(self) -> None:
-        self._switch.arm(max(2 * self.interval, self._limits.shortest / 4))
-
-    def _limit(self) -> float:
-        return self._limits.of(self._phase, self._is_first)
+        self._switch.arm(max(2 * self.interval, self._limits.shortest))
 
     def _look(self, spent: float) -> None:
         calls = self._training.calls()
@@ -149,7 +143,7 @@ class Watchdog:
             self._key = key
         else:
             self._seconds += spent
-        limit = self._limit()
+        limit = self._limits.of(phase, self._is_first)
         self._watched.on_look(phase, self._seconds, limit)
         if self._seconds > limit * self._patience:
             self._patience *= 2
@@ -168,7 +162,7 @@ class Watchdog:
         """Judge the time in which this thread could not run."""
         if held == 0:
             return
-        calls = read_dump(dump, _TRAINING)
+        calls = read_dump(dump)
         phase = find_phase(calls)
         limit = self._limits.of(phase, self._is_first)
         if held > limit and phase.name != ENDED:
@@ -176,5 +170,5 @@ class Watchdog:
 
     def _tell(self, stall: Stall) -> None:
         # It may take long to find out more; training may continue meanwhile.
-        self._switch.pause()
+        self._switch.arm(math.inf)
         self._watched.on_stall(stall)

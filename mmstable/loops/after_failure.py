@@ -10,7 +10,7 @@ from mmengine.runner import Runner
 
 from mmstable import run_view
 from mmstable.distributed.parallelism import Sharing, find_sharing
-from mmstable.messages import say
+from mmstable.messages import _
 
 # What hooks do between two iterations is part of the first one.
 _STAGES = ('after_train_iter', 'after_train_epoch', 'after_val_epoch')
@@ -41,26 +41,29 @@ def why_inexact(runner: Runner, exception: BaseException) -> str | None:
         exception (BaseException): What has ended the run.
     """
     if window_was_open(runner):
-        return say('failure.accumulating')
+        return _('gradients were being accumulated, and are lost')
     if _came_from_hooks(exception):
-        return say('failure.hooks')
+        return _('not all hooks of the iteration have run')
     step = _failed_step(runner)
     if step is not None and not step.is_undone:
-        return say('failure.buffers')
+        return _(
+            'buffers, as the statistics of BatchNorm, may hold a part of the '
+            'failed iteration'
+        )
     return None
 
 
 def why_not_for_all(runner: Runner) -> str | None:
     """Why the state of this rank is not that of all; None if it is."""
     if find_sharing(runner.model) is not Sharing.REDUCED:
-        return say('rank.has_no_whole_state')
+        return _('no rank has the whole state of this run')
     if is_half_updated(runner):
-        return say('rank.was_updating')
+        return _('the weights were being updated')
     wrappers = run_view.wrappers(runner).values()
     if any(getattr(wrapper, 'is_behind', False) for wrapper in wrappers):
-        return say('rank.is_behind')
+        return _('this rank has missed the newest update')
     if window_was_open(runner):
-        return say('rank.was_accumulating')
+        return _('gradients were being accumulated')
     return None
 
 
@@ -68,7 +71,11 @@ def why_own_buffers(runner: Runner) -> str | None:
     """A note if others hold other buffers than this rank, which saves."""
     if get_rank() == 0 or not run_view.saved_buffers(runner):
         return None
-    return say('rank.own_buffers', rank=get_rank())
+    return _(
+        'buffers, as the statistics of BatchNorm, are those of rank {rank}, '
+        'not of rank 0',
+        rank=get_rank(),
+    )
 
 
 def _failed_step(runner: Runner) -> Any:
@@ -78,7 +85,7 @@ def _failed_step(runner: Runner) -> Any:
 
 
 def _came_from_hooks(exception: BaseException) -> bool:
-    for frame, _ in traceback.walk_tb(exception.__traceback__):
+    for frame, __ in traceback.walk_tb(exception.__traceback__):
         code = frame.f_code
         if code.co_name == 'call_hook' and code is Runner.call_hook.__code__:
             return frame.f_locals.get('fn_name') in _STAGES

@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader
 
 from mmstable import run_view
 from mmstable.errors import ConfigError
-from mmstable.messages import say
+from mmstable.messages import _
 from mmstable.run_state.data_position import (
     DataSignature,
     is_endless,
@@ -109,8 +109,12 @@ def check_steps(runner: Runner) -> None:
             check_counts(setting, counts, runner.max_iters)
         if is_longer(counts, runner.max_iters):
             runner.logger.warning(
-                say(
-                    'data.one_short_step',
+                _(
+                    '{setting}.accumulative_counts={counts}: a step takes '
+                    '{counts} iterations, but the whole run has '
+                    '{iterations}, so that it makes one step, at its end. If '
+                    'that is not what you want: accumulative_counts <= '
+                    '{iterations}, or a longer run (train_cfg)',
                     setting=setting,
                     counts=counts,
                     iterations=runner.max_iters,
@@ -125,11 +129,19 @@ def _describe(runner: Runner, setting: str, counts: int, several: bool) -> str:
     full, left = divmod(runner.max_iters, counts)
     rest = ''
     if left and several:
-        rest = say('data.no_short_step', iterations=left)
+        rest = _(
+            ', none of the last {iterations:iteration|iterations}',
+            iterations=left,
+        )
     elif left:
-        rest = say('data.short_step', iterations=left)
-    return say(
-        'data.composition',
+        rest = _(
+            ', and a last one of {iterations:iteration|iterations}',
+            iterations=left,
+        )
+    return _(
+        '{setting}: 1 step = {counts} iterations (accumulative_counts) x '
+        '{ranks:rank|ranks} x batch_size {batch_size} = {samples} samples; '
+        '{iterations} iterations = {steps:step|steps}{rest}.',
         setting=setting,
         counts=counts,
         ranks=facts.world_size,

@@ -9,7 +9,7 @@ from mmengine.dataset import DefaultSampler, InfiniteSampler
 
 from mmstable.loops.own_generators import samplers_of
 from mmstable.loops.skip_batches import can_skip
-from mmstable.messages import say
+from mmstable.messages import _
 from mmstable.run_state.data_position import DataSignature, is_endless
 from mmstable.run_state.workers import has_workers, workers_persist
 
@@ -31,7 +31,9 @@ def data_doubts(
         DataSignature.of(dataloader)
     )
     if changes:
-        return [say('doubt.changed', changes=changes)]
+        return [
+            _('the data settings have changed: {changes}', changes=changes)
+        ]
     return [
         *_doubts_of_workers(dataloader, replay, state),
         *_doubts_of_samplers(dataloader, state),
@@ -45,11 +47,17 @@ def _doubts_of_workers(
     if not can_skip(dataloader):
         if state['epoch'] > 0:
             name = type(dataloader.dataset).__name__
-            yield say('doubt.stream', dataset=name)
+            yield _(
+                '{dataset} is read again, and its passes may not be alike',
+                dataset=name,
+            )
     elif has_workers(dataloader) and not replay:
         is_inside = state['index'] > 0
         if is_inside or (persist and not is_endless(dataloader)):
-            yield say('doubt.workers')
+            yield _(
+                'random numbers drawn inside workers are new; '
+                'train_cfg=dict(replay=True) repeats them'
+            )
 
 
 def _doubts_of_samplers(
@@ -63,11 +71,20 @@ def _doubts_of_samplers(
             continue
         for attribute, value in vars(sampler).items():
             if isinstance(value, Iterator):
-                yield say('doubt.iterator', sampler=name, attribute=attribute)
+                yield _(
+                    '{sampler}.{attribute} is an iterator, which cannot be '
+                    'saved',
+                    sampler=name,
+                    attribute=attribute,
+                )
     for key, value in (before or {}).items():
         if key in now and now[key] != value:
-            yield say(
-                'doubt.sampler', attribute=key, before=value, now=now[key]
+            yield _(
+                '{attribute} was {before} when this pass began, and is {now} '
+                'now',
+                attribute=key,
+                before=value,
+                now=now[key],
             )
 
 

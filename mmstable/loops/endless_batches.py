@@ -8,7 +8,7 @@ from typing import Any, Callable
 from mmengine.logging import print_log
 from torch.utils.data import DataLoader
 
-from mmstable.messages import say
+from mmstable.messages import _
 from mmstable.run_state.data_position import DataPosition, set_epoch
 
 
@@ -55,7 +55,13 @@ class EndlessBatches:
 
     def _start_next_pass(self) -> None:
         if self.position.epoch == 0:
-            print_log(say('data.starts_again'), logger='current')
+            print_log(
+                _(
+                    'The data was used once and starts again, and so on. '
+                    'With InfiniteSampler workers would not have to restart.'
+                ),
+                logger='current',
+            )
         self.position = DataPosition(self.position.epoch + 1)
         set_epoch(self._dataloader, self.position.epoch)
         self._batches = self._open_pass(0)

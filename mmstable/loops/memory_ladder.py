@@ -26,15 +26,20 @@ from mmstable.memory.failure import (
     Failure,
 )
 from mmstable.memory.ladder import LadderMemory, Remedy, Rung
-from mmstable.memory.oom_report import advice
+from mmstable.memory.oom_report import PHASES, advice
 from mmstable.memory.oom_settings import OomSettings
 from mmstable.memory.out_of_memory import (
     empty_cache,
     is_out_of_memory,
     release,
 )
-from mmstable.messages import say
+from mmstable.messages import N_, _
 from mmstable.run_state.rng import restore_rng
+
+_UPDATED = N_(
+    'an earlier update of the same train_step is made already; the rest of '
+    'it is left out'
+)
 
 
 class MemoryLadder:
@@ -123,7 +128,7 @@ class MemoryLadder:
             self._give_up(case, error, why_not)
         index = 0 if failed is None else case.ladder.index(failed) + 1
         if self._has_stepped(record):
-            case.reasons = [say('oom_reason.updated')]
+            case.reasons = [_(_UPDATED)]
             index = len(case.ladder) - 1
         for rung in case.ladder[index:-1]:
             outputs, is_done = self._try(case, rung)
@@ -131,7 +136,7 @@ class MemoryLadder:
                 self._note_survival(case, rung)
                 return outputs
             if self._has_stepped(record):
-                case.reasons = [say('oom_reason.updated')]
+                case.reasons = [_(_UPDATED)]
                 break
         self._leave_out(case, error)
         return None
@@ -150,10 +155,11 @@ class MemoryLadder:
             self._remedies.missing(record.batch),
         )
         self._tell.say(
-            say(
-                'oom.happened',
+            _(
+                'Iter {iteration}: out of memory in the {phase} ({shapes}): '
+                '{error}',
                 iteration=record.iteration,
-                phase=say(f'oom_phase.{failure.phase}'),
+                phase=_(PHASES[failure.phase]),
                 shapes=case.facts.shapes,
                 error=failure.text.split('\n')[0][:300],
             )
@@ -174,7 +180,10 @@ class MemoryLadder:
 
     def _why_not(self, record: Any, failure: Failure) -> str | None:
         if failure.phase == OPTIMIZER:
-            return say('oom_reason.optimizer')
+            return _(
+                'memory ran out while the optimizer worked, and the weights '
+                'may be half updated.'
+            )
         return self._ranks.why_not()
 
     def _has_stepped(self, record: Any) -> bool:
@@ -189,8 +198,8 @@ class MemoryLadder:
         is_first = rung.remedy is Remedy.RETRY
         empty_cache(self._remedies.device, everything=is_first)
         self._tell.say(
-            say(
-                'oom.trying',
+            _(
+                'Iter {iteration}: trying {remedy}.',
                 iteration=record.iteration,
                 remedy=self._remedies.describe(rung),
             )
@@ -201,8 +210,8 @@ class MemoryLadder:
         except CannotChunk as error:
             case.reasons.append(str(error))
             self._tell.say(
-                say(
-                    'oom.cannot',
+                _(
+                    'Iter {iteration}: {rung} is not possible: {reason}',
                     iteration=record.iteration,
                     rung=rung,
                     reason=error,
@@ -249,13 +258,17 @@ class MemoryLadder:
         path = self._tell.write(case, self._remedies.describe(rung))
         gradients, reason = self._remedies.gradients(rung)
         self._tell.say(
-            say(
-                'oom.survived',
+            _(
+                'Iter {iteration}: the batch fits now ({rung}).{next}{report}',
                 iteration=case.record.iteration,
                 rung=rung,
                 next=''
                 if calm is None
-                else say('oom.starts_there', calm=calm),
+                else _(
+                    ' Batches of these shapes start there from now on; after '
+                    '{calm} of them something milder is tried.',
+                    calm=calm,
+                ),
                 report=file_hint(path),
             )
         )
@@ -272,12 +285,14 @@ class MemoryLadder:
         if milder != rung:
             iteration = self._runner.iter + 1
             self._tell.say(
-                say(
-                    'oom.eased',
+                _(
+                    'Iter {iteration}: batches of these shapes have come '
+                    'through with {rung} for {calm} iterations; trying '
+                    '{milder} from now on.',
                     iteration=iteration,
                     rung=rung,
                     calm=calm,
-                    milder=milder or say('oom.whole_batch'),
+                    milder=milder or _('the whole batch'),
                 )
             )
 
@@ -291,15 +306,17 @@ class MemoryLadder:
         skip = case.ladder[-1]
         path = self._tell.write(case, self._remedies.describe(skip))
         self._skipped += 1
-        names: Any = list(facts.samples) or say('oom.no_names')
+        names: Any = list(facts.samples) or _('unnamed')
         if self._skipped > self._settings.max_skipped:
             self._stop(case, error, names, path)
         reason = ''
         if case.reasons:
-            reason = say('oom.because', reason='; '.join(case.reasons))
+            reason = _(': {reason}', reason='; '.join(case.reasons))
         self._tell.say(
-            say(
-                'oom.skipped',
+            _(
+                'Iter {iteration}: the batch does not fit in memory and is '
+                'left out ({count} of at most {most}){reason}. Samples: '
+                '{samples}. Shapes: {shapes}.{report}',
                 iteration=record.iteration,
                 count=self._skipped,
                 most=self._settings.max_skipped,
@@ -341,8 +358,10 @@ class MemoryLadder:
     def _stop(
         self, case: OomCase, error: BaseException, names: Any, path: str | None
     ) -> None:
-        text = say(
-            'oom.too_many',
+        text = _(
+            '{count:batch has|batches have} not fit in memory, which is more '
+            'than max_skipped={most}. The last one: {samples} ({shapes}). '
+            'What to change, the mildest first: {advice}{report}',
             count=self._skipped,
             most=self._settings.max_skipped,
             samples=names,
@@ -359,7 +378,9 @@ class MemoryLadder:
         """End the run with the error that it came from."""
         path = self._tell.write(case, reason)
         self._emit(case, 'stop', reason=reason, report=path)
-        text = say('oom.not_again', reason=reason) + file_hint(path)
+        text = _(
+            'mmstable cannot do this step again: {reason}', reason=reason
+        ) + file_hint(path)
         self._tell.say(text)
         add_note(error, text)
         raise error

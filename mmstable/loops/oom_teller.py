@@ -13,11 +13,12 @@ from mmengine.runner import Runner
 from mmstable import run_view
 from mmstable.batches import batch_shapes, batch_size, name_sample
 from mmstable.events.machine_records import OutOfMemory
+from mmstable.files import append
 from mmstable.memory.activation_meter import ActivationMeter
 from mmstable.memory.failure import Failure
 from mmstable.memory.ladder import Rung
 from mmstable.memory.oom_report import BatchFacts, describe, save_snapshot
-from mmstable.messages import say
+from mmstable.messages import _
 from mmstable.optim.step_sources import monitor_of
 
 _FOLDER = 'out_of_memory'
@@ -118,7 +119,8 @@ class OomTeller:
                 snapshot,
                 case.modules,
             )
-            path.write_text(text, encoding='utf-8')
+            with open(path, 'w', encoding='utf-8', opener=append) as file:
+                file.write(text)
         except OSError as error:
             # A full disk must not end a run that has just been saved.
             self.say(str(error))
@@ -167,4 +169,4 @@ def shorten(shapes: tuple[str, ...]) -> list[str]:
 
 def file_hint(path: str | None) -> str:
     """Where the report is, if there is one."""
-    return '' if path is None else say('oom.report_file', path=path)
+    return '' if path is None else _(' What to change: {path}', path=path)

@@ -16,6 +16,8 @@ import torch
 from torch import Generator, Tensor
 from torch.utils.data import Sampler
 
+from mmstable.run_state.rng_check import parse_generator
+
 _KINDS = (Generator, random.Random, np.random.Generator, np.random.RandomState)
 _SAMPLERS = ('batch_sampler', 'sampler')
 
@@ -52,23 +54,20 @@ def read_generator(generator: Any) -> Tensor:
 
 
 def write_generator(generator: Any, saved: Tensor) -> None:
-    """Bring a generator back to what :func:`read_generator` gave."""
-    saved = saved.cpu()
-    if isinstance(generator, Generator):
-        generator.set_state(saved)
-        return
-    state = json.loads(bytes(saved.tolist()))
-    if isinstance(generator, random.Random):
+    """Bring a generator back to what :func:`read_generator` gave.
+
+    Raises:
+        ValueError: If that was another kind of generator.
+    """
+    state = parse_generator(saved)
+    if isinstance(generator, Generator) and isinstance(state, Tensor):
+        generator.set_state(state)
+    elif isinstance(generator, random.Random) and isinstance(state, list):
         version, words, gauss = state
-        generator.setstate((version, tuple(words), gauss))
-        return
-    # Where numpy has an array, JSON has a list.
-    inner = state.get('state')
-    for key, value in inner.items() if isinstance(inner, dict) else ():
-        if isinstance(value, list):
-            kind = np.uint32 if key == 'key' and len(value) > 2 else np.uint64
-            inner[key] = np.array(value, dtype=kind)
-    if isinstance(generator, np.random.RandomState):
+        generator.setstate((version, tuple(words.tolist()), gauss))
+    elif not isinstance(state, dict):
+        raise ValueError(f'is no state of a {type(generator).__name__}')
+    elif isinstance(generator, np.random.RandomState):
         generator.set_state(state)
     else:
         generator.bit_generator.state = state

@@ -22,7 +22,7 @@ from mmstable.memory.module_choice import (
 )
 from mmstable.memory.oom_settings import OomSettings
 from mmstable.memory.recompute import recomputed
-from mmstable.messages import say
+from mmstable.messages import _
 
 _EQUAL = (Remedy.RETRY, Remedy.OFFLOAD, Remedy.RECOMPUTE)
 
@@ -77,11 +77,19 @@ class Remedies:
         """
         reasons = []
         if self.is_compiled:
-            reasons.append(say('oom.compiled'))
+            reasons.append(_('the model is compiled'))
         elif not self.modules:
-            reasons.append(say('oom.no_module'))
+            reasons.append(
+                _(
+                    "the model has no module called 'backbone'. Name those "
+                    'that compute each sample by itself: '
+                    "train_cfg.oom=dict(chunk=['...'])"
+                )
+            )
         if batch_size(batch) < 2:
-            reasons.append(say('oom.one_sample'))
+            reasons.append(
+                _('the batch has one sample, or its size cannot be told')
+            )
         return reasons
 
     @property
@@ -143,24 +151,43 @@ class Remedies:
         """
         modules = list(self.modules)
         if rung.remedy is Remedy.RECOMPUTE:
-            return say('oom_remedy.recompute', modules=modules)
+            return _(
+                'activations of {modules} computed again in the backward '
+                'pass: slower, same gradients',
+                modules=modules,
+            )
         if rung.remedy is Remedy.SPLIT:
-            return say('oom_remedy.split', parts=rung.parts)
+            return _(
+                '{parts} parts of the batch, each with a loss of its own: '
+                'approximate, because losses that are averaged over valid '
+                'pixels or positives, and BatchNorm, depend on the whole '
+                'batch',
+                parts=rung.parts,
+            )
         if rung.remedy is Remedy.CHUNK:
             norms, note = self._norms(), ''
             if norms:
-                note = say('oom.batch_norm', count=len(norms), name=norms[0])
-            return say(
-                'oom_remedy.chunk',
+                note = _(
+                    '; but {count:layer normalises|layers normalise} by the '
+                    'statistics of each part ({name}), which makes them '
+                    'approximate',
+                    count=len(norms),
+                    name=norms[0],
+                )
+            return _(
+                '{modules} in {parts} parts of the batch, with one loss over '
+                'the whole batch: slower, gradients differ by rounding{note}',
                 modules=modules,
                 parts=rung.parts,
                 note=note,
             )
         if rung.remedy is Remedy.RETRY:
-            return say('oom_remedy.retry')
+            return _('the batch once more with an empty cache: same gradients')
         if rung.remedy is Remedy.OFFLOAD:
-            return say('oom_remedy.offload')
-        return say('oom_remedy.skip')
+            return _(
+                'activations in the memory of the host: slower, same gradients'
+            )
+        return _('leaving the batch out')
 
     def _norms(self) -> list[str]:
         return batch_norms(list(self.modules.values()))

@@ -8,7 +8,7 @@ from typing import Any
 
 from mmengine.logging import print_log
 
-from mmstable.messages import say
+from mmstable.messages import _
 
 _SECONDS_BETWEEN_LINES = 5.0
 
@@ -26,12 +26,21 @@ def reread(batches: Iterator[Any], count: int) -> None:
         if now - last >= _SECONDS_BETWEEN_LINES:
             last = now
             left = (now - start) * (count - done) / done if done else 0.0
-            line = say('data.rereading', done=done, count=count, seconds=left)
+            line = _(
+                'Read {done} of {count} past batches, {seconds:.0f} s left.',
+                done=done,
+                count=count,
+                seconds=left,
+            )
             print_log(line, logger='current')
         try:
             next(batches)
         except StopIteration:
             return
     seconds = time.monotonic() - start
-    line = say('data.reread', count=count, seconds=seconds)
+    line = _(
+        'Read {count} past batches again in {seconds:.1f} s.',
+        count=count,
+        seconds=seconds,
+    )
     print_log(line, logger='current')

@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader
 
 from mmstable.loops.batch_checks import check_batch_size, check_data
 from mmstable.loops.safe_loop import SafeLoop
-from mmstable.messages import say
+from mmstable.messages import _
 from mmstable.registry import LOOPS, register_globally
 from mmstable.run_state.data_position import DataPosition
 
@@ -126,8 +126,9 @@ class SafeEpochBasedTrainLoop(SafeLoop, EpochBasedTrainLoop):
         if last == self._max_iters:
             return
         self.runner.logger.info(
-            say(
-                'data.epoch_length',
+            _(
+                'An epoch has {length} iterations now: training continues '
+                'after iteration {iteration}, and ends with iteration {last}.',
                 length=len(self.dataloader),
                 iteration=self._iter,
                 last=last,

@@ -16,12 +16,13 @@ from mmstable.distributed import collectives
 from mmstable.events.run_monitor import RunMonitor
 from mmstable.loops.oom_teller import OomTeller
 from mmstable.memory.failure import Failure, was_inside
+from mmstable.memory.oom_report import PHASES
 from mmstable.memory.out_of_memory import (
     empty_cache,
     is_out_of_memory,
     release,
 )
-from mmstable.messages import say
+from mmstable.messages import _
 from mmstable.registry import LOOPS, register_globally
 
 MISSING = 'missing_samples'
@@ -148,13 +149,20 @@ class _SafeEvalLoop:
         lost = [one for one in range(size) if one not in kept]
         names = [name_sample(batch, one) or f'#{one}' for one in lost]
         self._tell.say(
-            say(
-                'oom.evaluated',
-                phase=say(f'oom_phase.{self._phase}'),
+            _(
+                'out of memory in {phase}, batch {batch} ({shapes}): it was '
+                'run in {parts:part|parts}, with the same outputs.{lost} To '
+                'avoid that: {loader}.batch_size={size}.',
+                phase=_(PHASES[self._phase]),
                 batch=idx,
                 shapes=facts.shapes,
                 parts=parts,
-                lost=say('oom.lost', count=len(lost), samples=names)
+                lost=_(
+                    ' {count:sample does|samples do} not fit even alone, and '
+                    'are left out: {samples}.',
+                    count=len(lost),
+                    samples=names,
+                )
                 if lost
                 else '',
                 loader=f'{self._step.split("_")[0]}_dataloader',
@@ -185,7 +193,14 @@ class _SafeEvalLoop:
             missing = collectives.sum_of_ranks(self._missing)
             if missing:
                 metrics[MISSING] = missing
-                self._tell.say(say('oom.missing', count=missing, size=size))
+                self._tell.say(
+                    _(
+                        'these metrics are without {count:sample|samples} of '
+                        '{size} that did not fit in memory.',
+                        count=missing,
+                        size=size,
+                    )
+                )
             return metrics
 
         vars(evaluator)['evaluate'] = count

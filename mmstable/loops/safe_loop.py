@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from typing import Any, Callable
 
 from mmengine.dataset import InfiniteSampler
@@ -31,13 +31,13 @@ from mmstable.loops.skip_batches import (
 from mmstable.loops.train_step import TrainStep
 from mmstable.loops.validation_mark import ValidationMark
 from mmstable.memory.oom_settings import OomSettings
-from mmstable.messages import say
-from mmstable.messages.language import choose_language
+from mmstable.messages import _, choose_language
 from mmstable.optim.step_sources import monitor_of
 from mmstable.run_state.data_position import (
     DataPosition,
     DataSignature,
     carry_over,
+    check_position,
     sampler_of,
 )
 from mmstable.run_state.rng import (
@@ -54,14 +54,6 @@ from mmstable.run_state.workers import (
     workers_persist,
 )
 from mmstable.settings import flag
-
-_KEYS = (
-    *(field.name for field in fields(DataSignature)),
-    'epoch',
-    'index',
-    'iteration',
-    'validated',
-)
 
 
 class SafeLoop(BaseLoop):
@@ -160,13 +152,12 @@ class SafeLoop(BaseLoop):
         It is ignored if the run is not at that iteration then, as when a
         checkpoint only gives the weights to start from.
         """
-        missing = [key for key in _KEYS if key not in state]
-        if missing:
+        try:
+            self._saved = check_position(state)
+        except ValueError as error:
             raise CheckpointError(
-                f'{type(self).__name__}: the saved state of the loop has no '
-                f'{", ".join(missing)}; it has {", ".join(sorted(state))}.'
-            )
-        self._saved = dict(state)
+                _('no run saves this: {reason}', reason=error)
+            ) from error
 
     def resume_doubts(self, state: dict[str, Any]) -> list[str]:
         """Why data may differ if training resumes there; empty if exact."""
@@ -257,7 +248,11 @@ class SafeLoop(BaseLoop):
             except Exception:
                 name = type(hook).__name__
                 self.runner.logger.exception(
-                    say('loop.hook_failed', hook=name)
+                    _(
+                        '{hook}.on_exception failed; the error that it was '
+                        'called for follows.',
+                        hook=name,
+                    )
                 )
         return better
 
@@ -270,7 +265,7 @@ class SafeLoop(BaseLoop):
             self._mark.validated = saved['validated']
         self._resume_sampler(saved)
         if saved is not None:
-            seed_workers(self.dataloader, saved.get('worker_seed'))
+            seed_workers(self.dataloader, saved['worker_seed'])
         return saved
 
     def _resume_sampler(self, saved: dict[str, Any] | None) -> None:
@@ -279,7 +274,12 @@ class SafeLoop(BaseLoop):
             seed, now = saved['seed'], getattr(sampler, 'seed', None)
             if seed is not None and seed != now:
                 self.runner.logger.info(
-                    say('data.seed', seed=seed, configured=now)
+                    _(
+                        'The seed of the sampler is {seed} again, not '
+                        '{configured}.',
+                        seed=seed,
+                        configured=now,
+                    )
                 )
                 sampler.seed = seed
         if self._iter > 0 and isinstance(sampler, InfiniteSampler):
@@ -299,8 +299,10 @@ class SafeLoop(BaseLoop):
             position, saved['iteration'], before, now, length
         )
         self.runner.logger.warning(
-            say(
-                'data.changed',
+            _(
+                'The data is not as it was when the checkpoint was saved: '
+                '{changes}. Training resumes after the same number of '
+                'samples, at batch {batch} of epoch {epoch} of the data.',
                 changes=changes,
                 batch=position.index,
                 epoch=position.epoch,
@@ -347,7 +349,13 @@ class SafeLoop(BaseLoop):
 
     def _skip(self, skip: int) -> Iterator[Any]:
         if can_skip(self.dataloader) and not self._replay:
-            self.runner.logger.info(say('data.skipping', batch=skip))
+            self.runner.logger.info(
+                _(
+                    'Resuming at batch {batch} of the data, without reading '
+                    'those before it.',
+                    batch=skip,
+                )
+            )
             return iterate_from(self.dataloader, skip)
         batches = iter(self.dataloader)
         reread(batches, skip)

@@ -15,11 +15,12 @@ from contextlib import suppress
 from functools import partial
 from multiprocessing import context, resource_tracker
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from mmengine.dataset import DefaultSampler, InfiniteSampler
 from torch.utils.data import BatchSampler, DataLoader
 
+from mmstable.background import all_stacks
 from mmstable.checkpoint.stop_signal import SIGNALS
 from mmstable.files import append
 from mmstable.loops.skip_batches import infinite_indices
@@ -30,12 +31,14 @@ from mmstable.run_state.workers import (
     worker_seed,
 )
 
-_NUMBERS = [signal.Signals[name] for name in SIGNALS]
+# Ask a worker for the stacks of all threads, and for that of its main thread.
+# Neither SIGUSR1, which saves, nor SIGUSR2, which belongs to other tools. Not
+# on macOS and Windows.
+ALL_STACKS: int = getattr(signal, 'SIGRTMIN', 0) + 8
+MAIN_STACK = ALL_STACKS - 1
+_NUMBERS = [*(signal.Signals[name] for name in SIGNALS), ALL_STACKS]
 # Seconds that a worker has to obey.
 _PATIENCE = 5.0
-# Asks a worker for its stacks. Neither SIGUSR1, which saves, nor SIGUSR2,
-# which belongs to other tools. Not on macOS and Windows.
-STACKS: int = getattr(signal, 'SIGRTMIN', 0) + 7
 
 
 def shield_workers(loader: Any, stacks: Path | None = None) -> None:
@@ -50,7 +53,8 @@ def shield_workers(loader: Any, stacks: Path | None = None) -> None:
             ``multiprocessing_context`` with processes of its own, or is
             shielded already.
         stacks (Path, optional): The file that they write their stacks to
-            when they get the signal :data:`STACKS`. Defaults to None.
+            when they get the signal :data:`ALL_STACKS`, which needs Python's
+            lock, or :data:`MAIN_STACK`. Defaults to None.
     """
     if not isinstance(loader, DataLoader) or loader.num_workers == 0:
         return
@@ -123,19 +127,17 @@ class _Shielded(multiprocessing.process.BaseProcess):
 
     def run(self) -> None:
         """Work, and listen to the parent."""
-        if self._stacks is not None:
-            _write_stacks_to(self._stacks)
-        threading.Thread(target=_obey_parent, daemon=True).start()
+        file = None
+        # Reading data matters more than a disk that is full.
+        with suppress(OSError):
+            if self._stacks is not None:
+                file = open(self._stacks, 'ab', 0, opener=append)  # noqa: SIM115
+                # The frames of other threads, which run, would crash it.
+                faulthandler.register(MAIN_STACK, file, all_threads=False)
+        threading.Thread(
+            target=_obey_parent, args=(file,), daemon=True
+        ).start()
         super().run()
-
-
-def _write_stacks_to(path: Path) -> None:
-    """Write all stacks whenever the signal for that comes."""
-    # Reading data matters more than a disk that is full.
-    with suppress(OSError):
-        # It needs the file for as long as the process lives.
-        file = open(path, 'ab', opener=append)  # noqa: SIM115
-        faulthandler.register(STACKS, file=file, all_threads=True)
 
 
 def _terminate(popen: Any) -> None:
@@ -146,13 +148,21 @@ def _terminate(popen: Any) -> None:
         popen.kill()
 
 
-def _obey_parent() -> None:
+def _obey_parent(file: IO[bytes] | None) -> None:
     parent = multiprocessing.parent_process()
     while parent is not None:
         info = signal.sigwaitinfo(_NUMBERS)
-        if info.si_signo == signal.SIGTERM and info.si_pid == parent.pid:
+        if info.si_pid != parent.pid:
+            continue
+        if info.si_signo == signal.SIGTERM:
             # As torch's own handler does: nobody complains of this code.
             os._exit(0)
+        if info.si_signo == ALL_STACKS and file is not None:
+            pid = os.getpid()
+            text = f'Process {pid}\n{all_stacks()}End of process {pid}\n'
+            with suppress(OSError):
+                # At once: other workers write to the same file.
+                file.write(text.encode(errors='replace'))
 
 
 class _ForkWorker(_Shielded, context.ForkProcess):

@@ -16,7 +16,12 @@ from torch.nn.parallel import DistributedDataParallel
 
 from mmstable.distributed.parallelism import Sharing, find_sharing
 from mmstable.memory.failure import BACKWARD, Failure, was_inside
-from mmstable.messages import say
+from mmstable.messages import N_, _
+
+_COLLECTIVE = N_(
+    'other ranks wait for this one in the middle of the model ({name}), '
+    'where one rank alone cannot begin again.'
+)
 
 
 class WaitingRanks:
@@ -60,7 +65,7 @@ class WaitingRanks:
                     name = type(module).__name__
         if name is None:
             return None
-        return say('oom_reason.collective', name=name)
+        return _(_COLLECTIVE, name=name)
 
     def begin(self) -> None:
         """A new step begins."""
@@ -128,15 +133,20 @@ class WaitingRanks:
         if get_world_size() == 1:
             return None
         if self._ddp is None:
-            return say(
-                'oom_reason.collective', name=type(self._model).__name__
-            )
+            return _(_COLLECTIVE, name=type(self._model).__name__)
         if many:
-            return say('oom.many_wrappers')
+            return _('a train_step with several optimizer wrappers')
         if not hasattr(wrapper, 'leave_out_iteration'):
-            return say('oom_reason.wrapper', name=type(wrapper).__name__)
+            return _(
+                'the optimizer wrapper ({name}) cannot leave out a step '
+                'together with the other ranks; those of mmstable can.',
+                name=type(wrapper).__name__,
+            )
         if self._given and self._ddp.find_unused_parameters:
-            return say('oom_reason.unused')
+            return _(
+                'find_unused_parameters=True, and nobody knows what the '
+                'others still wait for.'
+            )
         return None
 
     def leave_out(self, wrapper: Any, spoils: bool) -> None:
@@ -176,8 +186,8 @@ class WaitingRanks:
 
     def _give(self, found: list[tuple[Tensor, Tensor]]) -> None:
         torch.autograd.backward(
-            [param.view_as(param) for param, _ in found],
-            [grad for _, grad in found],
+            [param.view_as(param) for param, __ in found],
+            [grad for __, grad in found],
         )
 
 

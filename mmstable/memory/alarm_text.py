@@ -6,7 +6,31 @@ from mmstable.memory.leaks import FILES, HOST, MAIN, WORKERS, Forecast
 from mmstable.memory.loading import Loading
 from mmstable.memory.process_tree import Reading
 from mmstable.memory.sizes import readable, readable_time
-from mmstable.messages import say
+from mmstable.messages import N_, _
+
+_SOURCES = {
+    'cgroup': N_('of the control group'),
+    'machine': N_('of the machine'),
+    'setting': N_('set by `host_limit`'),
+}
+_HOLDERS = {
+    'main_process': N_('the training process'),
+    'workers': N_('a dataloader worker'),
+}
+_RESOURCES = {
+    'host': N_('host RAM is'),
+    'descriptors': N_('file descriptors are'),
+    'shared_memory': N_('shared memory is'),
+}
+_ACTIONS = {
+    'warn': N_('Nothing is done: `action` is warn.'),
+    'save': N_('A checkpoint is saved after this step.'),
+    'restart': N_(
+        'After this step a checkpoint is saved and the run ends, to be '
+        'started again (exit code 22).'
+    ),
+}
+LOADING = N_('{workers:worker|workers} x {prefetch} prefetch')
 
 
 def describe_growth(
@@ -28,13 +52,30 @@ def describe_growth(
         advice=_advice(forecast),
     )
     if forecast.resource == HOST:
-        source = say(f'memory_source.{forecast.source}')
+        source = _(_SOURCES[forecast.source])
         holders = _holders(reading, loading)
-        return say('memory.host', **facts, source=source, holders=holders)
+        return _(
+            'Iter {iteration}: host RAM grows {growth} per 100 iterations, '
+            '{time} to the limit of {limit} ({source}); {holders}. {advice}',
+            **facts,
+            source=source,
+            holders=holders,
+        )
     if forecast.resource == FILES:
-        holder = say(f'memory_holder.{forecast.holder}')
-        return say('memory.descriptors', **facts, holder=holder)
-    return say('memory.shared', **facts, loading=_loading(loading))
+        holder = _(_HOLDERS[forecast.holder])
+        return _(
+            'Iter {iteration}: open files of {holder} grow by {growth} per '
+            '100 iterations, {time} to the limit of {limit} (ulimit -n). '
+            '{advice}',
+            **facts,
+            holder=holder,
+        )
+    return _(
+        'Iter {iteration}: shared memory (/dev/shm) grows {growth} per 100 '
+        'iterations, {time} to the limit of {limit}; {loading}. {advice}',
+        **facts,
+        loading=_loading(loading),
+    )
 
 
 def describe_critical(iteration: int, forecast: Forecast, action: str) -> str:
@@ -45,13 +86,14 @@ def describe_critical(iteration: int, forecast: Forecast, action: str) -> str:
         forecast (Forecast): What runs out.
         action (str): What is done: 'warn', 'save' or 'restart'.
     """
-    return say(
-        'memory.critical',
+    return _(
+        'Iter {iteration}: {resource} nearly used up: {left} of {limit} '
+        'left. {action}',
         iteration=iteration,
-        resource=say(f'memory_resource.{forecast.resource}'),
+        resource=_(_RESOURCES[forecast.resource]),
         left=_amount(forecast, forecast.left),
         limit=_amount(forecast, forecast.limit),
-        action=say(f'memory_action.{action}'),
+        action=_(_ACTIONS[action]),
     )
 
 
@@ -63,22 +105,38 @@ def _amount(forecast: Forecast, count: float) -> str:
 
 def _holders(reading: Reading, loading: Loading) -> str:
     if not reading.worker_pids:
-        return say('memory.no_workers')
+        return _('the training process holds all of it')
     share = reading.workers / max(1, reading.tree)
-    return say('memory.share', share=share, loading=_loading(loading))
+    return _(
+        'dataloader workers hold {share:.0%}; {loading}',
+        share=share,
+        loading=_loading(loading),
+    )
 
 
 def _loading(loading: Loading) -> str:
-    return say(
-        'memory.loading', workers=loading.workers, prefetch=loading.prefetch
-    )
+    return _(LOADING, workers=loading.workers, prefetch=loading.prefetch)
 
 
 def _advice(forecast: Forecast) -> str:
     if forecast.resource == HOST and forecast.holder == WORKERS:
-        return say('memory.advice_workers')
+        return _(
+            'Workers leak: look for lists, caches and open files that the '
+            'dataset or a transform keeps; fewer num_workers, a lower '
+            'prefetch_factor and persistent_workers=False put it off.'
+        )
     if forecast.resource == HOST and forecast.holder == MAIN:
-        return say('memory.advice_main')
+        return _(
+            'The training process leaks: look for losses kept with their '
+            'graph (use .item()), and for lists of a hook, metric or logger.'
+        )
     if forecast.resource == FILES:
-        return say('memory.advice_descriptors')
-    return say('memory.advice_shared')
+        return _(
+            'Files are opened and not closed, as HDF5, LMDB or zip handles: '
+            'open them once in each worker, or with `with`.'
+        )
+    return _(
+        'Batches on their way from workers are kept: lower num_workers x '
+        'prefetch_factor, do not keep batches, or give a container more '
+        '(--shm-size).'
+    )

@@ -9,9 +9,12 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from mmstable.messages import say
+from mmstable.messages import N_, _
 
 Arguments = tuple[tuple, dict[str, Any]]
+_UNLIKE_OUTPUTS = N_(
+    'the outputs of the module for parts of a batch do not fit together'
+)
 
 
 class CannotChunk(Exception):
@@ -37,9 +40,13 @@ def cut_arguments(
     }
     if len(lengths) != 1:
         raise CannotChunk(
-            say('oom.uneven_inputs', sizes=sorted(lengths))
+            _(
+                'the tensors that the module gets have different lengths '
+                '({sizes})',
+                sizes=sorted(lengths),
+            )
             if lengths
-            else say('oom.no_tensors')
+            else _('the module gets no tensors')
         )
     sizes = part_sizes(lengths.pop(), chunks)
     parts = []
@@ -77,9 +84,9 @@ def join_outputs(outputs: Sequence[Any], sizes: Sequence[int]) -> Any:
     """
     flat = [tree_flatten(output) for output in outputs]
     spec = flat[0][1]
-    if any(other != spec for _, other in flat):
-        raise CannotChunk(say('oom.unlike_outputs'))
-    joined = [_join(leaves, sizes) for leaves in zip(*(f for f, _ in flat))]
+    if any(other != spec for __, other in flat):
+        raise CannotChunk(_(_UNLIKE_OUTPUTS))
+    joined = [_join(leaves, sizes) for leaves in zip(*(f for f, __ in flat))]
     return tree_unflatten(joined, spec)
 
 
@@ -90,8 +97,14 @@ def _join(leaves: tuple, sizes: Sequence[int]) -> Any:
         if any(
             not shape or shape[0] != size for shape, size in zip(shapes, sizes)
         ):
-            raise CannotChunk(say('oom.not_by_sample', shape=shapes[0]))
+            raise CannotChunk(
+                _(
+                    'an output of the module has not one entry for each '
+                    'sample (shape {shape})',
+                    shape=shapes[0],
+                )
+            )
         return torch.cat(leaves)
     if any(leaf != first for leaf in leaves):
-        raise CannotChunk(say('oom.unlike_outputs'))
+        raise CannotChunk(_(_UNLIKE_OUTPUTS))
     return first

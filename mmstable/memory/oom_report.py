@@ -9,14 +9,28 @@ from typing import Any
 
 import torch
 
+from mmstable.files import append
 from mmstable.memory.activation_meter import ActivationMeter
 from mmstable.memory.failure import Failure
 from mmstable.memory.sizes import readable
-from mmstable.messages import say
+from mmstable.messages import N_, _
 
 _MOST_MODULES = 10
 # A larger share of what the allocator holds is unused: fragmentation.
 _FRAGMENTED = 0.2
+PHASES = {
+    'forward': N_('forward pass'),
+    'backward': N_('backward pass'),
+    'optimizer': N_('optimizer step'),
+    'validation': N_('validation'),
+    'test': N_('test'),
+}
+_FACTS = {
+    'requested': N_('Asked for: {size}'),
+    'allocated': N_('Tensors on the device then: {size}'),
+    'reserved': N_('Held by the allocator then: {size}'),
+    'peak': N_('Most tensors until then: {size}'),
+}
 
 
 @dataclass(frozen=True)
@@ -57,25 +71,25 @@ def describe(
         modules (Sequence[str]): What could compute again.
     """
     lines = [
-        say(
-            'oom_report.title',
+        _(
+            'Iteration {iteration}: out of memory in the {phase}',
             iteration=batch.iteration,
-            phase=say(f'oom_phase.{failure.phase}'),
+            phase=_(PHASES[failure.phase]),
         ),
         failure.text,
         failure.where,
         '',
-        say('oom_report.rung', rung=rung),
-        say('oom_report.batch', shapes=list(batch.shapes)),
-        say(
-            'oom_report.samples',
-            samples=list(batch.samples) or say('oom.no_names'),
+        _('What was done: {rung}', rung=rung),
+        _('Batch: {shapes}', shapes=list(batch.shapes)),
+        _(
+            'Samples: {samples}',
+            samples=list(batch.samples) or _('unnamed'),
         ),
         '',
         *_memory(failure, meter, snapshot),
         *_activations(meter),
         '',
-        say('oom_report.advice'),
+        _('What needs less memory, in the config:'),
         *advice(batch, modules),
     ]
     if is_fragmented(failure):
@@ -134,7 +148,9 @@ def save_snapshot(device: torch.device, path: Path) -> str | None:
     if device.type == 'cpu' or dump is None:
         return None
     try:
-        dump(str(path))
+        with open(path, 'wb', opener=append) as file:
+            # By its number: torch would follow a link.
+            dump(f'/dev/fd/{file.fileno()}')
     except Exception:
         # It is an extra, and memory is short.
         return None
@@ -151,22 +167,35 @@ def _memory(
         'peak': failure.peak,
     }
     lines = [
-        say(f'oom_fact.{name}', size=readable(size))
+        _(_FACTS[name], size=readable(size))
         for name, size in facts.items()
         if size is not None
     ]
     lines += [
-        say(
-            'oom_report.phase_peak',
-            phase=say(f'oom_phase.{name}'),
+        _(
+            'Peak in the {phase}, as the batch came through: {size}',
+            phase=_(PHASES[name]),
             size=readable(size),
         )
         for name, size in meter.peaks.items()
     ]
     if is_fragmented(failure):
-        lines.append(say('oom_report.fragmented'))
+        lines.append(
+            _(
+                'Much of what the allocator holds is in pieces that nobody '
+                'uses (fragmentation): set '
+                'PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True before the '
+                'run.'
+            )
+        )
     if snapshot is not None:
-        lines.append(say('oom_report.snapshot', path=snapshot))
+        lines.append(
+            _(
+                'What the allocator holds, for '
+                'https://pytorch.org/memory_viz: {path}',
+                path=snapshot,
+            )
+        )
     return lines
 
 
@@ -174,9 +203,9 @@ def _activations(meter: ActivationMeter) -> list[str]:
     largest = meter.largest(_MOST_MODULES)
     if not largest:
         return []
-    width = max(len(name) for name, _ in largest)
+    width = max(len(name) for name, __ in largest)
     return [
         '',
-        say('oom_report.largest'),
+        _('Largest outputs of modules in this batch:'),
         *(f'    {name:{width}}  {readable(size)}' for name, size in largest),
     ]

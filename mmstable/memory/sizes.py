@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from mmstable.messages import say
+from mmstable.messages import _
 
 _UNITS = ('B', 'KiB', 'MiB', 'GiB', 'TiB')
 _FACTORS = {
@@ -50,7 +50,13 @@ def parse_size(text: str) -> int:
     unit = None if found is None else _FACTORS.get(found[2].upper())
     size = 0 if found is None or unit is None else int(float(found[1]) * unit)
     if size < 1:
-        raise ValueError(say('size.invalid', text=repr(text)))
+        raise ValueError(
+            _(
+                "a size is a number above 0 with a unit, as '24GiB', got "
+                '{text}',
+                text=repr(text),
+            )
+        )
     return size
 
 

@@ -6,10 +6,15 @@ import os
 import shlex
 from collections.abc import Iterable
 
+from mmstable.messages.secrets import mask_words
+
 
 def shell_command(words: Iterable[str]) -> str:
-    """A command line that means these words, in printable characters."""
-    return ' '.join(map(shell_word, words))
+    """A command line that means these words, in printable characters.
+
+    Secrets are masked. A message with such a ``command`` says so.
+    """
+    return ' '.join(map(shell_word, mask_words(words)))
 
 
 def shell_word(word: str) -> str:

@@ -53,7 +53,7 @@ class _RecentNorms(ABC):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take over remembered norms; the newest if there are too many."""
         self.norms.clear()
-        self.norms.extend(state.get('norms', []))
+        self.norms.extend(state['norms'])
 
 
 class PercentileLimit(_RecentNorms):

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Union
 
-from mmstable.messages import say
+from mmstable.messages import _
 from mmstable.numerics.adaptive_limit import PercentileLimit, ZScoreLimit
 from mmstable.numerics.clipping import (
     ClipGroup,
@@ -51,14 +51,24 @@ def parse_clip_grad(clip_grad: Mapping[str, Any] | None) -> Clip | None:
     if clip_grad is None:
         return None
     if not isinstance(clip_grad, Mapping):
-        raise TypeError(say('clip.no_dict_or_none', value=clip_grad))
+        raise TypeError(
+            _(
+                'clip_grad: must be a dict or None, got {value!r}.',
+                value=clip_grad,
+            )
+        )
     settings = overriding(clip_grad)
     method = settings.pop('type', 'norm')
     one_of('clip_grad', 'type', method, ('norm', 'value'))
     # torch's choice of kernel; there is only one here.
     settings.pop('foreach', None)
     if settings.pop('error_if_nonfinite', False):
-        raise ValueError(say('clip.error_if_nonfinite'))
+        raise ValueError(
+            _(
+                'clip_grad: `error_if_nonfinite=True` contradicts a safe '
+                'wrapper, which skips a step with a non-finite norm.'
+            )
+        )
     return parse_clip('clip_grad', method=method, **settings)
 
 
@@ -85,7 +95,13 @@ def parse_clip(
     if method not in _BY_NORM:
         if configs is not None:
             raise ValueError(
-                say('clip.configs', where=where, known=_BY_NORM, method=method)
+                _(
+                    '{where}: `configs` needs a method that goes by norms '
+                    '({known}), got {method!r}.',
+                    where=where,
+                    known=_BY_NORM,
+                    method=method,
+                )
             )
         return _elementwise(where, method, settings)
     groups = [
@@ -99,11 +115,19 @@ def parse_clip(
 
 def _group(where: str, entry: Any) -> ClipGroup:
     if not isinstance(entry, Mapping):
-        raise TypeError(say('clip.no_dict', where=where, value=entry))
+        raise TypeError(
+            _(
+                '{where}: must be a dict, got {value!r}.',
+                where=where,
+                value=entry,
+            )
+        )
     settings = dict(entry)
     modules = names(where, 'module_name', settings.pop('module_name', None))
     if not modules:
-        raise ValueError(say('clip.no_module', where=where))
+        raise ValueError(
+            _('{where}: `module_name` names no module.', where=where)
+        )
     method = one_of(where, 'method', settings.pop('method', 'norm'), _BY_NORM)
     _check_keys(where, method, settings)
     return ClipGroup(_limit(where, method, settings), modules)
@@ -123,7 +147,12 @@ def _limit(where: str, method: str, settings: Mapping[str, Any]) -> Limit:
     if numbers.get('warmup', 1) > numbers.get('window', math.inf):
         warmup, window = numbers['warmup'], numbers['window']
         raise ValueError(
-            say('clip.warmup', where=where, warmup=warmup, window=window)
+            _(
+                '{where}: `warmup` {warmup} is larger than `window` {window}.',
+                where=where,
+                warmup=warmup,
+                window=window,
+            )
         )
     kinds: dict[str, Any] = {
         'norm': FixedLimit,
@@ -151,7 +180,12 @@ def _check_keys(
     for key in required:
         if needed and key not in settings:
             raise ValueError(
-                say('clip.needs', where=where, method=method, key=key)
+                _(
+                    '{where}: {method!r} needs `{key}`.',
+                    where=where,
+                    method=method,
+                    key=key,
+                )
             )
 
 

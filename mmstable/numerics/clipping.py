@@ -35,7 +35,7 @@ class Limit(Protocol):
         """Hear of the norm, before clipping, of an applied step."""
 
     def state_dict(self) -> dict[str, Any]:
-        """What it has learned."""
+        """What it has learned: `SAVED_LIMIT` checks it."""
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take over what another has learned."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor, float16, is_tensor
 
-from mmstable.messages import say
+from mmstable.messages import _
 from mmstable.numerics.grad_scaler_interface import GradScalerInterface
 from mmstable.numerics.scale_policy import ScalePolicy
 
@@ -127,8 +127,9 @@ class LossScaler(GradScalerInterface):
         self._scale = self.policy.clamp(saved if usable else self._scale)
         if self._scale != saved:
             notes.append(
-                say(
-                    'scale.outside',
+                _(
+                    'scale {saved} in the checkpoint, but it must be in '
+                    '[{least}, {most}]: {scale} is used',
                     saved=saved,
                     least=self.policy.min_scale,
                     most=self.policy.max_scale,

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from mmstable.checked_json import count, record, within
+
 
 class LearningRateRamp:
     """A warm-up and a cut, both of which rise in a straight line to 1.
@@ -15,6 +17,8 @@ class LearningRateRamp:
         start_length (int): Iterations from there to 1. Defaults to 0.
         least (float): Cuts end here. Defaults to 1e-3.
     """
+
+    saved = staticmethod(record(cut=within(0, 1), since=count))
 
     def __init__(
         self,

@@ -7,6 +7,9 @@ from collections.abc import Iterable
 from operator import itemgetter
 from typing import NamedTuple
 
+from mmstable.checked_json import count, list_of, tuple_of, within
+from mmstable.numerics.yardstick import HIGHEST
+
 
 class Recurrence(NamedTuple):
     """Outliers that have come often enough to be expected.
@@ -34,11 +37,13 @@ class Outliers:
             series.
     """
 
+    saved = staticmethod(list_of(tuple_of(count, within(0, HIGHEST))))
+
     def __init__(self, *rules: tuple[int, int]) -> None:
         self._rules = rules
         # The place of each in the series, and its height.
         self._newest: deque[tuple[int, float]] = deque(
-            maxlen=max(count for count, _ in rules)
+            maxlen=max(times for times, _ in rules)
         )
 
     def add(self, place: int, height: float) -> Recurrence | None:
@@ -50,25 +55,24 @@ class Outliers:
         """
         self._newest.append((place, height))
         found = None
-        for count, among in self._rules:
-            found = found or self._recurrence(count, among)
+        for times, among in self._rules:
+            found = found or self._recurrence(times, among)
         return found
 
-    def _recurrence(self, count: int, among: int) -> Recurrence | None:
-        newest = list(self._newest)[-count:]
+    def _recurrence(self, times: int, among: int) -> Recurrence | None:
+        newest = list(self._newest)[-times:]
         came_among = newest[-1][0] - newest[0][0] + 1
-        if len(newest) < count or came_among > among:
+        if len(newest) < times or came_among > among:
             return None
         # The highest may be a fault in spite of the others.
         _, height = sorted(newest, key=itemgetter(1))[-2]
-        return Recurrence(count, came_among, height)
+        return Recurrence(times, came_among, height)
 
     def state(self) -> list[list[float]]:
         """What a resumed run has to know."""
         return [[place, height] for place, height in self._newest]
 
-    def load(self, state: Iterable[Iterable[float]]) -> None:
+    def load(self, state: Iterable[tuple[int, float]]) -> None:
         """Take over what :meth:`state` gave."""
         self._newest.clear()
-        for place, height in state:
-            self._newest.append((int(place), height))
+        self._newest.extend(state)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from functools import partial
 from typing import Any, Callable
 
-from mmstable.messages import say
+from mmstable.messages import _
 from mmstable.settings import (
     flag,
     integer,
@@ -52,8 +52,9 @@ class ScalePolicy:
             object.__setattr__(self, name, value)
         if not self.min_scale <= self.init_scale <= self.max_scale:
             raise ValueError(
-                say(
-                    'scale.init_outside',
+                _(
+                    'loss_scale: `init_scale` {init} is outside [`min_scale` '
+                    '{least}, `max_scale` {most}].',
                     init=self.init_scale,
                     least=self.min_scale,
                     most=self.max_scale,
@@ -76,7 +77,13 @@ class ScalePolicy:
             return cls(**_with_cap(settings))
         if isinstance(loss_scale, (int, float)):
             return cls(**_with_cap({'init_scale': loss_scale}))
-        raise TypeError(say('scale.wrong_type', value=loss_scale))
+        raise TypeError(
+            _(
+                "loss_scale: must be 'dynamic', a number or a dict, got "
+                '{value!r}.',
+                value=loss_scale,
+            )
+        )
 
     def clamp(self, scale: float) -> float:
         """The nearest scale that is allowed."""
@@ -85,8 +92,8 @@ class ScalePolicy:
     def differences(self, state: Mapping[str, Any]) -> list[str]:
         """In which settings a saved state differs from this policy."""
         return [
-            say(
-                'scale.differs',
+            _(
+                '{name} {saved} in the checkpoint, {configured} configured',
                 name=field.name,
                 saved=state[field.name],
                 configured=getattr(self, field.name),

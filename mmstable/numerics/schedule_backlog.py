@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from mmstable.checked_json import integer, optional, record, tuple_of
+
+# Each is made up for by a call: more than a run could ever lose.
+_STEPS = integer(0, 10**6)
+
 
 class ScheduleBacklog:
     """The steps that a schedule is behind the run, made up for until its end.
@@ -13,6 +18,15 @@ class ScheduleBacklog:
     backlog is spread evenly over the iterations that are left. If the last
     iteration is good, nothing is left of it.
     """
+
+    saved = staticmethod(
+        record(
+            owed=_STEPS,
+            hold=_STEPS,
+            plan=optional(tuple_of(_STEPS, integer(1, 2**53))),
+            left=integer(0, 2**53),
+        )
+    )
 
     def __init__(self) -> None:
         self.steps = 0
@@ -79,8 +93,5 @@ class ScheduleBacklog:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over what :meth:`state_dict` gave."""
-        self.steps = state.get('owed', 0)
-        self._hold = state.get('hold', 0)
-        plan = state.get('plan')
-        self._plan = None if plan is None else (plan[0], plan[1])
-        self._left = state.get('left', 0)
+        self.steps, self._hold = state['owed'], state['hold']
+        self._plan, self._left = state['plan'], state['left']

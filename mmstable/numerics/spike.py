@@ -6,9 +6,10 @@ import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from mmstable.checked_json import count, list_of, number, record, within
 from mmstable.numerics.outliers import Outliers, Recurrence
 from mmstable.numerics.sorted_window import SortedWindow
-from mmstable.numerics.yardstick import LEAST_DEVIATION, Yardstick
+from mmstable.numerics.yardstick import HIGHEST, LEAST_DEVIATION, Yardstick
 
 
 class Learned(NamedTuple):
@@ -25,6 +26,13 @@ class Learned(NamedTuple):
     among: int
     value: float
     level: float
+
+
+def _usual(value: Any) -> float:
+    known = number(value)
+    if known == 0:
+        raise ValueError('must not be 0')
+    return known
 
 
 class SpikeDetector:
@@ -58,6 +66,19 @@ class SpikeDetector:
             20.
     """
 
+    saved = staticmethod(
+        record(
+            window=list_of(_usual),
+            spikes=list_of(_usual),
+            peak=within(0, HIGHEST),
+            known=within(0, HIGHEST),
+            moderate_outliers=Outliers.saved,
+            high_outliers=Outliers.saved,
+            place=count,
+            spread=within(0),
+            spike_count=within(0),
+        )
+    )
     # Numbers after which the limit is found anew.
     _LIMIT_LASTS = 10
     # What of the peak is left after one more number: half after 200,000.
@@ -224,16 +245,13 @@ class SpikeDetector:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take over what :meth:`state_dict` gave, in any version."""
+        """Take over what :meth:`state_dict` gave."""
         self._window.clear()
-        # Zeros were remembered once.
-        self._window.extend(value for value in state['window'] if value)
+        self._window.extend(state['window'])
         self._spikes = list(state['spikes'])
-        self._peak = state.get('peak', 0.0)
-        self._known = state.get('known', 0.0)
-        self._moderate.load(state.get('moderate_outliers', ()))
-        self._high.load(state.get('high_outliers', ()))
-        self._place = state.get('place', 0)
-        self._spread = state.get('spread', 0.0)
-        self._spike_count = state.get('spike_count', 0.0)
+        self._peak, self._known = state['peak'], state['known']
+        self._moderate.load(state['moderate_outliers'])
+        self._high.load(state['high_outliers'])
+        self._place, self._spread = state['place'], state['spread']
+        self._spike_count = state['spike_count']
         self._find_limit()

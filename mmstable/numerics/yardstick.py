@@ -20,7 +20,7 @@ _ALWAYS = math.log(1000)
 # says nothing; what is above five does.
 _WIDE, _FAR = _ALWAYS / 4, 5.0
 # Keeps `math.exp` in its range.
-_HIGHEST = 500.0
+HIGHEST = 500.0
 
 
 class Yardstick(NamedTuple):
@@ -63,18 +63,18 @@ class Yardstick(NamedTuple):
             return cls(level, unit, math.log(threshold), _ALWAYS, 0.0)
         deviation = math.log(high / low) / _QUARTILES
         if spread > _WIDE:
-            usual = min(max(_FAR, threshold / 2) * spread, _HIGHEST)
+            usual = min(max(_FAR, threshold / 2) * spread, HIGHEST)
             return cls(0.0, level, usual, usual, deviation)
         error = _MEDIAN_ERROR * deviation / math.sqrt(len(window))
         bounded = min(max(deviation, LEAST_DEVIATION), _MOST_DEVIATION)
-        usual = min(threshold * bounded, _HIGHEST)
+        usual = min(threshold * bounded, HIGHEST)
         # Four errors: none of 10,000 levels is further off.
         return cls(0.0, level, usual, _ALWAYS - 4 * error, deviation)
 
     def height(self, value: float) -> float:
         """How high a number is; 0 for all that are below the unit."""
         multiple = (value - self.base) / self.unit
-        return min(math.log(max(multiple, 1.0)), _HIGHEST)
+        return min(math.log(max(multiple, 1.0)), HIGHEST)
 
     def limit(self, peak: float, margin: float, known: float) -> float:
         """The largest number that is no spike.

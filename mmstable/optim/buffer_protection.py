@@ -8,8 +8,14 @@ from weakref import WeakSet
 from mmengine.logging import print_log
 from torch.nn import Module
 
-from mmstable.messages import say
+from mmstable.messages import N_, _
 from mmstable.optim.buffer_copy import BufferCopy
+
+_SHARED_BUFFERS = N_(
+    'mmstable: forward passes of another step have written to the same '
+    'running statistics as those of a skipped step, so some of these keep '
+    'its traces. Values that are not finite are restored.'
+)
 
 
 class BufferProtection:
@@ -98,7 +104,7 @@ class BufferProtection:
     def undo_iteration(self) -> None:
         """The iteration is left out of its step."""
         if self._iteration is not None and self._iteration.restore():
-            self._warn(say('wrapper.shared_buffers'))
+            self._warn(_(_SHARED_BUFFERS))
         self._warn_without_context()
 
     def keep_step(self) -> None:
@@ -109,12 +115,19 @@ class BufferProtection:
         """The step was skipped."""
         self.is_used = False
         if self._step.restore():
-            self._warn(say('wrapper.shared_buffers'))
+            self._warn(_(_SHARED_BUFFERS))
         self._warn_without_context()
 
     def _warn_without_context(self) -> None:
         if self._enabled and not self._entered and self._has_statistics():
-            self._warn(say('wrapper.no_context'))
+            self._warn(
+                _(
+                    'mmstable: running statistics (BatchNorm) are not '
+                    'restored after skipped steps, because `train_step` of '
+                    'this model does not run its forward pass inside '
+                    '`optim_wrapper.optim_context(model)`.'
+                )
+            )
 
     def undo_failed(self, iteration: int | None) -> bool:
         """Undo the forward passes of an iteration that came to no end.

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from mmstable.messages import say
+from mmstable.messages import _
 from mmstable.numerics import grad_health
 from mmstable.numerics.clipping import ClipGroup, NormClip
 from mmstable.numerics.module_names import is_inside, module_names
@@ -125,8 +125,9 @@ def check_modules(where: str, clip: object, names: Sequence[str]) -> None:
                 raise ValueError(f'{where}: configs[{index}]: {text}')
             for name in matches:
                 if name in owner:
-                    text = say(
-                        'clip.overlap',
+                    text = _(
+                        '{module!r} overlaps with {other!r}: both hold '
+                        '{name!r}.',
                         module=module,
                         other=owner[name],
                         name=name,

@@ -11,7 +11,7 @@ from mmengine.logging import print_log
 from torch import Tensor
 from torch.optim import SGD, AdamW, Optimizer
 
-from mmstable.messages import say
+from mmstable.messages import _
 from mmstable.registry import OPTIMIZERS
 
 
@@ -50,7 +50,9 @@ def _build(
             return cls(groups, fused=True, **kwargs)
         except RuntimeError as error:
             reason = str(error)
-    line = say('optimizer.not_fused', name=cls.__name__, reason=reason)
+    line = _(
+        '{name} is not fused: {reason}.', name=cls.__name__, reason=reason
+    )
     print_log(line, logger='current')
     return cls(groups, **kwargs)
 
@@ -79,13 +81,13 @@ def _why_not_fused(cls: type[Any], tensors: list[Tensor]) -> str | None:
     """What stands against fusing; None if nothing does."""
     version = torch.__version__
     if 'fused' not in inspect.signature(cls).parameters:
-        return say('optimizer.no_fused_version', version=version)
+        return _('torch {version} has no fused version of it', version=version)
     for tensor in tensors:
         if not tensor.is_floating_point():
-            return say('optimizer.not_floating', dtype=tensor.dtype)
+            return _('it has a parameter of {dtype}', dtype=tensor.dtype)
         if tensor.device.type not in _fused_devices():
-            return say(
-                'optimizer.no_fused_device',
+            return _(
+                "torch {version} cannot fuse on device '{device}'",
                 version=version,
                 device=tensor.device.type,
             )

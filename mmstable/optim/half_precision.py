@@ -8,7 +8,7 @@ from functools import cache
 import torch
 
 from mmstable.errors import ConfigError
-from mmstable.messages import say
+from mmstable.messages import _
 
 
 def require_autocast(device_type: str, dtype: torch.dtype) -> None:
@@ -26,7 +26,12 @@ def require_autocast(device_type: str, dtype: torch.dtype) -> None:
         return
     if not _half_works_on_cpu():
         raise ConfigError(
-            say('wrapper.no_half_on_cpu', version=torch.__version__)
+            _(
+                'SafeAmpOptimWrapper: torch {version} cannot autocast to '
+                "float16 on a CPU: set `dtype='bfloat16'`, or install a "
+                'newer torch.',
+                version=torch.__version__,
+            )
         )
 
 

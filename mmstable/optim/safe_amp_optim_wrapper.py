@@ -12,7 +12,7 @@ from mmengine.logging import print_log
 from mmengine.optim import AmpOptimWrapper
 from torch.nn import Module
 
-from mmstable.messages import say
+from mmstable.messages import _
 from mmstable.numerics.loss_scaler import LossScaler
 from mmstable.numerics.scale_policy import ScalePolicy
 from mmstable.optim.fp32_modules import Fp32Modules
@@ -105,7 +105,7 @@ class SafeAmpOptimWrapper(SafeOptimWrapper, AmpOptimWrapper):
         scaler_state = state.pop('loss_scaler', {})
         for note in self.loss_scaler.load_state_dict(scaler_state):
             print_log(
-                say('wrapper.scale_note', note=note),
+                _('mmstable: loss scale: {note}. The config wins.', note=note),
                 logger='current',
                 level=logging.WARNING,
             )
@@ -125,11 +125,19 @@ class SafeAmpOptimWrapper(SafeOptimWrapper, AmpOptimWrapper):
             policy = self.loss_scaler.policy
             scale = self.loss_scaler.get_scale()
             details = [
-                say('wrapper.frozen_scale', scale=scale)
+                _('loss_scale={scale}, frozen', scale=scale)
                 if policy.frozen
-                else say('wrapper.scale', scale=scale, floor=policy.min_scale)
+                else _(
+                    'loss_scale={scale}, floor {floor}',
+                    scale=scale,
+                    floor=policy.min_scale,
+                )
             ]
-        return say('wrapper.amp', dtype=short, details=self._details(details))
+        return _(
+            'mmstable: {dtype} mixed precision enabled{details}',
+            dtype=short,
+            details=self._details(details),
+        )
 
 
 def _parse_dtype(dtype: str | torch.dtype | None) -> torch.dtype:

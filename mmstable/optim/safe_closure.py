@@ -13,7 +13,7 @@ from mmstable.errors import ConfigError
 from mmstable.events import Culprit, Outcome, StepReport
 from mmstable.events.step_queue import StepQueue
 from mmstable.events.step_report import classify
-from mmstable.messages import say
+from mmstable.messages import _
 from mmstable.optim.buffer_protection import BufferProtection
 from mmstable.optim.closure_step import (
     BadStart,
@@ -122,7 +122,11 @@ class SafeClosure:
         if not self._warned_of_clip:
             self._warned_of_clip = True
             print_log(
-                say('wrapper.closure_clip'),
+                _(
+                    'mmstable: `clip_grad` has no effect on steps with a '
+                    '`closure`: the optimizer computes its gradients in the '
+                    'closure. Clip there.'
+                ),
                 logger='current',
                 level=logging.WARNING,
             )

@@ -21,7 +21,7 @@ from mmstable.distributed.step_consensus import StepConsensus
 from mmstable.events import StepReport
 from mmstable.events.step_queue import StepQueue
 from mmstable.events.step_scalars import StepScalars
-from mmstable.messages import say
+from mmstable.messages import _
 from mmstable.numerics.clip_settings import Clip, parse_clip_grad
 from mmstable.numerics.loss_scaler import LossScaler
 from mmstable.numerics.scale_policy import ScalePolicy
@@ -318,7 +318,9 @@ class SafeOptimWrapper(OptimWrapper):
     def load_state_dict(self, state_dict: dict) -> None:
         """Load a state of this class or of any mmengine wrapper."""
         state = keep_configured_implementation(self.optimizer, state_dict)
-        self.steps.tally.load_state_dict(state.pop('safe_step', {}))
+        tally = state.pop('safe_step', None)
+        if tally is not None:
+            self.steps.tally.load_state_dict(tally)
         self.forget()
         OptimWrapper.load_state_dict(self, state)
 
@@ -372,7 +374,10 @@ class SafeOptimWrapper(OptimWrapper):
             print_log(self._description(), logger='current')
 
     def _description(self) -> str:
-        return say('wrapper.fp32', details=self._details([]))
+        return _(
+            'mmstable: fp32 training protected{details}',
+            details=self._details([]),
+        )
 
     def _details(self, details: list[str]) -> str:
         name = self.steps.wrapper
@@ -380,8 +385,8 @@ class SafeOptimWrapper(OptimWrapper):
             # One of several, as of a GAN.
             details = [name, *details]
         if self.clip is not None:
-            details = [*details, say('wrapper.clip', clip=self.clip)]
-        return say('wrapper.details', details=details) if details else ''
+            details = [*details, _('clip {clip}', clip=self.clip)]
+        return _(' ({details})', details=details) if details else ''
 
     def _publish_alone(self, report: StepReport) -> None:
         """Write the scalars of a step that nobody has subscribed to."""

@@ -18,7 +18,7 @@ from mmstable.distributed.step_consensus import StepConsensus
 from mmstable.events import Culprit, Fault, Outcome, StepReport
 from mmstable.events.step_queue import StepQueue
 from mmstable.events.step_report import classify
-from mmstable.messages import say
+from mmstable.messages import _
 from mmstable.numerics import grad_health
 from mmstable.numerics.loss_scaler import LossScaler
 from mmstable.optim.buffer_protection import BufferProtection
@@ -415,7 +415,12 @@ class SafeStep:
         if not self._warned_of_empty:
             self._warned_of_empty = True
             print_log(
-                say('wrapper.no_gradient', iteration=iteration),
+                _(
+                    'mmstable: Iter {iteration}: no parameter has a '
+                    'gradient, so there is nothing to update. Is every '
+                    'parameter frozen, or is the loss detached?',
+                    iteration=iteration,
+                ),
                 logger='current',
                 level=logging.WARNING,
             )

@@ -7,13 +7,14 @@ from typing import Any
 
 from mmstable.finding import Finding, Severity
 from mmstable.legacy.config.render import one_line
-from mmstable.messages import say
+from mmstable.messages import _
 from mmstable.messages.printable import printable
 from mmstable.preflight import rules  # noqa: F401
 from mmstable.preflight.config_source import ConfigSource
 from mmstable.preflight.config_tree import changed
 from mmstable.preflight.config_view import ConfigView
 from mmstable.preflight.rule import RULES, Hit, Rule
+from mmstable.preflight.texts import RULE_TEXTS
 from mmstable.settings import known_settings, names
 
 FAILED = 'rule_failed'
@@ -73,9 +74,16 @@ def _apply(
                 FAILED,
                 Severity.WARNING,
                 one.id,
-                say('check.rule_failed', name=one.id, error=reason),
-                say('check_why.rule_failed'),
-                say('check_fix.rule_failed'),
+                _(
+                    'the rule {name} has failed: {error}',
+                    name=one.id,
+                    error=reason,
+                ),
+                _(
+                    'A rule that fails has found nothing, and hides nothing '
+                    'else.'
+                ),
+                _('please report it, with the config'),
             )
         ]
     yield from found
@@ -86,8 +94,8 @@ def _finding(one: Rule, hit: Hit, source: ConfigSource | None) -> Finding:
         one.id,
         one.severity,
         hit.path,
-        say(f'check.{one.id}', **hit.fields),
-        say(f'check_why.{one.id}'),
+        _(RULE_TEXTS[one.id].what, **hit.fields),
+        _(RULE_TEXTS[one.id].why),
         _fix(one.id, hit.change),
         source.line_of(hit.path) if source is not None else '',
         hit.change,
@@ -97,7 +105,7 @@ def _finding(one: Rule, hit: Hit, source: ConfigSource | None) -> Finding:
 def _fix(id: str, change: Mapping[str, Any]) -> str:
     """The change as a config would say it, or else advice."""
     if not change:
-        return say(f'check_fix.{id}')
+        return _(RULE_TEXTS[id].fix)
     lines = [config_line(path, value) for path, value in change.items()]
     return '; '.join(lines)
 

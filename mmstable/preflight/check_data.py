@@ -11,10 +11,11 @@ from torch.utils.data import DataLoader
 
 from mmstable.errors import MMStableError
 from mmstable.finding import Finding, Severity
-from mmstable.messages import say
+from mmstable.messages import _
 from mmstable.preflight.dataset_checks import compare_samples, dropped_samples
 from mmstable.preflight.sample_checks import Expected
 from mmstable.preflight.sample_report import ExaminedDataset, SampleReport
+from mmstable.preflight.texts import SAMPLE_TEXTS
 
 # All others are errors.
 WARNINGS = (
@@ -144,7 +145,12 @@ def _look_at(
     except RuntimeError as error:
         # Of a worker that was killed; what samples raise is in the reports.
         text = ' '.join(str(error).split())
-        return seen, MMStableError(say('data_table.worker_failed', error=text))
+        return seen, MMStableError(
+            _(
+                'a worker failed, the rest was not looked at: {error}',
+                error=text,
+            )
+        )
     return seen, None
 
 
@@ -160,9 +166,9 @@ def _finding(name: str, those: list[SampleReport]) -> Finding:
         id=name,
         severity=severity_of(name),
         path=where(first),
-        what=f'{say(f"check_data.{name}")} ({place}{problem.detail})',
-        why=say(f'check_data_why.{name}'),
-        fix=say(f'check_data_fix.{name}'),
+        what=_(SAMPLE_TEXTS[name].what) + f' ({place}{problem.detail})',
+        why=_(SAMPLE_TEXTS[name].why),
+        fix=_(SAMPLE_TEXTS[name].fix),
     )
 
 
@@ -171,9 +177,12 @@ def _finding_of_dropped(dropped: list[str]) -> Finding:
         id='dropped',
         severity=severity_of('dropped'),
         path=dropped[0],
-        what=say('check_data.dropped'),
-        why=say('check_data_why.dropped'),
-        fix=say('check_data_fix.dropped'),
+        what=_('samples that are filtered out before training'),
+        why=_(
+            'They are never trained on, and nothing says so: a film that is '
+            'shorter than a chunk gives no sample at all.'
+        ),
+        fix=_('See filter_cfg, the least size and the chunk length.'),
     )
 
 

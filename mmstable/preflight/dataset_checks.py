@@ -11,7 +11,7 @@ from typing import Any
 
 from mmengine.dataset import BaseDataset
 
-from mmstable.messages import say
+from mmstable.messages import _
 from mmstable.preflight.dataset_view import leaves_of
 from mmstable.preflight.sample_checks import Problem, size_text
 from mmstable.preflight.sample_parts import identity_of
@@ -58,8 +58,8 @@ def _odd_layouts(
             common, count = usual[path]
             total = sum(layouts[path].values())
             if layout != common and count > _MAJORITY * total:
-                detail = say(
-                    'check_data_detail.odd', found=layout, usual=common
+                detail = _(
+                    '{found}; usually {usual}', found=layout, usual=common
                 )
                 yield one.index, Problem('odd_layout', path, detail)
 
@@ -81,8 +81,8 @@ def _odd_sizes(
             typical, farthest = usual[path]
             ratios = [a / b for a, b in zip(size, typical) if b]
             if any(not 1 / farthest <= r <= farthest for r in ratios):
-                detail = say(
-                    'check_data_detail.odd',
+                detail = _(
+                    '{found}; usually {usual}',
                     found=size_text(size),
                     usual=size_text(typical),
                 )
@@ -120,7 +120,7 @@ def leaks(
 
 def _leak(other: SampleReport) -> Problem:
     name = other.name or f'index {other.index}'
-    return Problem('leak', '', say('check_data_detail.duplicate', name=name))
+    return Problem('leak', '', _('like {name}', name=name))
 
 
 def _duplicates(
@@ -136,7 +136,7 @@ def _duplicates(
         if other is one or (same_files and one.source != other.source):
             continue
         name = other.name or f'index {other.index}'
-        detail = say('check_data_detail.duplicate', name=name)
+        detail = _('like {name}', name=name)
         yield one.index, Problem('duplicate', '', detail)
 
 

@@ -34,9 +34,8 @@ Look = Callable[[ConfigView], Iterator[Hit]]
 class Rule(NamedTuple):
     """Something that a config is looked through for.
 
-    The catalogue of messages has its texts: ``check.<id>`` with the fields
-    of a hit, ``check_why.<id>`` and, unless every hit has a change,
-    ``check_fix.<id>``.
+    Its texts are in ``RULE_TEXTS``: what, with the fields of a hit, why, and
+    a fix unless every hit has a change.
 
     Args:
         id (str): Its name, for the list of ignored ones.

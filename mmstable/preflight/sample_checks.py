@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mmstable.messages import say
+from mmstable.messages import _
 from mmstable.preflight.sample_parts import Part
 
 
@@ -124,8 +124,8 @@ def non_finite(subject: Subject) -> Iterator[Problem]:
         bad = ~np.isfinite(part.array)
         if bad.any():
             kind = 'NaN' if np.isnan(part.array).any() else 'Inf'
-            detail = say(
-                'check_data_detail.non_finite',
+            detail = _(
+                '{bad} of {size} are {kind}',
                 bad=int(bad.sum()),
                 size=bad.size,
                 kind=kind,
@@ -147,8 +147,8 @@ def label_range(subject: Subject) -> Iterator[Problem]:
         bad = (values < 0) | (values >= expected.num_classes)
         bad &= values != expected.ignore_index
         if bad.any():
-            detail = say(
-                'check_data_detail.label_range',
+            detail = _(
+                '{values} with {classes} classes',
                 values=[str(one) for one in np.unique(values[bad])[:5]],
                 classes=expected.num_classes,
             )
@@ -168,9 +168,7 @@ def all_ignored(subject: Subject) -> Iterator[Problem]:
     """Maps of which no pixel counts: a mean over these is 0/0."""
     for part in subject.maps():
         if (part.array == subject.expected.ignore_index).all():
-            detail = say(
-                'check_data_detail.all_ignored', count=part.array.size
-            )
+            detail = _('{count} pixels', count=part.array.size)
             yield Problem('all_ignored', part.path, detail)
 
 
@@ -182,8 +180,8 @@ def empty_mask(subject: Subject) -> Iterator[Problem]:
         filled = part.array.any(axis=(1, 2))
         if not np.all(filled):
             empty = len(part.array) - int(np.sum(filled))
-            detail = say(
-                'check_data_detail.empty_mask',
+            detail = _(
+                '{empty} of {count} masks',
                 empty=empty,
                 count=len(part.array),
             )
@@ -195,7 +193,7 @@ def no_boxes(subject: Subject) -> Iterator[Problem]:
     for part in subject.parts:
         named = any('bboxes' in word for word in part.words)
         if named and part.array.ndim == 2 and len(part.array) == 0:
-            detail = say('check_data_detail.no_boxes')
+            detail = _('no box')
             yield Problem('no_boxes', part.path, detail)
 
 
@@ -208,8 +206,8 @@ def bad_boxes(subject: Subject) -> Iterator[Problem]:
         for name, found in (('inverted_box', inverted), ('flat_box', flat)):
             if found.any():
                 first = part.array[int(found.argmax())].tolist()
-                detail = say(
-                    'check_data_detail.bad_boxes',
+                detail = _(
+                    '{count}, first {box}',
                     count=int(found.sum()),
                     box=str(first),
                 )
@@ -221,7 +219,7 @@ def no_points(subject: Subject) -> Iterator[Problem]:
     for part in subject.parts:
         named = 'points' in part.words
         if named and part.array.ndim == 2 and len(part.array) == 0:
-            detail = say('check_data_detail.no_points')
+            detail = _('no point')
             yield Problem('no_points', part.path, detail)
 
 
@@ -231,10 +229,10 @@ def channel_count(subject: Subject) -> Iterator[Problem]:
     # With one mean, it is the same for all channels.
     if wanted in (None, 1):
         return
-    for part, channels, _ in subject.images():
+    for part, channels, __ in subject.images():
         if channels != wanted:
-            detail = say(
-                'check_data_detail.channel_count',
+            detail = _(
+                '{channels} channels, the model wants {wanted}',
                 channels=channels,
                 wanted=wanted,
             )
@@ -243,14 +241,14 @@ def channel_count(subject: Subject) -> Iterator[Problem]:
 
 def map_shape(subject: Subject) -> Iterator[Problem]:
     """Maps that do not have the size of their picture."""
-    sizes = {size for _, _, size in subject.images()}
+    sizes = {size for *__, size in subject.images()}
     for part in subject.maps():
         if part.array.ndim < 2 or len(sizes) != 1:
             continue
         size = part.array.shape[-2:]
         if size not in sizes:
-            detail = say(
-                'check_data_detail.map_shape',
+            detail = _(
+                '{size}, the picture is {picture}',
                 size=size_text(size),
                 picture=size_text(*sizes),
             )

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset
 
-from mmstable.messages import say
+from mmstable.messages import _
 from mmstable.preflight.dataset_view import facts_of, read_sample
 from mmstable.preflight.sample_checks import (
     Expected,
@@ -104,7 +104,7 @@ class ExaminedDataset(Dataset):
             name=identity_of(facts) or identity_of(_inside(sample)),
             problems=tuple(problems),
             layout={part.path: _layout(part) for part in parts},
-            sizes={part.path: size for part, _, size in subject.images()},
+            sizes={part.path: size for part, __, size in subject.images()},
             milliseconds=spent,
             size=sum(part.array.nbytes for part in parts),
             content=_content(facts, parts),
@@ -126,7 +126,7 @@ def _seed_all(seed: int) -> None:
 
 
 def _given_up() -> Problem:
-    return Problem('no_sample', '', say('check_data_detail.no_sample'))
+    return Problem('no_sample', '', _('the pipeline gives None'))
 
 
 def _raised(error: Exception) -> Problem:

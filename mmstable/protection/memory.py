@@ -7,7 +7,7 @@ from typing import Any
 
 from mmstable.config_paths import shipped_settings
 from mmstable.errors import UsageError
-from mmstable.messages import say
+from mmstable.messages import _
 from mmstable.optim import SafeAmpOptimWrapper, SafeOptimWrapper
 from mmstable.preflight.config_tree import kind_of
 from mmstable.preflight.config_view import whole_number
@@ -36,7 +36,7 @@ def save_memory(draft: Draft, name: str) -> None:
     for key in _LOADERS:
         _read_less_ahead(draft, key, preset['memory_loader'])
     hook = preset['memory']['hook']
-    kinds = {kind_of(draft.get(*place)) for place, _ in draft.hooks()}
+    kinds = {kind_of(draft.get(*place)) for place, __ in draft.hooks()}
     if kind_of(hook) not in kinds:
         draft.add_hook(hook)
 
@@ -44,11 +44,24 @@ def save_memory(draft: Draft, name: str) -> None:
 def _only_wrapper(draft: Draft) -> Path:
     paths = draft.wrappers()
     if len(paths) != 1:
-        raise UsageError(say('protect.several_wrappers', count=len(paths)))
+        raise UsageError(
+            _(
+                '--memory works with one optimizer wrapper, and the config '
+                'has {count}. Set dtype and accumulative_counts of each by '
+                'hand.',
+                count=len(paths),
+            )
+        )
     found = draft.wrapper_class(paths[0])
     if found is None or not issubclass(found, SafeOptimWrapper):
         name = getattr(found, '__name__', '?')
-        raise UsageError(say('protect.foreign_wrapper', name=name))
+        raise UsageError(
+            _(
+                "--memory knows mmengine's own optimizer wrappers and the "
+                'safe ones, not {name}.',
+                name=name,
+            )
+        )
     return paths[0]
 
 

@@ -16,7 +16,7 @@ from mmstable.legacy.config.render import (
     one_line,
     render_setting,
 )
-from mmstable.messages import say
+from mmstable.messages import N_, _
 from mmstable.protection.change import (
     ABSENT,
     Change,
@@ -25,6 +25,24 @@ from mmstable.protection.change import (
 )
 
 _HOOKS = 'custom_hooks'
+_COMMENTS = {
+    'optim_wrapper': N_('Steps with a NaN or Inf are skipped, and named.'),
+    'strategy': N_('Checkpoints of FSDP that can be resumed.'),
+    'train_cfg': N_(
+        'Resumes where a checkpoint was saved, and survives a batch that '
+        'does not fit in memory.'
+    ),
+    'val_cfg': N_('Batches that do not fit in memory are cut.'),
+    'test_cfg': N_('As for validation.'),
+    'default_hooks': N_(
+        'Checkpoints and schedules that bad steps do not spoil; the guard '
+        'acts when bad steps do not stay single.'
+    ),
+    'custom_hooks': N_('What tells, explains and saves.'),
+    'visualizer': N_('A dashboard or a disk that blocks cannot stop the run.'),
+    'train_dataloader': N_('Less memory, as many samples in a step.'),
+    'val_dataloader': N_('Fewer batches are read ahead.'),
+}
 
 
 def overlay(
@@ -101,15 +119,22 @@ def python_overlay(
 
 
 def _title(protection: Protection, base: str) -> str:
-    text = say('overlay_file.title', base=base, preset=protection.preset)
+    text = _(
+        'Protects {base} with preset {preset}. Written by `mmstable '
+        'protect`; train it with any train script.',
+        base=base,
+        preset=protection.preset,
+    )
     if protection.left:
         items = [f'{one.where} ({one.kind})' for one in protection.left]
-        text += f' {say("overlay_file.left", items=items)}'
+        text += ' ' + _(
+            'Left alone, no safe class fits: {items}.', items=items
+        )
     return comment(text)
 
 
 def _about(key: str) -> str:
-    return comment(say(f'overlay.{key}'))
+    return comment(_(_COMMENTS[key]))
 
 
 def _hooks(count: int, protection: Protection) -> str:
@@ -167,7 +192,13 @@ def _module(base: str) -> str:
     ups = sum(part == '..' for part in path.parts)
     names = [part for part in path.parts if part != '..']
     if not all(n.isidentifier() and not keyword.iskeyword(n) for n in names):
-        raise UsageError(say('overlay_file.no_module', path=base))
+        raise UsageError(
+            _(
+                "a config with read_base cannot inherit from '{path}': the "
+                'name of every folder and file must be one of Python.',
+                path=base,
+            )
+        )
     return '.' * (ups + 1) + '.'.join(names)
 
 

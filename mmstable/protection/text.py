@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from mmstable.messages import say
+from mmstable.messages import _
 from mmstable.protection.change import Group, Protection
 
 
@@ -16,7 +16,11 @@ def protection_lines(protection: Protection, title: str) -> Iterator[str]:
         title (str): What to put above the changes.
     """
     if protection.strategy:
-        yield say('protect.engine', name=protection.strategy)
+        yield _(
+            'nothing is protected: {name} brings optimizers and checkpoints '
+            'of its own.',
+            name=protection.strategy,
+        )
         return
     if protection.changes:
         yield title
@@ -25,19 +29,21 @@ def protection_lines(protection: Protection, title: str) -> Iterator[str]:
     if protection.left:
         items = [f'{one.where} ({one.kind})' for one in protection.left]
         indent = '  ' if protection.changes else ''
-        yield indent + say('protect.left', items=items)
+        yield indent + _(
+            'left alone, no safe class fits: {items}', items=items
+        )
 
 
 def _groups(protection: Protection) -> Iterator[str]:
     classes = protection.words(Group.CLASS)
     if classes:
-        yield say('protect.classes', paths=classes)
+        yield _('made safe, arguments kept: {paths}', paths=classes)
     hooks = protection.words(Group.HOOK)
     if hooks:
-        yield say('protect.hooks', names=hooks)
+        yield _('hooks added: {names}', names=hooks)
     settings = protection.words(Group.SETTING)
     if settings:
-        yield say('protect.settings', settings=settings)
+        yield _('set: {settings:; }', settings=settings)
     backends = protection.words(Group.BACKEND)
     if backends:
-        yield say('protect.backends', names=backends)
+        yield _('kept from blocking the run: {names}', names=backends)

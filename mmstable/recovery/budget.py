@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from mmstable.checked_json import count, record
+
 
 class RollbackBudget:
     """So many rollbacks, until a long stretch of good steps renews them.
@@ -13,6 +15,8 @@ class RollbackBudget:
         most (int): How many.
         renewed_after (int): Good steps after which all are there again.
     """
+
+    saved = staticmethod(record(spent=count, good_steps=count))
 
     def __init__(self, most: int, renewed_after: int) -> None:
         self.most = most

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from mmstable.checked_json import count, mapping_of, record, text
 from mmstable.events import Fault, StepReport
 from mmstable.events.step_statistics import StepStatistics
-from mmstable.messages import say
+from mmstable.messages import _
 from mmstable.recovery.incident import Incident
 from mmstable.recovery.step_levels import Spike, StepLevels
 
@@ -19,6 +20,14 @@ class DivergenceDetector:
         limits (Mapping): For :class:`StepStatistics`.
         spike (Mapping): For :class:`StepLevels`.
     """
+
+    saved = staticmethod(
+        record(
+            levels=mapping_of(text(), StepLevels.saved),
+            stats=mapping_of(text(), record(**StepStatistics.checks)),
+            since=mapping_of(text(), count),
+        )
+    )
 
     def __init__(
         self, limits: Mapping[str, Any], spike: Mapping[str, Any]
@@ -97,8 +106,9 @@ class DivergenceDetector:
         self, name: str, stats: StepStatistics, iteration: int
     ) -> Incident:
         bad, seen = stats.counts()
-        reason = say(
-            'guard.bad_steps',
+        reason = _(
+            '{bad:.4g} of the last {seen} steps were bad, {consecutive} in a '
+            'row',
             bad=bad,
             seen=seen,
             consecutive=stats.in_a_row,
@@ -111,7 +121,17 @@ class DivergenceDetector:
         for quantity, learned in levels.learned.items():
             subject = self.subject(name, quantity)
             facts = learned._asdict()
-            self.news.append(say('guard.learned', subject=subject, **facts))
+            self.news.append(
+                _(
+                    '{subject}: {times} of {among} steps were about '
+                    '{value:.3g}, far above the level of {level:.3g}, and '
+                    'the run came back from each. They belong to the data '
+                    'and are no spikes from now on. Look at their batches if '
+                    'they should not be there',
+                    subject=subject,
+                    **facts,
+                )
+            )
         levels.learned.clear()
 
     def _report_spike(
@@ -120,8 +140,8 @@ class DivergenceDetector:
         if spike is None:
             return None
         subject = self.subject(name, spike.quantity)
-        reason = say(
-            'guard.spike',
+        reason = _(
+            '{subject} jumped to {value:.4g} from a level of {level:.4g}',
             subject=subject,
             value=spike.value,
             level=spike.level,
@@ -144,11 +164,10 @@ class DivergenceDetector:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take over what :meth:`state_dict` gave."""
-        self.follow(state['stats'])
+        self.follow([*state['stats'], *state['levels']])
         for name, saved in state['stats'].items():
             self._stats[name].load_state_dict(saved)
-        # Once all wrappers had one level of losses: learned anew.
-        for name, saved in state.get('levels', {}).items():
+        for name, saved in state['levels'].items():
             self._levels[name].load_state_dict(saved)
         self._since = dict(state['since'])
 

@@ -10,11 +10,12 @@ from mmengine.runner import Runner
 from torch.nn import Module
 
 from mmstable import run_view
+from mmstable.checked_json import record
 from mmstable.checkpoint.audit import list_culprits
 from mmstable.distributed import collectives as dist
 from mmstable.events import Action, Culprit, Fault, StepReport
 from mmstable.events.run_monitor import RunMonitor
-from mmstable.messages import say
+from mmstable.messages import _
 from mmstable.recovery.detector import DivergenceDetector
 from mmstable.recovery.incident import Incident
 from mmstable.recovery.interventions import Interventions
@@ -30,6 +31,10 @@ class DivergenceGuard:
         detector (DivergenceDetector): Judges losses and steps.
         interventions (Interventions): Takes the actions.
     """
+
+    saved = staticmethod(
+        record(watch=DivergenceDetector.saved, **Interventions.checks)
+    )
 
     def __init__(
         self,
@@ -116,7 +121,7 @@ class DivergenceGuard:
         # A loss is each rank's own; a warning needs no agreement.
         if dist.any_rank(incident is not None) and incident is None:
             subject = self.detector.subject(name, 'loss')
-            reason = say('guard.spike_on_other_rank', subject=subject)
+            reason = _('{subject} jumped on another rank', subject=subject)
             return Incident(Fault.SPIKE, reason, iteration, subject)
         return incident
 
@@ -134,7 +139,10 @@ class DivergenceGuard:
             blames_lr (bool): Whether an update has done it. Defaults to
                 False.
         """
-        reason = say('guard.poisoned', names=list_culprits(culprits))
+        reason = _(
+            'the state of the run is not finite: {names}',
+            names=list_culprits(culprits),
+        )
         since = self.detector.since(iteration)
         found = tuple(culprits)
         self.incidents.append(

@@ -5,8 +5,31 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mmstable.events import Action, Fault, Intervention
-from mmstable.messages import say
+from mmstable.messages import N_, _
 from mmstable.recovery.configured_lr import ConfiguredRate
+
+_CAUSES = {
+    'overflow': N_(
+        'train in bfloat16 (optim_wrapper.dtype="bfloat16"), or keep the '
+        'named modules in float32 (optim_wrapper.fp32_modules)'
+    ),
+    'nan_loss': N_(
+        'look at the data of these iterations: NaN or Inf in inputs or '
+        'targets, empty targets, log(0), division by 0'
+    ),
+    'nan_grad': N_(
+        'look at the named modules for sqrt or norm at 0, division by 0, '
+        'masked softmax; keep them in float32 (optim_wrapper.fp32_modules)'
+    ),
+    'poisoned': N_(
+        'find out what writes to the named entries outside the optimizer: a '
+        'custom hook, a custom layer, faulty memory of the device'
+    ),
+    'spike': N_(
+        'look at the data of these iterations: wrong labels, outliers, a '
+        'mixture of data sets'
+    ),
+}
 
 
 def describe_intervention(
@@ -21,29 +44,31 @@ def describe_intervention(
         recovery (int): Iterations in which the learning rate recovers; 0 if
             it does not.
     """
-    incident = say(
-        'guard.incident',
+    incident = _(
+        'Iter {iteration}: {fault}: {reason}',
         iteration=done.iteration,
         fault=done.fault.value,
         reason=done.reason,
     )
     if done.action is Action.LOWER_LR:
         rate = _rate(done.lr_factor, recovery)
-        return say('guard.lower_lr', incident=incident, rate=rate)
+        return _('{incident}; {rate}', incident=incident, rate=rate)
     if done.action is Action.ROLLBACK:
         in_memory = done.source == 'memory'
-        return say(
-            'guard.rollback',
+        return _(
+            '{incident}. Rolled back to the state of iteration {restored} '
+            '({source}), resumed with the next batch; {rate}. Rollback '
+            '{spent} of {most}',
             incident=incident,
             restored=done.restored,
-            source=say('guard.in_memory') if in_memory else done.source,
+            source=_('in memory') if in_memory else done.source,
             rate=_rate(done.lr_factor, recovery),
             spent=spent,
             most=most,
         )
     if done.action is Action.SKIP:
-        return say('guard.skip', incident=incident)
-    return say('guard.warn', incident=incident)
+        return _('{incident}, step skipped', incident=incident)
+    return _('{incident}; reported only', incident=incident)
 
 
 def give_advice(fault: Fault, rate: ConfiguredRate | None) -> list[str]:
@@ -54,13 +79,24 @@ def give_advice(fault: Fault, rate: ConfiguredRate | None) -> list[str]:
         rate (ConfiguredRate, optional): The config's learning rate.
     """
     if rate is None:
-        lower = say('guard.advice.lr')
+        lower = _('lower the learning rate or lengthen the warm-up')
     else:
-        lower = say(
-            'guard.advice.lr_is', path=rate.path, lr=rate.lr, half=rate.half
+        lower = _(
+            'lower the learning rate ({path} is {lr:g} in the config: try '
+            '{half}) or lengthen the warm-up',
+            path=rate.path,
+            lr=rate.lr,
+            half=rate.half,
         )
-    cause = say(f'guard.cause.{fault.value}')
-    return [lower, say('guard.advice.clip'), cause]
+    cause = _(_CAUSES[fault.value])
+    return [
+        lower,
+        _(
+            'clip harder (optim_wrapper.clip_grad.max_norm), or choose '
+            'stability/safe.py'
+        ),
+        cause,
+    ]
 
 
 def describe_stop(
@@ -84,18 +120,30 @@ def describe_stop(
         file (str): The diagnosis file.
     """
     if command is None:
-        resume = say('guard.no_checkpoint')
+        resume = _('There is no good checkpoint from before: start a new run.')
     elif rate is None:
-        resume = say('resume.command', command=command)
+        resume = _('Resume with: {command}', command=command)
     else:
-        resume = say('guard.resume_lower', command=command)
-    return say(
-        'guard.stop',
+        resume = _(
+            'Resume with half the learning rate by: {command} . Leave out '
+            'the options from --override-lr-schedule on to resume as it was.',
+            command=command,
+        )
+    return _(
+        'training is stopped at iteration {iteration}, because of {fault} '
+        'since iteration {since}: {reason}.{tried} Nothing was validated or '
+        'saved after that. What to change: {advice:; }. {resume} (details: '
+        '{file})',
         iteration=done.iteration,
         fault=done.fault.value,
         since=done.since,
         reason=done.reason,
-        tried=say('guard.tried', rollbacks=rollbacks) if rollbacks else '',
+        tried=_(
+            ' {rollbacks:rollback|rollbacks} did not help.',
+            rollbacks=rollbacks,
+        )
+        if rollbacks
+        else '',
         advice=list(advice),
         resume=resume,
         file=file,
@@ -104,7 +152,11 @@ def describe_stop(
 
 def _rate(factor: float, recovery: int) -> str:
     if factor == 1:
-        return say('guard.full_rate')
+        return _('learning rate as it was')
     if recovery == 0:
-        return say('guard.rate', factor=factor)
-    return say('guard.recovering_rate', factor=factor, iterations=recovery)
+        return _('learning rate x {factor:g}', factor=factor)
+    return _(
+        'learning rate x {factor:g}, back to 1 in {iterations} iterations',
+        factor=factor,
+        iterations=recovery,
+    )

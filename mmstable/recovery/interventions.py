@@ -9,11 +9,13 @@ from mmengine.dist import is_main_process
 from mmengine.runner import Runner
 
 from mmstable import run_view
+from mmstable.checked_json import count
 from mmstable.errors import TrainingDiverged
 from mmstable.events import Action, Intervention
 from mmstable.events.run_monitor import RunMonitor
-from mmstable.messages import say
+from mmstable.messages import _
 from mmstable.messages.rate_limit import RateLimit
+from mmstable.numerics.lr_ramp import LearningRateRamp
 from mmstable.recovery.budget import RollbackBudget
 from mmstable.recovery.diagnose import diagnose
 from mmstable.recovery.diagnosis import FILE_NAME
@@ -34,6 +36,12 @@ class Interventions:
         rollback (Rollback): Restores an earlier state.
     """
 
+    checks = dict(
+        ramp=LearningRateRamp.saved,
+        budget=RollbackBudget.saved,
+        rollbacks=count,
+    )
+
     def __init__(
         self,
         rates: LearningRateFactor,
@@ -53,14 +61,17 @@ class Interventions:
         """Say where rollbacks restore the state from."""
         rollback, size = self.rollback, self.rollback.prepare(runner)
         if rollback.uses_memory:
-            line = say(
-                'guard.snapshots',
+            line = _(
+                'a snapshot every {interval} iterations; the two that are '
+                'kept take {mebibytes:.3g} MiB of host memory',
                 interval=rollback.interval,
                 mebibytes=size / 2**20,
             )
         else:
-            line = say(
-                'guard.no_snapshots',
+            line = _(
+                'two snapshots would take {gibibytes:.1f} GiB of host '
+                'memory, more than max_snapshot_memory={limit:g}: rollbacks '
+                'use the newest good checkpoint instead',
                 gibibytes=size / 2**30,
                 limit=rollback.max_memory,
             )

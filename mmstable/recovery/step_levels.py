@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from mmstable.checked_json import record
 from mmstable.events import StepReport
 from mmstable.numerics.spike import Learned, SpikeDetector
 
@@ -29,6 +30,10 @@ class StepLevels:
     Args:
         settings (Mapping): For :class:`SpikeDetector`.
     """
+
+    saved = staticmethod(
+        record(loss=SpikeDetector.saved, norm=SpikeDetector.saved)
+    )
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
         self._loss = SpikeDetector(**settings)

@@ -6,7 +6,7 @@ import math
 from typing import Any, NamedTuple
 
 from mmstable.finding import Finding, Severity
-from mmstable.messages import say
+from mmstable.messages import _
 from mmstable.report.diagnosis.endings import state_of
 from mmstable.report.diagnosis.losses import main_loss
 from mmstable.report.diagnosis.wasted import wasted_iterations
@@ -86,26 +86,55 @@ def headline(history: History, findings: list[Finding]) -> str:
     serious = [one for one in findings if one.severity is not Severity.HINT]
     steps, skipped = history.steps, history.skipped
     if serious:
-        return say('report.look', count=len(serious))
+        return _(
+            '{count:finding needs|findings need} your attention.',
+            count=len(serious),
+        )
     if steps < _LEAST_STEPS:
-        return say('report.too_short', steps=steps)
+        return _(
+            'Too little has happened to say anything: {steps:step|steps}.',
+            steps=steps,
+        )
     if skipped or findings:
-        return say('report.good_enough', steps=steps, skipped=skipped)
-    return say('report.healthy', steps=steps)
+        return _(
+            'Nothing serious: {steps:step|steps}, {skipped} skipped.',
+            steps=steps,
+            skipped=skipped,
+        )
+    return _(
+        'Nothing is wrong: {steps:step|steps}, none skipped, no alarm.',
+        steps=steps,
+    )
 
 
 def notes_of(history: History) -> list[str]:
     """What could not be read."""
-    notes = [say('report.problem', text=one) for one in history.problems]
+    notes = [_('left out: {text}', text=one) for one in history.problems]
     for start in [*history.earlier, *history.starts]:
         if start.bad_lines:
             notes.append(
-                say('report.bad_lines', path=start.path, count=start.bad_lines)
+                _(
+                    '{path}: {count:line was|lines were} not readable',
+                    path=start.path,
+                    count=start.bad_lines,
+                )
             )
         if start.is_cut_off and start.end is None:
-            notes.append(say('report.cut_off', path=start.path))
+            notes.append(
+                _(
+                    '{path}: the last line is cut off, as a killed process '
+                    'leaves it',
+                    path=start.path,
+                )
+            )
         if start.is_newer:
-            notes.append(say('report.newer', path=start.path))
+            notes.append(
+                _(
+                    '{path} was written by a newer mmstable: what this one '
+                    'does not know is shown as it is',
+                    path=start.path,
+                )
+            )
     return notes[:20]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from mmstable.errors import UsageError
-from mmstable.messages import say
+from mmstable.messages import _
 
 # A file, the folder that it is in, the run's, or the work directory.
 _PLACES = (
@@ -31,7 +31,7 @@ def find_event_files(path: Path) -> list[Path]:
     if path.is_file():
         return [path]
     if not path.exists():
-        raise UsageError(say('report.no_folder', path=path))
+        raise UsageError(_("there is no folder or file '{path}'.", path=path))
     for place in _PLACES:
         found = sorted(path.glob(place))
         if found:
@@ -40,8 +40,23 @@ def find_event_files(path: Path) -> list[Path]:
     inside = sorted({one.parents[2] for one in path.glob(_ONE_DEEPER)})
     if inside:
         names = [str(one) for one in inside[:_MOST_NAMES]]
-        raise UsageError(say('report.deeper', path=path, names=names))
-    raise UsageError(say('report.no_events', path=path))
+        raise UsageError(
+            _(
+                "'{path}' is no work directory, but has some in it. Name one "
+                'or several: {names}.',
+                path=path,
+                names=names,
+            )
+        )
+    raise UsageError(
+        _(
+            "'{path}' has no event file of mmstable "
+            '(<run>/stability/events.jsonl). mmstable.EventLogHook writes it '
+            'while a run trains; `mmstable train CONFIG` adds that hook by '
+            'itself, unless --as-is is given.',
+            path=path,
+        )
+    )
 
 
 def log_folder(events: Path) -> Path:

@@ -12,9 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from mmstable.messages import LANGUAGES, say
-from mmstable.messages.catalogue import CATALOGUE
-from mmstable.messages.language import language, speaking
+from mmstable.messages import LANGUAGES, _, language, speaking
 from mmstable.report.charts import draw_charts, heat_map, skip_marks
 from mmstable.report.diagnosis import diagnose
 from mmstable.report.diagnosis.config_lines import config_lines
@@ -22,6 +20,7 @@ from mmstable.report.figures import figures_of, headline, notes_of, worst
 from mmstable.report.history import History
 from mmstable.report.plain import shorten
 from mmstable.report.story import tell_story
+from mmstable.report.texts import PAGE
 from mmstable.version import __version__
 
 _ASSETS = Path(__file__).parent / 'assets'
@@ -40,22 +39,16 @@ def page_data(histories: Sequence[History]) -> dict[str, Any]:
     return _strict(data)
 
 
-def write_page(histories: Sequence[History], live: bool = False) -> str:
-    """The page as text.
-
-    Args:
-        histories (Sequence[History]): The work directories.
-        live (bool): Whether it asks its server for news. Defaults to False.
-    """
-    data = {**page_data(histories), 'live': live}
+def write_page(histories: Sequence[History]) -> str:
+    """The page as text."""
     style = _asset('uPlot.min.css') + _asset('report.css')
     script = _script()
     parts = {
-        'POLICY': _policy(style, script, live),
+        'POLICY': _policy(style, script),
         'LICENCE': _asset('LICENSE.uPlot.txt').replace('--', ''),
         'STYLE': style,
         'SCRIPT': script,
-        'DATA': as_script(data),
+        'DATA': as_script(page_data(histories)),
     }
     # In one pass, so that no part can name another one.
     pieces = _asset('report.html').split('%%')
@@ -73,7 +66,7 @@ def as_script(data: Any) -> str:
     return text
 
 
-def _policy(style: str, script: str, live: bool) -> str:
+def _policy(style: str, script: str) -> str:
     """Only what is in the file may run, and nothing may leave it."""
     rules = [
         "default-src 'none'",
@@ -82,7 +75,7 @@ def _policy(style: str, script: str, live: bool) -> str:
         "base-uri 'none'",
         "form-action 'none'",
     ]
-    return '; '.join(rules + (["connect-src 'self'"] if live else []))
+    return '; '.join(rules)
 
 
 def _digest(text: str) -> str:
@@ -105,9 +98,7 @@ def _asset(name: str) -> str:
 
 def _labels(lang: str) -> dict[str, str]:
     with speaking(lang):
-        keys = [key for key in CATALOGUE if key.startswith('page.')]
-        names = [key.partition('.')[2] for key in keys]
-        return {name: say(f'page.{name}') for name in names}
+        return {name: _(text) for name, text in PAGE.items()}
 
 
 def _work(history: History) -> dict[str, Any]:

@@ -18,6 +18,21 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
+from mmstable.checked_json import (
+    count,
+    integer,
+    mapping_of,
+    optional,
+    record,
+    text,
+)
+from mmstable.messages.printable import short_repr
+
+_SIZE = integer(1, 2**53)
+# Added to the epoch, it has to stay in what torch takes for a seed.
+_SEED = integer(-(2**62), 2**63)
+# numpy takes 32 bits; each worker adds its number.
+_WORKER_SEED = integer(0, 2**32 - 2**20)
 # One pass over these has as many indices as their length says.
 _FINITE = (
     DefaultSampler,
@@ -91,6 +106,45 @@ class DataSignature:
         """How many of today's batches have the samples of these."""
         samples = batches * self.batch_size * self.world_size
         return samples // (now.batch_size * now.world_size)
+
+
+def _plain(value: Any) -> Any:
+    if type(value) not in (bool, int, float, str):
+        raise ValueError(
+            f'must be a number or a text, got {short_repr(value)}'
+        )
+    return value
+
+
+_CHECK = record(
+    sampler=text(),
+    seed=optional(_SEED),
+    batch_size=_SIZE,
+    dataset_length=optional(count),
+    world_size=_SIZE,
+    epoch=count,
+    index=count,
+    iteration=count,
+    validated=integer(-1, 2**53),
+    worker_seed=optional(_WORKER_SEED),
+    samplers=mapping_of(text(), _plain),
+)
+
+
+def check_position(value: Any) -> dict[str, Any]:
+    """Check what ``state_dict`` of a loop gave.
+
+    Raises:
+        ValueError: If a loop cannot be there.
+    """
+    state = _CHECK(value)
+    for name in ('epoch', 'index'):
+        if state[name] > state['iteration']:
+            raise ValueError(
+                f'`{name}`: {state[name]} after {state["iteration"]} '
+                'iterations'
+            )
+    return state
 
 
 def carry_over(

@@ -10,7 +10,7 @@ from mmengine.dist import get_world_size
 from mmengine.runner import BaseLoop, EpochBasedTrainLoop, Runner
 from torch.nn.parallel import DistributedDataParallel
 
-from mmstable.messages import say
+from mmstable.messages import _
 
 
 def rounding_doubts(runner: Runner) -> list[str]:
@@ -18,9 +18,21 @@ def rounding_doubts(runner: Runner) -> list[str]:
     found = []
     model, device = runner.model, get_device()
     if get_world_size() > 2 and isinstance(model, DistributedDataParallel):
-        found.append(say('doubt.buckets', ranks=get_world_size()))
+        found.append(
+            _(
+                'to rounding: with {ranks} ranks DDP sums the first '
+                'iteration in another order',
+                ranks=get_world_size(),
+            )
+        )
     if device != 'cpu' and not torch.are_deterministic_algorithms_enabled():
-        found.append(say('doubt.device', device=device))
+        found.append(
+            _(
+                'to rounding: kernels on {device} may sum in any order '
+                'unless torch.use_deterministic_algorithms(True) is set',
+                device=device,
+            )
+        )
     return found
 
 
@@ -32,12 +44,24 @@ def stock_loop_doubts(loop: BaseLoop, epoch: Any, iteration: Any) -> list[str]:
         epoch (int): Epochs done, as the checkpoint says.
         iteration (int): Iterations done, as the checkpoint says.
     """
-    found = [say('doubt.stock_loop', loop=type(loop).__name__)]
+    found = [
+        _(
+            "mmengine's {loop} reads its first batch before random numbers "
+            'are restored; the Safe... loops do not',
+            loop=type(loop).__name__,
+        )
+    ]
     if isinstance(loop, EpochBasedTrainLoop) and iteration is not None:
         count = iteration - epoch * len(loop.dataloader)
         if count > 0:
             found.append(
-                say('doubt.repeats', count=count, loop=type(loop).__name__)
+                _(
+                    "mmengine's {loop} starts the epoch anew and trains on "
+                    '{count:batch|batches} twice; SafeEpochBasedTrainLoop '
+                    'does not',
+                    count=count,
+                    loop=type(loop).__name__,
+                )
             )
     return found
 
@@ -45,5 +69,5 @@ def stock_loop_doubts(loop: BaseLoop, epoch: Any, iteration: Any) -> list[str]:
 def judge(doubts: list[str]) -> str:
     """One line for the table of a resume."""
     if not doubts:
-        return say('resume.exact')
-    return say('resume.approximate', reasons='; '.join(doubts))
+        return _('exact, as without the break')
+    return _('approximate: {reasons}', reasons='; '.join(doubts))

@@ -12,13 +12,34 @@ from mmengine.dist import all_gather_object, get_rank
 from mmengine.runner import BaseLoop, Runner
 
 from mmstable import run_view
-from mmstable.messages import say
+from mmstable.checked_json import (
+    count,
+    fields,
+    integer,
+    mapping_of,
+    text,
+    tuple_of,
+)
+from mmstable.events.stateful_hook import SAVED_STATES, read_state
+from mmstable.messages import N_, _
+from mmstable.run_state.data_position import check_position
 from mmstable.run_state.exactness import (
     judge,
     rounding_doubts,
     stock_loop_doubts,
 )
 from mmstable.run_state.rng import capture_rng, restore_rng
+from mmstable.run_state.rng_check import check_rng
+
+# For the hook that saves it.
+check_progress = SAVED_STATES['SafeCheckpointHook'] = fields(
+    dict(
+        rng=mapping_of(integer(0), check_rng),
+        train_loop=check_position,
+        placeholders=mapping_of(text(), tuple_of(count, count)),
+    )
+)
+STARTS_ANEW = N_('not in the checkpoint, starts anew')
 
 
 def capture_progress(runner: Runner, all_ranks: bool = True) -> dict[str, Any]:
@@ -52,19 +73,19 @@ class ProgressResumer:
         self._position: tuple[Any, Any] = (None, None)
         self._rng: Any = None
 
-    def load(
-        self, checkpoint: Mapping[str, Any], state: Mapping[str, Any]
-    ) -> None:
+    def load(self, checkpoint: dict[str, Any], owner: str) -> None:
         """Keep the state in a checkpoint for :meth:`restore`.
 
         Args:
-            checkpoint (Mapping): The checkpoint.
-            state (Mapping): From :func:`capture_progress`; empty if the
-                checkpoint has none.
+            checkpoint (dict): The checkpoint.
+            owner (str): The class of the hook that saved it.
+
+        Raises:
+            CheckpointError: If it cannot be that of a run.
         """
         meta = checkpoint.get('meta', {})
         self._position = meta.get('epoch'), meta.get('iter')
-        self._state = state
+        self._state = read_state(checkpoint, owner) or {}
         self._rng = None
         self.restored = {}
 
@@ -97,17 +118,24 @@ class ProgressResumer:
         """Give it to the loop; what will not be as it was."""
         doubts = []
         if not hasattr(loop, 'load_state_dict'):
-            found = say('resume.data_by_loop', loop=type(loop).__name__)
+            found = _(
+                'up to {loop}, by the iteration', loop=type(loop).__name__
+            )
             doubts = stock_loop_doubts(loop, *self._position)
             if run_view.is_resuming(runner):
                 for one in doubts:
-                    runner.logger.warning(say('resume.doubt', reason=one))
+                    runner.logger.warning(
+                        _(
+                            'mmstable: this resume is approximate: {reason}.',
+                            reason=one,
+                        )
+                    )
         elif 'train_loop' in state:
             doubts = loop.resume_doubts(state['train_loop'])
             loop.load_state_dict(state['train_loop'])
-            found = say('resume.restored')
+            found = _('restored')
         else:
-            found = say('resume.data_by_iteration')
+            found = _('not in the checkpoint, found by the iteration')
         self.restored['data position'] = found
         return doubts
 
@@ -118,14 +146,18 @@ class ProgressResumer:
         mine = ranks.get(get_rank())
         if mine is None:
             self.restored['RNG'] = (
-                say('resume.rng_of_others', ranks=len(ranks))
+                _(
+                    'of {ranks:other rank|other ranks} only in the '
+                    'checkpoint, starts anew',
+                    ranks=len(ranks),
+                )
                 if ranks
-                else say('resume.starts_anew')
+                else _(STARTS_ANEW)
             )
-            return [say('doubt.rng')]
+            return [_('random numbers are new')]
         if hasattr(loop, 'resume_rng'):
             loop.resume_rng(mine)
         else:
             self._rng = mine
-        self.restored['RNG'] = say('resume.restored')
+        self.restored['RNG'] = _('restored')
         return []

@@ -20,6 +20,8 @@ import torch
 from mmengine.device import get_device
 from torch import Tensor
 
+from mmstable.run_state.rng_check import check_rng
+
 
 def capture_rng() -> dict[str, Any]:
     """The states of python's, numpy's and torch's generators.
@@ -172,7 +174,11 @@ def restore_rng(state: dict[str, Any]) -> None:
     Args:
         state (dict): What :func:`capture_rng` gave. Its tensors may be on
             any device.
+
+    Raises:
+        ValueError: If it is not the state of such generators.
     """
+    state = check_rng(state)
     version, words, gauss = state['python']
     random.setstate((version, tuple(words.tolist()), gauss))
     if state['numpy'] is not None:
@@ -180,7 +186,7 @@ def restore_rng(state: dict[str, Any]) -> None:
         words = np.array(words.tolist(), dtype=np.uint32)
         np.random.set_state((kind, words, position, has_gauss, cached))
         _NUMPY.forget()
-    torch.set_rng_state(state['torch'].cpu())
+    torch.set_rng_state(state['torch'])
     _set_device_states(state['devices'])
 
 
@@ -211,5 +217,4 @@ def _set_device_states(states: dict[str, list[Tensor]]) -> None:
     if module is None or kind not in states:
         return
     for index, state in enumerate(states[kind][: module.device_count()]):
-        # Loading a checkpoint may have put it on the accelerator.
-        module.set_rng_state(state.cpu(), index)
+        module.set_rng_state(state, index)

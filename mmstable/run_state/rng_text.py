@@ -12,22 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mmstable.checked_json import (
-    Check,
-    integer,
-    list_of,
-    number,
-    one_of,
-    optional,
-    record,
-    text,
-    tuple_of,
-)
-
-# The Mersenne Twister of python and of numpy. Python adds its position.
-_WORDS = 624
-# Of accelerators; that of a CPU has about 5,000 bytes, that of CUDA has 16.
-_LONGEST_STATE, _MOST_DEVICES, _MOST_GENERATORS = 1 << 16, 128, 8
+from mmstable.checked_json import text
+from mmstable.run_state.rng_check import LONGEST_STATE, rng_schema
 
 
 def pack_rng(state: dict[str, Any]) -> dict[str, Any]:
@@ -63,74 +49,20 @@ def _pack(values: np.ndarray) -> str:
     return base64.b64encode(values.tobytes()).decode('ascii')
 
 
-def unpack_rng(packed: Any) -> dict[str, Any]:
-    """What :func:`pack_rng` was given.
-
-    Raises:
-        ValueError: If it cannot have been packed from a random state.
-    """
-    own = torch.get_rng_state().numel()
-    state = dict(
-        python=_python,
-        numpy=optional(_numpy),
-        torch=_state(own, own),
-        devices=_devices,
-    )
-    generators = list_of(_state(1, _LONGEST_STATE), _MOST_GENERATORS)
-    start = record(**state, generators=generators)
-    return record(**state, pass_start=start)(packed)
-
-
-def _python(value: Any) -> list[Any]:
-    check = tuple_of(integer(3, 3), _words(_WORDS + 1), optional(number))
-    version, words, gauss = check(value)
-    if words[-1] > _WORDS:
-        raise ValueError(f'has no position {int(words[-1])}')
-    return [version, words, gauss]
-
-
-def _numpy(value: Any) -> list[Any]:
-    check = tuple_of(
-        one_of('MT19937'),
-        _words(_WORDS),
-        integer(0, _WORDS),
-        integer(0, 1),
-        number,
-    )
-    return list(check(value))
-
-
-def _devices(value: Any) -> dict[str, list[Tensor]]:
-    if not isinstance(value, dict) or len(value) > 1:
-        raise ValueError('must be an object with one kind of device at most')
-    states = list_of(_state(1, _LONGEST_STATE), _MOST_DEVICES)
-    return {text(16)(kind): states(one) for kind, one in value.items()}
-
-
-def _words(count: int) -> Check:
-    read = _bytes(4 * count, 4 * count)
-    return lambda value: torch.from_numpy(
-        np.frombuffer(read(value), '<u4').astype(np.int64)
-    )
-
-
-def _state(least: int, most: int) -> Check:
-    read = _bytes(least, most)
-    return lambda value: torch.from_numpy(
-        np.frombuffer(read(value), np.uint8).copy()
-    )
-
-
-def _bytes(least: int, most: int) -> Check:
+def _decode(value: Any) -> bytes:
     # Four characters for three bytes.
-    read = text(4 * (most // 3 + 1))
+    return base64.b64decode(text(2 * LONGEST_STATE)(value), validate=True)
 
-    def check(value: Any) -> bytes:
-        content = base64.b64decode(read(value), validate=True)
-        if not least <= len(content) <= most:
-            raise ValueError(
-                f'must have {least} to {most} bytes, has {len(content)}'
-            )
-        return content
 
-    return check
+def _words(value: Any) -> Tensor:
+    words = np.frombuffer(_decode(value), '<u4')
+    return torch.from_numpy(words.astype(np.int64))
+
+
+def _octets(value: Any) -> Tensor:
+    return torch.from_numpy(np.frombuffer(_decode(value), np.uint8).copy())
+
+
+# What :func:`pack_rng` was given; ValueError if that cannot have been a
+# random state.
+unpack_rng = rng_schema(_words, _octets)

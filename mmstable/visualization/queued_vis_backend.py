@@ -13,7 +13,7 @@ from mmengine.logging import print_log
 from mmengine.registry import VISBACKENDS as ALL_BACKENDS
 from mmengine.visualization import BaseVisBackend
 
-from mmstable.messages import say
+from mmstable.messages import _
 from mmstable.messages.printable import printable
 from mmstable.registry import VISBACKENDS, register_globally
 from mmstable.settings import integer, number
@@ -131,10 +131,20 @@ class QueuedVisBackend(BaseVisBackend):
         self._put(self._backend.close)
         if not self._queue.wait(self._timeout):
             self._dropped += self._queue.clear()
-            self._warn(say('vis.late', seconds=f'{self._timeout:g}'))
+            self._warn(
+                _(
+                    'it was not done after {seconds} s',
+                    seconds=f'{self._timeout:g}',
+                )
+            )
         lost = self._failed + self._dropped
         if lost:
-            text = say('vis.lost', backend=self._kind, count=lost)
+            text = _(
+                'mmstable: {backend} has lost {count:record|records} of this '
+                'run.',
+                backend=self._kind,
+                count=lost,
+            )
             print_log(text, logger='current')
 
     def _put(
@@ -142,7 +152,12 @@ class QueuedVisBackend(BaseVisBackend):
     ) -> None:
         if not self._queue.put(lambda: method(*args, **kw), kept):
             self._dropped += 1
-            self._warn(say('vis.full'))
+            self._warn(
+                _(
+                    'it blocks, or is slower than the run, and too much is '
+                    'waiting'
+                )
+            )
 
     def _lose(self, error: Exception) -> None:
         self._failed += 1
@@ -153,7 +168,12 @@ class QueuedVisBackend(BaseVisBackend):
             return
         self._is_warned = True
         print_log(
-            say('vis.failed', backend=self._kind, reason=reason),
+            _(
+                'mmstable: {backend} does not record everything: {reason}. '
+                'Training continues; this is said once.',
+                backend=self._kind,
+                reason=reason,
+            ),
             logger='current',
             level=logging.WARNING,
         )

@@ -11,10 +11,9 @@ import torch
 from mmengine.runner import CheckpointLoader
 
 import mmstable  # noqa: F401  (guards mmengine's loader)
-from mmstable.checkpoint.finder import verify_checkpoint
+from mmstable.checkpoint.finder import verify_checkpoint, verify_weights
 from mmstable.checkpoint.loading import (
     BadCheckpoint,
-    check_weights,
     inspect_checkpoint,
     load_checkpoint,
 )
@@ -47,7 +46,7 @@ def test_good_file_is_loaded(good):
     loaded = load_checkpoint(good)
     assert torch.equal(loaded['state_dict']['weight'], torch.ones(1000))
     assert inspect_checkpoint(good)['state_dict']['weight'].is_meta
-    check_weights(good)
+    assert verify_weights(good)
 
 
 def spoil(path: Path, how: str) -> None:
@@ -125,20 +124,25 @@ def test_flipped_bit_is_found(good):
     data[place] ^= 1
     good.write_bytes(data)
     # torch does not notice.
-    assert not torch.equal(
-        load_checkpoint(good)['state_dict']['weight'], torch.ones(1000)
-    )
-    with pytest.raises(BadCheckpoint, match='corrupt: .* check sum'):
-        verify_checkpoint(good)
+    loaded = torch.load(good, weights_only=True)['state_dict']['weight']
+    assert not torch.equal(loaded, torch.ones(1000))
+    for load in (verify_checkpoint, verify_weights, load_checkpoint, from_any):
+        with pytest.raises(BadCheckpoint, match='corrupt: .* check sum'):
+            load(good)
+
+
+def from_any(path):
+    """As ``load_from`` of a config loads it."""
+    return CheckpointLoader.load_checkpoint(str(path))
 
 
 def test_plain_weights_are_enough_to_start_with(tmp_path):
     path = tmp_path / 'resnet.pth'
     torch.save(dict(weight=torch.ones(2)), path)
-    check_weights(path)
+    assert verify_weights(path)
     torch.save(torch.ones(2), path)
     with pytest.raises(BadCheckpoint, match='a dict is expected, got a Ten'):
-        check_weights(path)
+        verify_weights(path)
 
 
 def test_trust_is_for_one_file(good, tmp_path):

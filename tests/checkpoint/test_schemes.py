@@ -129,7 +129,7 @@ def test_only_the_verified_content_is_loaded(files):
 
 def test_loaders_of_others_stay(tmp_path):
     CheckpointLoader.register_scheme(
-        'mine://', lambda name, where: {'a': name}
+        'mine://', lambda name, where: {'a': name}, force=True
     )
     guard_checkpoints()
     assert load('mine://x') == {'a': 'mine://x'}

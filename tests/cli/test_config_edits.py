@@ -86,3 +86,24 @@ def test_no_validate_removes_what_needs_a_metric() -> None:
     edits.disable_validation(cfg)
     assert cfg.val_cfg is cfg.val_dataloader is cfg.val_evaluator is None
     assert cfg.default_hooks.checkpoint == dict(interval=1)
+
+
+@pytest.mark.parametrize(
+    ('hooks', 'kind', 'expected'),
+    [
+        ([], 'socket', {}),
+        ([], 'probing', dict(use_probing=True)),
+        ([dict(patience=1.0)], 'socket', dict(patience=1.0)),
+        ([dict(use_probing=True)], 'socket', dict(use_probing=True)),
+        (
+            [dict(use_probing=False, patience=1.0)],
+            'probing',
+            dict(use_probing=True, patience=1.0),
+        ),
+    ],
+)
+def test_probe_adds_the_hook_once(hooks, kind, expected):
+    name = 'mmstable.LiveProbeHook'
+    cfg = Config(dict(custom_hooks=[dict(type=name, **h) for h in hooks]))
+    edits.add_probe(cfg, kind)
+    assert cfg.custom_hooks == [dict(type=name, **expected)]

@@ -5,21 +5,18 @@ from __future__ import annotations
 import io
 import json
 import os
-import time
 from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
 from mmstable.cli.commands.doctor import TESTS as NAMES
-from mmstable.cli.doctor_watch import gpu_row, watch
 from mmstable.cli.main import main
 from mmstable.doctor.examine import TESTS, examine
-from mmstable.doctor.gpu_library import gpu_library
 from mmstable.doctor.items import MachineTest, Plan, fact, found
 from mmstable.finding import Severity
 from tests.cli.runs import Screen, console_script, path_without_torch, run
-from tests.doctor.fake_nvml import A100, FakeNvml
+from tests.patience import wait_until
 
 XID = 'NVRM: Xid (PCI:0000:07:00): {}, pid=1, name=python3\n'
 QUICK = ['--only', 'versions', 'host', 'clock', 'precision', 'xid']
@@ -87,7 +84,7 @@ def test_chinese(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         (['--log', 'binary.log'], '--log: binary.log is no text'),
         (['--log', '.'], '--log: .: '),
         (['--work-dir', 'none'], '--work-dir: no folder none'),
-        (['--watch', 'often'], 'must be a number of seconds from 0.1'),
+        (['--watch'], 'unrecognized arguments: --watch'),
         (['--only', 'gpu'], "'gpu'"),
     ],
 )
@@ -144,7 +141,8 @@ def test_a_slow_test_shows_that_it_goes_on(
     is_terminal: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def slow(plan: Plan):
-        time.sleep(0.8)
+        if is_terminal:
+            wait_until(lambda: '0:00:01' in screen.getvalue())
         yield fact('cores', 2)
 
     screen = Screen() if is_terminal else io.StringIO()
@@ -161,37 +159,3 @@ def test_a_slow_test_shows_that_it_goes_on(
         assert rest.endswith('\r\x1b[K')
     else:
         assert rest == ''
-
-
-def test_watch(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv('COLUMNS', '150')
-    monkeypatch.setattr(
-        'mmstable.doctor.gpu_library._import', lambda: FakeNvml(A100)
-    )
-    watch(0.01, rounds=2)
-    out = capsys.readouterr().out
-    assert out.count('NVIDIA A100-SXM4-80GB') == 2
-    assert '97 %' in out
-    assert '/dev/shm' in out
-
-
-def test_a_lost_gpu_has_a_row() -> None:
-    with gpu_library(FakeNvml(A100)) as library:
-        (gpu,) = library.states()
-    assert gpu_row(gpu)[1:6] == [
-        '529.8 MiB / 80.0 GiB',
-        '97 %',
-        '43 °C',
-        '63 W',
-        '0 / 0',
-    ]
-
-
-def test_ctrl_c_ends_the_watch(monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupt(seconds: float) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr('time.sleep', interrupt)
-    assert main(['doctor', '--watch']) == 0

@@ -10,7 +10,7 @@ import torch
 
 from mmstable.cli import inspect as inspect_module
 from mmstable.cli.main import main
-from tests.messages.test_catalogue import CHINESE
+from tests.messages.test_translations import CHINESE
 from tests.torch_features import skip_without_half
 from tests.toys import NAN
 

@@ -11,6 +11,7 @@ import pytest
 
 from mmstable.cli.command import find_commands
 from mmstable.cli.main import main
+from mmstable.cli.parsers import build_parsers
 from mmstable.version import __version__
 from tests.cli.runs import (
     ROOT,
@@ -67,7 +68,7 @@ def test_help_of_a_command(
         (
             ['trian', 'config.py'],
             "mmstable: error: no command 'trian', there is check, "
-            'check-data, completion, dist-train, doctor, estimate, init, '
+            'check-data, completion, dist-train, doctor, estimate, '
             'inspect, probe, profile, protect, replay, report, train, '
             'upgrade. Did you mean train',
         ),
@@ -181,3 +182,36 @@ def test_python_may_be_told_to_keep_the_folder_out(
     code, _, err = run(command, project, PYTHONSAFEPATH='1')
     assert code == 2
     assert 'Failed to import' in err
+
+
+@pytest.mark.parametrize(
+    ('words', 'expected'),
+    [
+        (['a/config.py'], None),
+        (['a/config.py', '--probe'], 'socket'),
+        (['--probe', 'a/config.py'], 'socket'),
+        (['--probe', '--amp', 'a/config.py'], 'socket'),
+        (['a/config.py', '--probe', '--amp'], 'socket'),
+        (['a/config.py', '--probe', 'probing'], 'probing'),
+        (['--probe', 'probing', 'a/config.py'], 'probing'),
+        (['--probe=probing', 'a/config.py'], 'probing'),
+        (['--probe=socket', 'a/config.py'], 'socket'),
+    ],
+)
+def test_probe_takes_its_value_and_no_config(words, expected):
+    _, parsers = build_parsers(find_commands())
+    args = parsers['train'].parse_args(words)
+    assert (args.config, args.probe) == ('a/config.py', expected)
+
+
+@pytest.mark.parametrize(
+    ('words', 'error'),
+    [
+        (['config.py', '--probe', 'probe'], "invalid choice: 'probe'"),
+        (['config.py', '--probe=config.py'], "invalid choice: 'config.py'"),
+        (['config.py', '--prob'], 'Did you mean --probe?'),
+    ],
+)
+def test_another_value_of_probe_is_refused(words, error, capsys):
+    assert main(['train', *words]) == 2
+    assert error in capsys.readouterr().err

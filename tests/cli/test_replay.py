@@ -296,7 +296,7 @@ def test_links_and_pipes_are_not_followed_for_ever(bundle, capsys):
         (dict(schema=None), '`schema`: must be an integer'),
         (dict(iteration=True), '`iteration`: must be an integer'),
         (dict(setups=[]), '`setups`: must be an object'),
-        (dict(versions={'torch': 1}), '`versions`: must be a string'),
+        (dict(versions={'torch': 1}), '`versions`: `torch`: must be a string'),
     ],
 )
 def test_an_index_with_other_types(bundle, capsys, facts, message):

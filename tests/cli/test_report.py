@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 import json
+import signal
+import sys
+import threading
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from mmstable.cli.main import main
+from mmstable.cli.report import follow
+from mmstable.process_identity import ProcessIdentity
+from tests.cli.runs import start
+from tests.patience import wait_until
 from tests.report.event_files import (
     end,
     explained,
     fault,
+    header,
+    heartbeat,
     hostile_records,
     write_run,
 )
@@ -81,8 +92,8 @@ def test_nothing_hostile_reaches_the_terminal(tmp_path, capsys):
         (['nothing'], "mmstable report: error: there is no folder or file 'n"),
         (['.'], "mmstable report: error: '.' has no event file of mmstable"),
         (['.'] * 7, 'mmstable report: error: at most 6 work directories'),
-        (['.', '--serve', 'x'], 'mmstable report: error: argument --serve: '),
-        (['.', '--srve'], 'mmstable report: error: unrecognized arguments'),
+        (['.', '--serve'], 'mmstable report: error: unrecognized arguments'),
+        (['.', '--follow', '--json'], 'mmstable report: error: argument '),
         ([], 'mmstable report: error: the following arguments are required'),
     ],
 )
@@ -99,3 +110,63 @@ def test_a_page_that_cannot_be_written(work_dir, capsys):
     target = work_dir / '20260101_120000/stability/events.jsonl/x.html'
     assert main(['report', str(work_dir), '-o', str(target)]) == 2
     assert 'cannot write' in capsys.readouterr().err
+
+
+def running() -> dict[str, Any]:
+    """The start of a run whose process is alive: the one of the tests."""
+    return header(**asdict(ProcessIdentity.of_this_process()))
+
+
+def test_the_page_follows_the_run_until_it_ends(tmp_path, capsys):
+    page = tmp_path / 'stability_report.html'
+
+    def shows(iteration: int) -> bool:
+        text = page.read_text(encoding='utf-8') if page.exists() else ''
+        return f'"iterations":{iteration},' in text
+
+    def log(record: dict[str, Any]) -> None:
+        with events.open('a') as file:
+            file.write(json.dumps(record) + '\n')
+
+    events = write_run(tmp_path, heartbeat(50), start=running())
+    follower = threading.Thread(
+        target=follow, args=([str(tmp_path)], None, 0.01), daemon=True
+    )
+    follower.start()
+    wait_until(lambda: shows(50))
+    log(heartbeat(60))
+    wait_until(lambda: shows(60))
+    assert follower.is_alive()
+    log(end(77))
+    wait_until(lambda: not follower.is_alive())
+    assert shows(77)
+    captured = capsys.readouterr()
+    assert captured.out == ''
+    assert captured.err.splitlines() == [
+        f'mmstable report: writing {page} every 0.01 s until the run ends; '
+        'Ctrl-C stops this',
+        f'mmstable report: written to {page}',
+    ]
+
+
+def test_a_run_that_has_ended_is_not_waited_for(work_dir, capsys):
+    assert main(['report', str(work_dir), '--follow']) == 0
+    assert (work_dir / 'stability_report.html').is_file()
+    first, last = capsys.readouterr().err.splitlines()
+    assert 'every 30 s until the run ends' in first
+    assert last.startswith('mmstable report: written to ')
+
+
+def test_ctrl_c_ends_following(tmp_path):
+    write_run(tmp_path, heartbeat(50), start=running())
+    words = ['report', str(tmp_path), '--follow']
+    process = start([sys.executable, '-m', 'mmstable', *words], tmp_path)
+    assert process.stderr is not None
+    first = process.stderr.readline()
+    process.send_signal(signal.SIGINT)
+    _, rest = process.communicate(timeout=60)
+    assert process.returncode == 0
+    page = tmp_path / 'stability_report.html'
+    assert first.startswith(f'mmstable report: writing {page} every 30 s')
+    assert rest == f'mmstable report: written to {page}\n'
+    assert page.is_file()

@@ -265,8 +265,7 @@ def test_the_command_line_goes_before_the_config(
     lines: list[str] = []
     start = choose_start(cfg, args, lines.append)
     assert replace(start, sha256=None) == Start(*map(full, expected))
-    verified = start.checkpoint is not None and start.resume
-    assert (start.sha256 is not None) == verified
+    assert (start.sha256 is None) == (start.checkpoint is None)
     if start.checkpoint is None:
         assert 'has checkpoints of an earlier run' in lines[-1]
     else:
@@ -391,6 +390,35 @@ def test_payload_is_refused_until_trusted(
     marker.rmdir()
     assert resume(work, '--resume-from', str(path)) == 3
     assert not marker.exists()
+
+
+@pytest.mark.parametrize(
+    ('has_manifest', 'reason'),
+    [(True, 'its SHA-256 is not as saved'), (False, 'its check sum')],
+)
+def test_damaged_weights_do_not_start_a_run(
+    work: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    has_manifest: bool,
+    reason: str,
+) -> None:
+    path = work / 'iter_6.pth'
+    weight = read_saved(path)['state_dict']['head.weight'].numpy().tobytes()
+    data = bytearray(path.read_bytes())
+    data[data.index(weight) + 3] ^= 0x40
+    path.write_bytes(data)
+    if not has_manifest:
+        (work / 'iter_6.pth.json').unlink()
+    new, config = tmp_path / 'new', ['--cfg-options', f'load_from={path}']
+    for options in (['--load-from', str(path)], config):
+        assert resume(new, *options) == 3
+        text = capsys.readouterr().err
+        assert f"checkpoint '{path}' is corrupt: " in text
+        assert reason in text
+    assert not list(new.glob('*.pth'))
+    # Others of the same folder are good.
+    assert resume(new, '--load-from', str(work / 'iter_4.pth')) == 0
 
 
 def test_program_in_an_old_checkpoint_is_not_run(

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import argparse
 import io
 import shutil
 import subprocess
+import sys
 import time
+from collections.abc import Callable
 
 import pytest
 
 from mmstable.cli import progress
 from mmstable.cli.command import find_commands, say, say_error
-from mmstable.cli.completion import completion_script
+from mmstable.cli.main import main
+from mmstable.cli.parsers import build_parsers
 from mmstable.cli.terminal import be_quiet, paint
 from tests.cli.runs import Screen
+from tests.patience import wait_until
 
 
 @pytest.fixture(autouse=True)
@@ -24,17 +29,14 @@ def loud(monkeypatch: pytest.MonkeyPatch):
     be_quiet(False)
 
 
-def completed(*words: str) -> list[str]:
-    script = completion_script('bash', find_commands())
-    listed = ' '.join(f"'{word}'" for word in words)
-    code = (
-        f'{script}\nCOMP_WORDS=({listed}); COMP_CWORD={len(words) - 1}\n'
-        '_mmstable; printf "%s\\n" "${COMPREPLY[@]}"\n'
-    )
-    ran = subprocess.run(
-        ['bash', '-c', code], capture_output=True, text=True, check=True
-    )
-    return ran.stdout.split()
+@pytest.fixture
+def script(capsys: pytest.CaptureFixture[str]):
+    def printed(shell: str) -> str:
+        pytest.importorskip('shtab')
+        assert main(['completion', shell]) == 0
+        return capsys.readouterr().out
+
+    return printed
 
 
 @pytest.mark.parametrize(
@@ -48,19 +50,48 @@ def completed(*words: str) -> list[str]:
         (['mmstable', 'train', '/dev/nul'], ['/dev/null']),
     ],
 )
-def test_bash_completes(words: list[str], expected: list[str]) -> None:
+def test_bash_completes(
+    words: list[str], expected: list[str], script: Callable[[str], str]
+) -> None:
     if shutil.which('bash') is None:
         pytest.skip('there is no bash')
-    assert expected == completed(*words)[: len(expected)]
+    listed = ' '.join(f"'{word}'" for word in words)
+    code = (
+        f'{script("bash")}\nCOMP_WORDS=({listed}); '
+        f'COMP_CWORD={len(words) - 1}\n'
+        '_shtab_mmstable; printf "%s\\n" "${COMPREPLY[@]}"\n'
+    )
+    ran = subprocess.run(
+        ['bash', '-c', code], capture_output=True, text=True, check=True
+    )
+    assert ran.stdout.split()[: len(expected)] == expected
 
 
-def test_other_shells_know_every_option() -> None:
-    commands = find_commands()
-    assert 'bashcompinit' in completion_script('zsh', commands)
-    fish = completion_script('fish', commands)
-    for name in commands:
-        assert f'-f -a {name} -d ' in fish
-    assert '-l preset -x -a ' in fish
+@pytest.mark.parametrize('shell', ['zsh', 'fish'])
+def test_other_shells_know_every_option(
+    shell: str, script: Callable[[str], str]
+) -> None:
+    text = script(shell)
+    for name, parser in build_parsers(find_commands())[1].items():
+        assert name in text
+        for action in parser._actions:
+            # `--local_rank` is for launchers only.
+            if action.help != argparse.SUPPRESS:
+                for option in action.option_strings:
+                    assert option.lstrip('-') in text
+
+
+def test_without_shtab_completion_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # None in sys.modules makes an import fail as if nothing were installed.
+    monkeypatch.setitem(sys.modules, 'shtab', None)
+    assert main(['completion', 'bash']) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ''
+    assert captured.err.startswith('mmstable completion: error: ')
+    assert captured.err.endswith(' pip install mmstable[completion]\n')
+    assert captured.err.count('\n') == 1
 
 
 def test_colours_are_for_screens() -> None:
@@ -90,13 +121,14 @@ def test_quiet_keeps_errors(capsys: pytest.CaptureFixture[str]) -> None:
 def test_slow_work_gives_a_sign(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(progress, '_PATIENCE', 0.05)
+    monkeypatch.setattr(progress, '_PATIENCE', 60.0)
     with progress.working('reading'):
         pass
     assert capsys.readouterr().err == ''
+    monkeypatch.setattr(progress, '_PATIENCE', 0.05)
     with progress.working('reading'):
-        time.sleep(0.5)
-    assert capsys.readouterr().err == 'reading ...\n'
+        said = wait_until(lambda: capsys.readouterr().err)
+    assert said + capsys.readouterr().err == 'reading ...\n'
     be_quiet(True)
     with progress.working('reading'):
         time.sleep(0.2)
@@ -108,6 +140,5 @@ def test_a_screen_is_left_clean(monkeypatch: pytest.MonkeyPatch) -> None:
     screen = Screen()
     monkeypatch.setattr(progress.sys, 'stderr', screen)
     with progress.working('reading'):
-        time.sleep(0.8)
-    assert 'reading 0:00:01' in screen.getvalue()
+        wait_until(lambda: 'reading 0:00:01' in screen.getvalue())
     assert screen.getvalue().endswith('\r\x1b[K')

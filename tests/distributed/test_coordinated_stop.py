@@ -11,6 +11,8 @@ from torch.distributed import HashStore
 from mmstable.distributed import coordinated_stop
 from mmstable.distributed.coordinated_stop import CoordinatedStop
 
+NAMES = ('SIGTERM', 'SIGHUP', 'SIGUSR1')
+
 
 @pytest.fixture
 def common(monkeypatch):
@@ -27,7 +29,7 @@ def common(monkeypatch):
 def test_all_stop_at_the_next_step_that_all_have_ahead(
     common, window, asked, stop
 ):
-    asking, other = CoordinatedStop(), CoordinatedStop()
+    asking, other = CoordinatedStop(NAMES), CoordinatedStop(NAMES)
     looks = range(window, 60, window)
     assert not any(other.due(i) for i in looks if i <= asked)
     asking.request(asked, SIGTERM)
@@ -42,7 +44,7 @@ def test_all_stop_at_the_next_step_that_all_have_ahead(
 
 
 def test_one_after_the_other(common):
-    asking, other = CoordinatedStop(), CoordinatedStop()
+    asking, other = CoordinatedStop(NAMES), CoordinatedStop(NAMES)
     asking.request(3, SIGUSR1)
     other.request(3, SIGTERM)
     assert [rank.due(4) for rank in (asking, other)] == [SIGUSR1] * 2
@@ -56,12 +58,19 @@ def test_one_after_the_other(common):
     [b'\xff', b'-5', b'true', b'null', b'9' * 5000, b'{}']
     + [
         json.dumps(dict(after=after, signal=signal)).encode()
-        for after, signal in [(-1, 15), (1, 0), (1, 33), (1, 99), ('1', 15)]
+        for after, signal in [
+            (-1, 'SIGTERM'),
+            ('1', 'SIGTERM'),
+            (1, 15),
+            (1, 'SIGKILL'),
+            (1, 'SIGSEGV'),
+            (1, ''),
+        ]
     ],
 )
 def test_what_is_no_request_stops_nobody(common, said, garbage):
     common.set('request/0', garbage)
-    asking, other = CoordinatedStop(), CoordinatedStop()
+    asking, other = CoordinatedStop(NAMES), CoordinatedStop(NAMES)
     assert not any(other.due(i) for i in range(1, 60))
     assert len(said) == 1
     assert "under 'request/0' was not written by a rank of this run" in said[0]

@@ -21,9 +21,10 @@ from mmstable.events import Fault, Outcome
 from mmstable.numerics.clip_settings import parse_clip
 from mmstable.optim import SafeAmpOptimWrapper, SafeOptimWrapper
 from tests.ranks import run_ranks
+from tests.torch_features import needs_fsdp
 from tests.toys import INF, ToyData, ToyModel, assert_same, toy_batch, toy_net
 
-pytestmark = pytest.mark.dist
+pytestmark = [pytest.mark.dist, needs_fsdp]
 
 CLIPS = [
     dict(max_norm=0.1),

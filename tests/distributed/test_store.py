@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import threading
 import time
+from dataclasses import asdict
+from functools import partial
+from types import SimpleNamespace
 
 import pytest
 from torch.distributed import HashStore, PrefixStore
@@ -12,11 +16,16 @@ from torch.distributed import HashStore, PrefixStore
 from mmstable.checked_json import boolean, integer
 from mmstable.distributed import heartbeat, store
 from mmstable.distributed.heartbeat import PeerFailure, PeerWatch
-from tests.patience import PATIENCE
+from mmstable.liveness import peers, rank_times
+from mmstable.liveness.peers import RankStatus
+from tests.patience import wait_until
+
+# Seconds between two beats.
+INTERVAL = 0.02
 
 
 class Here(threading.local):
-    common = None
+    common = clock = None
 
 
 @pytest.fixture
@@ -34,6 +43,12 @@ def ranks(monkeypatch):
         monkeypatch.setattr(module, 'open_store', open_store)
         monkeypatch.setattr(module, 'get_rank', lambda: here.rank)
         monkeypatch.setattr(module, 'get_world_size', lambda: 3)
+
+    def now():
+        return here.clock()
+
+    clock = SimpleNamespace(monotonic=now, sleep=time.sleep)
+    monkeypatch.setattr(heartbeat, 'time', clock)
     return here
 
 
@@ -136,28 +151,46 @@ def test_reports_are_few(ranks, said):
 
 
 class Watched:
-    """Three watches, and what they heard."""
+    """Three watches, and what they heard.
+
+    Their clock goes by the beats of the slowest one that is alive: however
+    late threads are, none of them seems to be silent.
+    """
 
     def __init__(self, here, lost_after=60.0):
         self.heard = {}
         self.watches = []
+        self.beats = [0] * 3
+        self.alive = {0, 1, 2}
+        type(here).clock = staticmethod(self.now)
         for rank in range(3):
             here.rank = rank
             watch = PeerWatch(
                 lambda failure, rank=rank: self.hear(rank, failure),
-                0.02,
+                INTERVAL,
                 lost_after,
             )
+            watch._beat = partial(self.beat, rank, watch._beat)
             self.watches.append(watch)
+        for watch in self.watches:
             watch.start()
+
+    def beat(self, rank, beat):
+        beat()
+        self.beats[rank] += 1
+
+    def now(self):
+        return INTERVAL * min(self.beats[rank] for rank in self.alive)
+
+    def pass_time(self, seconds):
+        end = self.now() + seconds
+        wait_until(lambda: self.now() >= end)
 
     def hear(self, rank, failure):
         self.heard[rank] = str(failure)
 
     def wait(self, count):
-        deadline = time.monotonic() + 10 * PATIENCE
-        while len(self.heard) < count and time.monotonic() < deadline:
-            time.sleep(0.01)
+        wait_until(lambda: len(self.heard) >= count)
         return self.heard
 
     def stop(self):
@@ -181,6 +214,8 @@ def test_a_failure_reaches_all_others(ranks):
 def test_a_rank_without_a_sign_of_life_is_gone(ranks):
     group = Watched(ranks, lost_after=0.3)
     # Killed: it does not say that it is done.
+    group.pass_time(0.1)
+    group.alive = {0, 1}
     group.watches[2]._thread.stop()
     heard = group.wait(2)
     assert 'rank 2 failed: no sign of life' in heard[0]
@@ -190,8 +225,10 @@ def test_a_rank_without_a_sign_of_life_is_gone(ranks):
 
 def test_a_failed_collective_makes_them_quick(ranks):
     group = Watched(ranks, lost_after=60.0)
+    group.pass_time(0.1)
+    group.alive = {1, 2}
     group.watches[0]._thread.stop()
-    time.sleep(0.2)
+    group.pass_time(0.2)
     assert group.heard == {}
     failure = group.watches[1].await_failure(10.0)
     assert failure.rank == 0
@@ -200,8 +237,9 @@ def test_a_failed_collective_makes_them_quick(ranks):
 
 def test_who_is_done_is_not_missed(ranks):
     group = Watched(ranks, lost_after=0.1)
+    group.alive = {1, 2}
     group.watches[0].stop()
-    time.sleep(0.4)
+    group.pass_time(0.4)
     assert group.heard == {}
     assert group.watches[1].await_failure(0.1) is None
     group.stop()
@@ -252,7 +290,7 @@ FORGED = [
 def test_a_failure_that_no_rank_reports_ends_nobody(ranks, said, content):
     ranks.common.set('watch/failure', content)
     group = Watched(ranks)
-    time.sleep(0.1)
+    group.pass_time(0.1)
     assert group.heard == {}
     assert group.watches[0].failure() is None
     assert len(said) == 1
@@ -308,3 +346,51 @@ def test_a_store_that_cannot_check_is_asked_otherwise():
     # Asking for it has not put it there.
     assert not store.has_keys(old, ['missing'])
     assert inner.get('there') == b'1'
+
+
+def status(**changes):
+    own = RankStatus(1, 5, 'step', 9.0)
+    return json.dumps({**asdict(own), **changes}).encode()
+
+
+@pytest.mark.parametrize(
+    ('word', 'reason'),
+    [
+        (status(rank=2), '`rank`: must be 1 to 1, got 2'),
+        (status(seconds=-1.0), '`seconds`: must be 0 to'),
+        (status(seconds=1e300), '`seconds`: must be 0 to'),
+    ],
+)
+def test_a_status_that_no_rank_leaves_is_none(monkeypatch, said, word, reason):
+    common = HashStore()
+    monkeypatch.setattr(peers, 'open_store', lambda name: common)
+    monkeypatch.setattr(peers, 'get_world_size', lambda: 3)
+    board = peers.StatusBoard()
+    common.set('1', word)
+    assert board._read(1) is None
+    assert reason in said[0]
+    common.set('1', status())
+    assert board._read(1) == RankStatus(1, 5, 'step', 9.0)
+
+
+@pytest.mark.parametrize('times', [[], [1.0], [1.0] * 4, [1.0, 2.0, None]])
+def test_times_that_no_rank_has_are_none(ranks, monkeypatch, said, times):
+    monkeypatch.setattr(rank_times, 'get_world_size', lambda: 3)
+    monkeypatch.setattr(rank_times, '_SERIAL', itertools.repeat(0))
+    monkeypatch.setattr(rank_times, '_PATIENCE', 20.0)
+    profile = SimpleNamespace(phases=dict(data=1.0, forward=2.0, hooks=3.0))
+
+    def act(rank):
+        if rank == 1:
+            ranks.common.add('gather/profile/0/arrived', 1)
+            ranks.common.set('gather/profile/0/1', json.dumps(times))
+            return None
+        if rank == 2:
+            keys = [f'gather/profile/0/{one}' for one in (0, 1)]
+            while not store.has_keys(ranks.common, keys):
+                time.sleep(0.01)
+        return rank_times.gather_times(profile)
+
+    answers = in_threads(ranks, 3, act)
+    assert (answers[0], answers[2]) == ([], [])
+    assert any("under 'profile/0/1' was not" in line for line in said)

@@ -474,38 +474,3 @@ def test_the_tally_goes_on_after_a_resume(tmp_path, kind):
     assert ('RunMonitor' in ours) is (kind == 'stock')
     assert ('safe_step' in saved['optimizer']) is (kind == 'safe')
     assert 'applied' not in str(ours['GradNanLoggerHook'])
-
-
-def test_checkpoints_of_older_releases_have_their_tallies(tmp_path):
-    train(tmp_path / 'a', ToyModel(), None, ALL, default_hooks=SAVES)
-    train(tmp_path / 'b', ToyModel(), STOCK, ALL, default_hooks=SAVES)
-    # As mmstable 0.1.0 has saved them.
-    counts = dict(applied=40, skipped=2)
-    recent = dict(recent=[False, True], in_a_row=1)
-    statistics = dict(
-        overall=recent,
-        alarming=recent,
-        faults=[None, 'nan_loss'],
-        has_grown=False,
-        quiet_until=0,
-        **counts,
-    )
-    for name in ('a', 'b'):
-        path = tmp_path / name / 'iter_2.pth'
-        old = torch.load(path, weights_only=False)
-        old['mmstable'] = {'GradNanLoggerHook': {'optim_wrapper': statistics}}
-        if name == 'a':
-            old['optimizer']['safe_step'] = counts
-        torch.save(old, path)
-        runner, _ = train(
-            tmp_path / f'{name}2',
-            ToyModel(),
-            None if name == 'a' else STOCK,
-            ALL,
-            load_from=str(path),
-            resume=True,
-        )
-        tally = monitor_of(runner).sources['optim_wrapper'].steps.tally
-        assert (tally.applied, tally.skipped) == (44, 2)
-        kind = 'skip_rate' if name == 'a' else 'bad_rate'
-        assert scalar(runner, f'stable/{kind}')[-1] == 1 / 6

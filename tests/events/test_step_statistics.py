@@ -85,25 +85,3 @@ def test_a_share_takes_enough_steps():
     assert statistics.is_too_high
     statistics, _ = fed(BAD, *[GOOD] * 17, BAD)
     assert not statistics.is_too_high
-
-
-def test_a_state_of_the_time_when_good_steps_were_kept_too():
-    """What mmstable 0.1.0 has saved in checkpoints."""
-    recent = dict(recent=[False, True, True, False, True], in_a_row=1)
-    alarming = dict(recent=[False, False, True, False, True], in_a_row=1)
-    statistics, _ = fed()
-    statistics.load_state_dict(
-        dict(
-            overall=recent,
-            alarming=alarming,
-            faults=[None, None, 'nan_loss', None, 'nan_grad'],
-            applied=2,
-            skipped=3,
-            has_grown=False,
-        )
-    )
-    assert statistics.rate == 3 / 5
-    assert (statistics.counts(), statistics.in_a_row) == ((2, 5), 1)
-    statistics.add(step(fault=Fault.NAN_GRAD), 2)
-    assert statistics.in_a_row == 2
-    assert statistics.commonest_fault() is Fault.NAN_GRAD

@@ -209,7 +209,11 @@ def test_nothing_in_it_is_run(bundle, name, monkeypatch):
     ('name', 'content', 'reason'),
     [
         ('step.pth', [1], 'must have a batch'),
-        ('step.pth', dict(batch=1, rng=2), 'random state without its parts'),
+        (
+            'step.pth',
+            dict(batch=1, rng=2),
+            'no random state: must be an object',
+        ),
         ('step.pth', dict(batch={'a': 1}, rng=None), 'unknown part'),
         ('step.pth', dict(batch=1, rng=None, scalers=1), 'no dict'),
         ('model.pth', dict(a=1), 'must be a dict of tensors'),
@@ -225,7 +229,7 @@ def test_something_else_in_a_file(bundle, name, content, reason):
     [
         (dict(iteration='x'), '`iteration`: must be an integer'),
         (dict(setups={}), '`setups`: must have at least one'),
-        (dict(setups={'a': 1}), '`setups`: must be an object'),
+        (dict(setups={'a': 1}), '`setups`: `a`: must be an object'),
         (dict(schema=9), 'schema 9 is of a newer mmstable'),
         (dict(more=1), 'must have the keys'),
         (dict(notes=[1]), '`notes`: must be a string'),

@@ -100,7 +100,7 @@ def test_masks_and_infinities_are_not_followed(share):
     one = tracks()
     one.add(200, {CONV: share})
     assert one.warn(200) is None
-    assert one.state_dict() == {}
+    assert one.state_dict() == {'points': [], 'said': []}
 
 
 def test_a_gradient_counts_at_the_smallest_scale():
@@ -189,7 +189,7 @@ def test_sentences():
 
 
 def test_the_same_in_chinese(monkeypatch):
-    monkeypatch.setattr('mmstable.messages.language._chosen', 'zh_cn')
+    monkeypatch.setattr('mmstable.messages._chosen', 'zh_cn')
     one = tracks()
     for t, bits in doubling_every(900, 0.71):
         one.add(t, {CONV: 2.0**bits})

@@ -355,7 +355,7 @@ def test_wrappers_of_a_gan_can_be_changed_apart(tmp_path):
         ('set_clip', dict(max_norm=0), 'the clip limit must be a number'),
         ('set_clip', dict(), '`max_norm`: must be a number'),
         ('save', dict(), 'the run needs mmstable.EmergencyCheckpointHook'),
-        ('sql', dict(query='SELECT 1'), 'this needs `probing`'),
+        ('sql', dict(query='SELECT 1'), '--probe probing`, after'),
         ('eval', dict(code='1'), 'must be one of status'),
         ('events', dict(count=1000), '`count`: must be 1 to 100'),
     ],
@@ -496,6 +496,20 @@ def test_probing_that_is_not_there_is_told(tmp_path, monkeypatch):
     assert 'is not installed' not in log_of(quiet)
 
 
+def test_probing_is_started_only_on_request(tmp_path, monkeypatch):
+    name = 'mmstable.hooks.live_probe_hook'
+    monkeypatch.setattr(f'{name}.is_installed', lambda: True)
+
+    def started(console):
+        raise AssertionError('probing was started')
+
+    monkeypatch.setattr(f'{name}.ProbingBridge', started)
+    runner = run(tmp_path, 'safe', [dict(type='mmstable.LiveProbeHook')])
+    log = log_of(runner)
+    assert 'EVERY user of this machine' not in log
+    assert 'its socket is open to you only' in log
+
+
 def test_settings_that_would_open_ports_are_hidden(monkeypatch):
     monkeypatch.setenv('PROBING_PORT', '8080')
     with probing_bridge._without_settings():
@@ -539,8 +553,10 @@ def test_modules_are_measured_if_somebody_asks_for_it(
     name = 'mmstable.hooks.live_probe_hook'
     monkeypatch.setattr(f'{name}.is_installed', lambda: True)
     monkeypatch.setattr(f'{name}.ProbingBridge', Bridge)
-    run(tmp_path, 'safe', [dict(type='mmstable.LiveProbeHook', **settings)])
+    hook = dict(type='mmstable.LiveProbeHook', use_probing=True, **settings)
+    runner = run(tmp_path, 'safe', [hook])
     assert calls == ['traced'] * expected
+    assert 'EVERY user of this machine can now run code' in log_of(runner)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import threading
 import time
@@ -90,3 +91,40 @@ def test_all_ranks_change_after_the_same_iteration(tmp_path):
         events = [e for e in read_events(path) if isinstance(e, LiveChange)]
         found += [(e.rank, e.what, e.iteration) for e in events]
     assert sorted(found) == [(0, 'lr', 20), (1, 'lr', 20)]
+
+
+class Forge(Hook):
+    """Writes a change into the store as another process could."""
+
+    def before_train_iter(self, runner, batch_idx, data_batch=None):
+        if runner.iter == 7 and os.environ['RANK'] == '1':
+            (hook,) = (h for h in runner.hooks if isinstance(h, LiveProbeHook))
+            changes = hook._run._changes
+            change = dict(what='lr', wrapper='optim_wrapper', values=[-1.0])
+            forged = dict(after=0, token='x', change=change)
+            changes._store.set(changes._key, json.dumps(forged))
+
+
+def refuse_a_forged_change(rank: int, folder: Path) -> None:
+    os.environ[sockets.VARIABLE] = str(folder / 'sockets')
+    runner = toy_runner(
+        folder / 'run',
+        dict(
+            type='mmstable.SafeOptimWrapper',
+            optimizer=dict(type='SGD', lr=0.1),
+        ),
+        30,
+        [Forge(), dict(type='mmstable.LiveProbeHook')],
+        launcher='pytorch',
+        model=MMDistributedDataParallel(ToyModel()),
+    )
+    runner.train()
+    (hook,) = (h for h in runner.hooks if isinstance(h, LiveProbeHook))
+    assert hook.state_dict() == {}
+    assert [e for e in hook._run.events if isinstance(e, LiveChange)] == []
+
+
+def test_a_forged_change_is_made_by_no_rank(tmp_path):
+    run_ranks(refuse_a_forged_change, tmp_path)
+    log = ''.join(p.read_text() for p in tmp_path.rglob('*.log'))
+    assert '`values`: must be 1e-12 to 1e+12, got -1' in log

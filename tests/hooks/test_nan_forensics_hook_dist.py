@@ -17,6 +17,7 @@ from tests.distributed.test_sharded import runner as sharded_runner
 from tests.forensics.planted_cases import Findings
 from tests.forensics.runs import HOOK, BadData, run
 from tests.ranks import run_ranks
+from tests.torch_features import needs_fsdp
 from tests.toys import ToyModel, assert_same, weights
 
 pytestmark = pytest.mark.dist
@@ -130,5 +131,6 @@ def test_two_ranks(tmp_path):
 
 
 @pytest.mark.soak
+@needs_fsdp
 def test_shards_are_not_replayed(tmp_path):
     run_ranks(refuse_shards, tmp_path)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -18,7 +21,7 @@ from tests.patience import PATIENCE
 pytestmark = pytest.mark.skipif(
     not hasattr(signal, 'SIGRTMIN'), reason='there is no such signal'
 )
-# Stacks that change all the time: whoever reads them meanwhile may crash.
+# Stacks that change all the time.
 BUSY = """
 import sys, threading, time
 from pathlib import Path
@@ -28,7 +31,6 @@ def deep(count):
     return count and deep(count - 1) + 1
 
 def arm():
-    one.take_signals()
     while not stopped.wait(0.05):
         one.arm(1.0)
 
@@ -73,7 +75,6 @@ def test_a_suspended_process_writes_nothing_and_goes_on(tmp_path):
 def test_a_silent_process_writes_again_and_again(tmp_path):
     one = DeadManSwitch(tmp_path / 'stacks')
     try:
-        one.take_signals()
         one.arm(0.3)
         deadline = time.monotonic() + 20 * PATIENCE
         while one.read()[0] < 0.6:
@@ -90,7 +91,6 @@ def test_a_silent_process_writes_again_and_again(tmp_path):
 @pytest.fixture
 def switch(tmp_path):
     one = DeadManSwitch(tmp_path / 'stacks')
-    one.take_signals()
     yield one
     one.close()
 
@@ -111,7 +111,6 @@ def test_a_forked_process_does_not_keep_it_from_ending(tmp_path):
     finally:
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
-        one.take_signals()
 
 
 def test_a_thread_that_runs_is_not_silent(switch, tmp_path):
@@ -125,24 +124,64 @@ def test_a_thread_that_runs_is_not_silent(switch, tmp_path):
 
 def test_nothing_is_written_in_a_pause(switch, tmp_path):
     switch.arm(0.3)
-    switch.pause()
+    switch.arm(math.inf)
     time.sleep(1.0)
     assert not (tmp_path / 'stacks').read_text()
     assert switch.read() == (0.0, '')
     switch.arm(0.3)
-    time.sleep(1.0)
-    assert (tmp_path / 'stacks').read_text()
+    wait_for_stack(tmp_path / 'stacks')
 
 
-def test_a_kernel_without_handles_of_processes(monkeypatch):
-    def missing(pid):
-        raise OSError('Function not implemented')
+def wait_for_stack(path: Path) -> str:
+    deadline = time.monotonic() + 20 * PATIENCE
+    while 'Stack (' not in path.read_text():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    return path.read_text()
 
+
+def test_the_stack_is_that_of_the_thread_that_made_it(tmp_path):
+    made, over = [], threading.Event()
+
+    def train():
+        made.append(DeadManSwitch(tmp_path / 'stacks'))
+        over.wait()
+
+    thread = threading.Thread(target=train)
+    thread.start()
+    while not made:
+        time.sleep(0.01)
+    made[0].arm(0.1)
+    text = wait_for_stack(tmp_path / 'stacks')
+    over.set()
+    thread.join()
+    made[0].close()
+    assert 'in train\n' in text
+    assert 'in wait_for_stack' not in text
+
+
+def test_a_signal_for_one_thread():
+    with pytest.raises(ProcessLookupError):
+        # This process has no such thread.
+        sentinel.signal_thread(os.getpid(), os.getppid(), signal.SIGUSR1)
+
+
+def test_a_libc_that_cannot_address_threads(monkeypatch):
     asked = []
-    monkeypatch.setattr(os, 'pidfd_open', missing, raising=False)
+    monkeypatch.setattr(sentinel.ctypes, 'CDLL', lambda *_, **__: object())
     monkeypatch.setattr(os, 'kill', lambda *words: asked.append(words))
-    sentinel.signal_sender(4711)(43)
+    sentinel.signal_thread(4711, 4712, 43)
     assert asked == [(4711, 43)]
+
+
+def test_a_kernel_without_handles_of_processes(monkeypatch, tmp_path):
+    # The sentinel has nothing but stdin to wait for then.
+    monkeypatch.delattr(os, 'pidfd_open', raising=False)
+    monkeypatch.setattr(os, 'read', lambda *_: b'end\n')
+    monkeypatch.setattr(
+        sentinel.select, 'select', lambda read, *_: (read, [], [])
+    )
+    sentinel.watch(os.getpid(), os.getpid(), 0)
 
 
 def test_it_ends_in_a_process_with_many_open_files(tmp_path):
@@ -154,5 +193,4 @@ def test_it_ends_in_a_process_with_many_open_files(tmp_path):
     finally:
         for file in files:
             os.close(file)
-        one.take_signals()
     assert not (tmp_path / 'stacks').exists()

@@ -54,7 +54,7 @@ def test_who_would_die_of_the_signal_is_not_asked(tmp_path, monkeypatch):
     file.touch()
     process = subprocess.Popen([sys.executable, '-c', 'input()'], stdin=-1)
     try:
-        assert ask_for_stacks(process.pid, file) == ''
+        assert ask_for_stacks([process.pid], file) == {process.pid: ''}
         assert process.poll() is None
     finally:
         process.kill()

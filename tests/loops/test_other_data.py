@@ -365,7 +365,6 @@ def test_bad_settings_and_states(tmp_path):
     del state['seed'], state['index']
     with pytest.raises(
         CheckpointError,
-        match='SafeIterBasedTrainLoop: the saved state of the loop has no '
-        'seed, index; it has batch_size, ',
+        match='no run saves this: must have the keys sampler, seed, ',
     ):
         loop.load_state_dict(state)

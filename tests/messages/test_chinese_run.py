@@ -12,7 +12,7 @@ from mmengine.logging import MMLogger
 
 import mmstable
 from mmstable.errors import InjectedError, TrainingDiverged
-from tests.messages.test_catalogue import CHINESE
+from tests.messages.test_translations import CHINESE
 from tests.toys import Sabotage, toy_runner
 
 LOGGING = re.compile('/logging/')

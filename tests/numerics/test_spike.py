@@ -233,19 +233,6 @@ def test_a_resumed_detector_goes_on():
         assert rest.state_dict() == whole.state_dict()
 
 
-def test_old_states_are_loaded_without_their_zeros():
-    window = [v for value in noise(50) for v in (value, 0.0)]
-    detector = SpikeDetector()
-    detector.load_state_dict(dict(window=window, spikes=[40.0]))
-    assert detector.level == pytest.approx(1.0, abs=0.1)
-    assert not detector.observe(2.0)
-    assert detector.observe(50.0)
-    # As of 1.0.0rc1.
-    old = dict(window=noise(60), spikes=[], peak=0.5, outlier_count=1.2)
-    detector.load_state_dict({**old, 'spike_count': 0.5})
-    assert [detector.observe(v) for v in (1.0, 900.0)] == [False, True]
-
-
 def test_quantiles_are_those_of_the_newest():
     window = SortedWindow(5)
     window.extend([9, 9, 9, 5, 1, 3, 2, 4])

@@ -132,7 +132,7 @@ def test_a_sample_that_is_replaced_silently(folder):
 
 def test_the_same_in_chinese(folder, capsys, monkeypatch):
     monkeypatch.setenv('MMSTABLE_LANG', 'zh_cn')
-    monkeypatch.setattr('mmstable.messages.language._chosen', None)
+    monkeypatch.setattr('mmstable.messages._chosen', None)
     check(project.config(folder, project.SEG))
     out = capsys.readouterr().out
     assert '错误  non_finite' in out
@@ -141,7 +141,7 @@ def test_the_same_in_chinese(folder, capsys, monkeypatch):
 
 def test_details_are_chinese_as_well(folder, capsys, monkeypatch):
     monkeypatch.setenv('MMSTABLE_LANG', 'zh_cn')
-    monkeypatch.setattr('mmstable.messages.language._chosen', None)
+    monkeypatch.setattr('mmstable.messages._chosen', None)
     _, found = check(project.config(folder, project.SEG))
     details = {
         problem['id']: problem['detail']

@@ -16,11 +16,16 @@ from mmstable.preflight.check_config import FAILED, check_config
 from mmstable.preflight.config_tree import changed, look_up
 from mmstable.preflight.config_view import ConfigView
 from mmstable.preflight.rule import RULES, Hit, Rule
+from mmstable.preflight.texts import RULE_TEXTS
 from tests.preflight.rule_cases import CASES, HEALTHY, MACHINE
 
 
 def test_every_rule_has_its_cases() -> None:
     assert set(CASES) == set(RULES)
+
+
+def test_every_rule_has_its_texts() -> None:
+    assert set(RULE_TEXTS) == set(RULES)
 
 
 def test_a_healthy_config_is_left_alone() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,23 +13,12 @@ import pytest
 NAMES = ('chromium', 'chromium-browser', 'google-chrome')
 
 
-def find_browser() -> str:
-    """The path of a chromium; skips the test without one."""
-    pytest.importorskip(
-        'playwright.sync_api',
-        reason='playwright is not installed (requirements/browser.sh)',
-    )
-    for name in NAMES:
-        path = shutil.which(name)
-        if path is not None:
-            return path
-    pytest.skip('there is no chromium here (requirements/browser.sh)')
-
-
 @contextmanager
 def started() -> Iterator[Any]:
-    """A browser; skips the test if it does not start."""
-    path = find_browser()
+    """A browser; skips all its tests if there is none."""
+    path = next(filter(None, map(shutil.which, NAMES)), None)
+    if path is None or importlib.util.find_spec('playwright') is None:
+        pytest.skip('no chromium or playwright: `make browser` installs both')
     from playwright.sync_api import Error, sync_playwright
 
     with sync_playwright() as play:

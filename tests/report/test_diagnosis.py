@@ -9,7 +9,7 @@ import pytest
 from mmengine.config import Config
 
 from mmstable.finding import Finding, Severity
-from mmstable.messages.language import speaking
+from mmstable.messages import speaking
 from mmstable.numerics.scale_policy import ScalePolicy
 from mmstable.report.diagnosis import CHECKS, diagnose
 from mmstable.report.diagnosis.config_lines import config_lines

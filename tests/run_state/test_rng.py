@@ -59,11 +59,15 @@ def test_capturing_draws_nothing():
     assert draw() == expected
 
 
+def octet(value: int) -> torch.Tensor:
+    return torch.tensor([value], dtype=torch.uint8)
+
+
 class Devices(SimpleNamespace):
     """What torch has for a kind of accelerator."""
 
     def __init__(self, count: int) -> None:
-        super().__init__(states=[torch.tensor([i]) for i in range(count)])
+        super().__init__(states=[octet(i) for i in range(count)])
 
     def get_rng_state_all(self):
         return [state.clone() for state in self.states]
@@ -80,21 +84,21 @@ def test_accelerators_get_their_state_back(monkeypatch, then, now):
     monkeypatch.setattr(rng, '_accelerator', lambda: ('cuda', Devices(then)))
     state = through_a_file(capture_rng())
     devices = Devices(now)
-    devices.states = [torch.tensor([-1])] * now
+    devices.states = [octet(255)] * now
     monkeypatch.setattr(rng, '_accelerator', lambda: ('cuda', devices))
     restore_rng(state)
     got = [int(one) for one in devices.states]
-    assert got == [i if i < then else -1 for i in range(now)]
+    assert got == [i if i < then else 255 for i in range(now)]
 
 
 def test_another_kind_of_accelerator_is_left_alone(monkeypatch):
     monkeypatch.setattr(rng, '_accelerator', lambda: ('cuda', Devices(2)))
     state = capture_rng()
     other = Devices(2)
-    other.states = [torch.tensor([-1])] * 2
+    other.states = [octet(255)] * 2
     monkeypatch.setattr(rng, '_accelerator', lambda: ('npu', other))
     restore_rng(state)
-    assert [int(one) for one in other.states] == [-1, -1]
+    assert [int(one) for one in other.states] == [255, 255]
     monkeypatch.undo()
     restore_rng(state)
 

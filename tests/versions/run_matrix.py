@@ -62,7 +62,7 @@ def make_venv(row: dict[str, Any], venvs: Path) -> Path:
     _install(python, [f'torch=={row["torch"]}', *row['with']])
     needs = [
         f'-r{ROOT}/requirements/{part}.txt'
-        for part in ('runtime', 'demo', 'tests')
+        for part in ('runtime', 'demo', 'completion', 'tests', 'probing')
     ]
     pins = [f'torch=={row["torch"]}', f'mmengine=={row["mmengine"]}']
     _install(python, [*pins, *row['with'], *needs])

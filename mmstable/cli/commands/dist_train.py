@@ -9,24 +9,28 @@ from mmstable.checkpoint.stop_signal import wait_for_training
 from mmstable.cli.command import Command
 from mmstable.cli.commands import train
 from mmstable.cli.parser import Parser, whole_number
-from mmstable.messages import say
+from mmstable.messages import _
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe the command line."""
-    parser.description = say('help.dist.description')
-    parser.add_argument('config', metavar='CONFIG', help=say('help.config'))
+    parser.description = _(
+        'Train on several processes of this machine, or of several machines: '
+        'torchrun starts mmstable train on each. Options of mmstable train '
+        'come after N.'
+    )
+    parser.add_argument('config', metavar='CONFIG', help=_('config file'))
     parser.add_argument(
         'processes',
         metavar='PROCESSES',
         type=whole_number(1),
-        help=say('help.dist.processes'),
+        help=_('processes on this machine, one for each GPU as a rule'),
     )
     rest = parser.add_argument(
         'options',
         nargs=argparse.REMAINDER,
         metavar='...',
-        help=say('help.dist.options'),
+        help=_('options of mmstable train, and those below'),
     )
     # Some versions of Python would name it among what is missing.
     rest.required = False
@@ -40,25 +44,27 @@ def _add_launch_options(parser: argparse.ArgumentParser) -> None:
         '--nnodes',
         type=whole_number(1),
         default=env.get('NNODES', '1'),
-        help=say('help.dist.nnodes'),
+        help=_('number of machines; NNODES, or 1, by default'),
     )
     parser.add_argument(
         '--node-rank',
         default=env.get('NODE_RANK', '0'),
         metavar='RANK',
-        help=say('help.dist.node_rank'),
+        help=_(
+            'which of them this is, from 0 on; NODE_RANK, or 0, by default'
+        ),
     )
     parser.add_argument(
         '--master-addr',
         default=env.get('MASTER_ADDR', '127.0.0.1'),
         metavar='HOST',
-        help=say('help.dist.master_addr'),
+        help=_('the first machine; MASTER_ADDR, or 127.0.0.1, by default'),
     )
     parser.add_argument(
         '--port',
         type=whole_number(1),
         default=env.get('PORT', '29500'),
-        help=say('help.dist.port'),
+        help=_('where all processes meet; PORT, or 29500, by default'),
     )
 
 
@@ -76,13 +82,13 @@ def run(args: argparse.Namespace) -> int:
     # The rest is for the processes.
     launcher = Parser()
     _add_launch_options(launcher)
-    _, args.options = launcher.parse_known_args(args.options, args)
+    __, args.options = launcher.parse_known_args(args.options, args)
     return dist_train(args)
 
 
 COMMAND = Command(
     name='dist-train',
-    help=lambda: say('command.dist_train'),
+    help=lambda: _('train on several processes, by torchrun'),
     add_arguments=add_arguments,
     run=run,
     reads_config=False,

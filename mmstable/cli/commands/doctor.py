@@ -6,7 +6,7 @@ import argparse
 
 from mmstable.cli.command import Command
 from mmstable.cli.commands.check import EXIT_ERRORS, EXIT_WARNINGS
-from mmstable.messages import say
+from mmstable.messages import _
 
 # Here, since the tests themselves take long to import.
 TESTS = (
@@ -25,36 +25,42 @@ TESTS = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe the command line."""
-    parser.description = say(
-        'help.doctor.description', warnings=EXIT_WARNINGS, errors=EXIT_ERRORS
+    parser.description = _(
+        'Say whether this machine is fit to train, and what is wrong with '
+        'it. Takes about half a minute. Memory, disk and devices are tried '
+        'out; memory of a GPU that others use is left alone. Exit codes: 0 '
+        'fit, {warnings} warnings, {errors} errors, 2 a mistake on the '
+        'command line.',
+        warnings=EXIT_WARNINGS,
+        errors=EXIT_ERRORS,
     )
     parser.add_argument(
         '--only',
         nargs='+',
         choices=TESTS,
         metavar='TEST',
-        help=say('help.doctor.only', names=list(TESTS)),
+        help=_('do only these tests, of {names}', names=list(TESTS)),
     )
     parser.add_argument(
-        '--long', action='store_true', help=say('help.doctor.long')
+        '--long',
+        action='store_true',
+        help=_(
+            'compute for two minutes on each device, and test half of the RAM'
+        ),
     )
     parser.add_argument(
         '--work-dir',
         default='.',
         metavar='FOLDER',
-        help=say('help.doctor.work_dir'),
-    )
-    parser.add_argument('--log', metavar='FILE', help=say('help.doctor.log'))
-    parser.add_argument(
-        '--json', action='store_true', help=say('help.doctor.json')
+        help=_('folder whose disk to test, the current one by default'),
     )
     parser.add_argument(
-        '--watch',
-        nargs='?',
-        type=_seconds,
-        const=1.0,
-        metavar='SECONDS',
-        help=say('help.doctor.watch'),
+        '--log',
+        metavar='FILE',
+        help=_('read Xids from this file, not from the kernel'),
+    )
+    parser.add_argument(
+        '--json', action='store_true', help=_('print everything as JSON')
     )
 
 
@@ -65,21 +71,11 @@ def run(args: argparse.Namespace) -> int:
     return doctor(args)
 
 
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0.0
-    if not 0.1 <= seconds <= 3600:
-        raise argparse.ArgumentTypeError(
-            say('doctor_text.bad_seconds', text=text)
-        )
-    return seconds
-
-
 COMMAND = Command(
     name='doctor',
-    help=lambda: say('command.doctor'),
+    help=lambda: _(
+        'test this machine: versions, GPUs, memory, disk, DDP, Xids'
+    ),
     add_arguments=add_arguments,
     run=run,
     reads_config=False,

@@ -6,7 +6,7 @@ import argparse
 
 from mmstable.cli.command import Command
 from mmstable.cli.parser import add_cfg_options, whole_number
-from mmstable.messages import say
+from mmstable.messages import _
 
 # Training or validation takes more than there is.
 EXIT_DOES_NOT_FIT = 11
@@ -16,24 +16,28 @@ _LEAST_BYTES = 1 << 20
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe the command line."""
-    parser.description = say(
-        'help.estimate.description', does_not_fit=EXIT_DOES_NOT_FIT
+    parser.description = _(
+        'Tell how many bytes of tensors training and validation take at '
+        'their peak, without a GPU, and what data loading takes in host RAM. '
+        'Exit codes: 0 it fits, or no limit was given, {does_not_fit} it '
+        'does not fit, 2 an error in the config.',
+        does_not_fit=EXIT_DOES_NOT_FIT,
     )
-    parser.add_argument('config', help=say('help.config'))
+    parser.add_argument('config', help=_('config file'))
     parser.add_argument(
         '--device-memory',
         type=_size,
         metavar='SIZE',
-        help=say('help.estimate.device_memory'),
+        help=_("memory of the device, as '24GiB'"),
     )
     parser.add_argument(
         '--batch-size',
         type=whole_number(1),
         metavar='N',
-        help=say('help.estimate.batch_size'),
+        help=_('samples in a training batch; those of the config by default'),
     )
     parser.add_argument(
-        '--json', metavar='FILE', help=say('help.estimate.json')
+        '--json', metavar='FILE', help=_('where to write all figures')
     )
     add_cfg_options(parser)
 
@@ -54,14 +58,18 @@ def _size(text: str) -> int:
         raise argparse.ArgumentTypeError(str(error)) from None
     if size < _LEAST_BYTES and not text.strip()[-1].isalpha():
         raise argparse.ArgumentTypeError(
-            say('size.no_unit', number=text.strip())
+            _(
+                '{number} without a unit is {number} bytes: write '
+                "'{number}GiB' or whatever is meant",
+                number=text.strip(),
+            )
         )
     return size
 
 
 COMMAND = Command(
     name='estimate',
-    help=lambda: say('command.estimate'),
+    help=lambda: _('tell what memory a config takes, and which batch fits'),
     add_arguments=add_arguments,
     run=run,
 )

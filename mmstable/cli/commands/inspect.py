@@ -5,18 +5,21 @@ from __future__ import annotations
 import argparse
 
 from mmstable.cli.command import Command
-from mmstable.messages import say
+from mmstable.messages import _
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe the command line."""
-    parser.description = say('help.inspect.description')
+    parser.description = _(
+        'Say what is in a checkpoint, or in what two of them differ. Files '
+        'are read as data: no code in them is run.'
+    )
     parser.add_argument('checkpoint', metavar='CHECKPOINT')
     parser.add_argument(
         'other',
         metavar='OTHER',
         nargs='?',
-        help=say('help.inspect.other'),
+        help=_('another one, to compare the first with'),
     )
 
 
@@ -29,7 +32,7 @@ def run(args: argparse.Namespace) -> int:
 
 COMMAND = Command(
     name='inspect',
-    help=lambda: say('command.inspect'),
+    help=lambda: _('say what is in a checkpoint, or in what two differ'),
     add_arguments=add_arguments,
     run=run,
     reads_config=False,

@@ -6,21 +6,25 @@ import argparse
 
 from mmstable.cli.command import Command
 from mmstable.cli.parser import add_protection_options
-from mmstable.messages import say
+from mmstable.messages import _
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe the command line."""
-    parser.description = say('help.protect.description')
-    parser.add_argument('config', help=say('help.config'))
+    parser.description = _(
+        'Write a config that inherits from CONFIG, and changes what '
+        '`mmstable train` would change: safe classes, and hooks that tell, '
+        'explain and save.'
+    )
+    parser.add_argument('config', help=_('config file'))
     parser.add_argument(
         '-o',
         '--output',
         metavar='OUT.py',
-        help=say('help.protect.output'),
+        help=_('where to write it; to stdout by default'),
     )
     parser.add_argument(
-        '--force', action='store_true', help=say('help.protect.force')
+        '--force', action='store_true', help=_('overwrite a file that exists')
     )
     add_protection_options(parser)
 
@@ -34,7 +38,9 @@ def run(args: argparse.Namespace) -> int:
 
 COMMAND = Command(
     name='protect',
-    help=lambda: say('command.protect'),
+    help=lambda: _(
+        'write a protected version of a config, for any train script'
+    ),
     add_arguments=add_arguments,
     run=run,
 )

@@ -11,14 +11,19 @@ from mmstable.cli.parser import (
     add_protection_options,
     whole_number,
 )
-from mmstable.messages import say
+from mmstable.cli.texts import LAUNCHER_HELP
+from mmstable.messages import _
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe the command line."""
-    parser.add_argument('config', help=say('help.config'))
+    parser.add_argument('config', help=_('config file'))
     parser.add_argument(
-        '--as-is', action='store_true', help=say('help.train.as_is')
+        '--as-is',
+        action='store_true',
+        help=_(
+            'train the config as it is: no class is made safe, no hook added'
+        ),
     )
     add_protection_options(parser)
     _add_run_options(parser)
@@ -36,24 +41,33 @@ def run(args: argparse.Namespace) -> int:
 def _add_run_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         '--work-dir',
-        help=say('help.train.work_dir'),
+        help=_(
+            'folder for logs and checkpoints; work_dirs/<name of the config> '
+            'if neither this nor the config says'
+        ),
     )
     parser.add_argument(
         '--force',
         action='store_true',
-        help=say('help.train.force'),
+        help=_('train although another run seems to use the work dir'),
     )
     parser.add_argument(
         '--amp',
         nargs='?',
         const='auto',
         choices=['auto', 'fp16', 'bf16'],
-        help=say('help.train.amp'),
+        help=_(
+            'train in mixed precision with mmstable.SafeAmpOptimWrapper; in '
+            'fp16 if neither this nor the config says'
+        ),
     )
     parser.add_argument(
         '--auto-scale-lr',
         action='store_true',
-        help=say('help.train.auto_scale_lr'),
+        help=_(
+            'scale the learning rate by the batch size of all ranks over '
+            'auto_scale_lr.base_batch_size of the config'
+        ),
     )
     add_cfg_options(parser)
     parser.add_argument(
@@ -61,28 +75,41 @@ def _add_run_options(parser: argparse.ArgumentParser) -> None:
         type=whole_number(0),
         default=0,
         metavar='N',
-        help=say('help.train.max_restarts'),
+        help=_(
+            'start the run again up to N times after a crash, a hang or a '
+            'kill, from its newest good checkpoint'
+        ),
     )
-    parser.add_argument('--seed', type=int, help=say('help.train.seed'))
+    parser.add_argument('--seed', type=int, help=_('seed of all generators'))
     parser.add_argument(
         '--deterministic',
         action='store_true',
-        help=say('help.train.deterministic'),
+        help=_('let torch use deterministic algorithms only'),
     )
     parser.add_argument(
         '--no-validate',
         action='store_true',
-        help=say('help.train.no_validate'),
+        help=_('do not validate during training'),
     )
     parser.add_argument(
         '--probe',
-        action='store_true',
-        help=say('help.train.probe'),
+        nargs='?',
+        const='socket',
+        choices=['socket', 'probing'],
+        help=_(
+            'let `mmstable probe` look into the run, through a socket that '
+            'is open to you only (`socket`, the default); with `--probe '
+            'probing` also the package `probing`, which lets every user of '
+            'the machine run code as you'
+        ),
     )
     parser.add_argument(
         '--check',
         action='store_true',
-        help=say('help.train.check'),
+        help=_(
+            'say all that `mmstable check` would say, and train only if '
+            'there are no errors; without it the worst is told in a few lines'
+        ),
     )
 
 
@@ -93,33 +120,40 @@ def _add_checkpoint_options(parser: argparse.ArgumentParser) -> None:
         nargs='?',
         const='auto',
         metavar='auto|PATH',
-        help=say('help.train.resume'),
+        help=_(
+            'resume from a checkpoint; from the newest good one of the work '
+            'dir by default'
+        ),
     )
     start.add_argument(
         '--resume-from',
         metavar='auto|PATH',
-        help=say('help.train.resume_from'),
+        help=_('the same; a folder stands for its newest good checkpoint'),
     )
     start.add_argument(
         '--load-from',
         metavar='PATH',
-        help=say('help.train.load_from'),
+        help=_('start a new run with the weights of this checkpoint'),
     )
     parser.add_argument(
         '--before-iter',
         type=whole_number(1),
         metavar='N',
-        help=say('help.train.before_iter'),
+        help=_('resume from the newest good checkpoint before iteration N'),
     )
     parser.add_argument(
         '--override-lr-schedule',
         action='store_true',
-        help=say('help.train.override_lr_schedule'),
+        help=_(
+            'use the learning rate, the other numbers of the optimizer and '
+            'the schedule of the config, moved to where the run is, not '
+            'those in the checkpoint'
+        ),
     )
     parser.add_argument(
         '--trust-checkpoint',
         action='store_true',
-        help=say('help.train.trust_checkpoint'),
+        help=_('load the named checkpoint even if that runs code in it'),
     )
     parser.add_argument(
         '--allow-partial',
@@ -128,7 +162,10 @@ def _add_checkpoint_options(parser: argparse.ArgumentParser) -> None:
         const=0.5,
         default=0.0,
         metavar='SHARE',
-        help=say('help.train.allow_partial'),
+        help=_(
+            'resume although up to this share of the weights does not fit '
+            'the model; 0.5 without a number'
+        ),
     )
 
 
@@ -137,7 +174,7 @@ def _add_machine_options(parser: argparse.ArgumentParser) -> None:
         '--launcher',
         choices=['none', 'pytorch', 'slurm', 'mpi'],
         default='none',
-        help=say('help.train.launcher'),
+        help=_(LAUNCHER_HELP),
     )
     gpus = parser.add_mutually_exclusive_group()
     gpus.add_argument(
@@ -145,7 +182,7 @@ def _add_machine_options(parser: argparse.ArgumentParser) -> None:
         type=whole_number(0),
         nargs='+',
         metavar='ID',
-        help=say('help.train.gpu_ids'),
+        help=_('GPUs to use'),
     )
     gpus.add_argument(
         '--gpu-id',
@@ -153,7 +190,7 @@ def _add_machine_options(parser: argparse.ArgumentParser) -> None:
         nargs=1,
         dest='gpu_ids',
         metavar='ID',
-        help=say('help.train.gpu_id'),
+        help=_('the one GPU to use'),
     )
     parser.add_argument(
         '--local_rank', '--local-rank', type=int, help=argparse.SUPPRESS
@@ -166,13 +203,18 @@ def _share(text: str) -> float:
     except ValueError:
         share = 0.0
     if not 0 < share <= 1:
-        raise argparse.ArgumentTypeError(say('usage.share', text=text))
+        raise argparse.ArgumentTypeError(
+            _(
+                "a share is a number above 0 and up to 1, got '{text}'",
+                text=text,
+            )
+        )
     return share
 
 
 COMMAND = Command(
     name='train',
-    help=lambda: say('command.train'),
+    help=lambda: _('train a model from a config of any OpenMMLab package'),
     add_arguments=add_arguments,
     run=run,
     prepare=wait_for_training,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from mmstable.cli.command import Command
-from mmstable.messages import say
+from mmstable.messages import _
 
 # Translated, but something has no counterpart.
 EXIT_INCOMPLETE = 5
@@ -13,15 +13,19 @@ EXIT_INCOMPLETE = 5
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe the command line."""
-    parser.description = say(
-        'help.upgrade.description', incomplete=EXIT_INCOMPLETE
+    parser.description = _(
+        'Translate a config of mmcv 1.x (mmseg 0.x, mmdet 2.x, ...) to '
+        'mmengine. What became of each key is told on stderr. Exit codes: 0 '
+        'all translated or nothing to do, {incomplete} translated but some '
+        'settings have no counterpart, 2 an error.',
+        incomplete=EXIT_INCOMPLETE,
     )
-    parser.add_argument('config', help=say('help.upgrade.config'))
+    parser.add_argument('config', help=_('config file, with or without bases'))
     parser.add_argument(
         '-o',
         '--output',
         metavar='NEW.py',
-        help=say('help.upgrade.output'),
+        help=_('where to write the new config; on stdout if not given'),
     )
 
 
@@ -34,7 +38,7 @@ def run(args: argparse.Namespace) -> int:
 
 COMMAND = Command(
     name='upgrade',
-    help=lambda: say('command.upgrade'),
+    help=lambda: _('translate a config of mmcv 1.x to mmengine'),
     add_arguments=add_arguments,
     run=run,
 )

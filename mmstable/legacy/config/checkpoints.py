@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from mmstable.legacy.config.draft import Draft, take_dict
-from mmstable.messages import say
+from mmstable.messages import _
 
 _KEPT = (
     'interval',
@@ -39,7 +39,11 @@ def translate_checkpoints(draft: Draft) -> None:
     if kind != 'CheckpointHook':
         draft.leave(
             'checkpoint_config.type',
-            say('translated.other_checkpoint_hook', kind=kind),
+            _(
+                "'{kind}' is not mmcv's hook; SafeCheckpointHook takes its "
+                'place',
+                kind=kind,
+            ),
         )
     else:
         draft.unknown(
@@ -68,10 +72,13 @@ def _tell_rest(draft: Draft, config: dict[str, Any]) -> None:
     if 'create_symlink' in config:
         draft.note(
             'checkpoint_config.create_symlink',
-            say('translated.symlink'),
+            _('not needed, the file `last_checkpoint` names the newest one'),
         )
     if config.get('meta'):
         draft.leave(
             'checkpoint_config.meta',
-            say('translated.meta'),
+            _(
+                'mmengine fills in `meta` by itself: its version, the data '
+                'set, the time'
+            ),
         )

@@ -8,8 +8,8 @@ from typing import Any
 from mmengine.registry import HOOKS
 
 from mmstable.errors import UsageError
-from mmstable.legacy.config.draft import Draft, take_dict
-from mmstable.messages import say
+from mmstable.legacy.config.draft import NO_TYPE, Draft, take_dict
+from mmstable.messages import _
 
 # mmengine adds these to every run.
 _DEFAULT = ('DistSamplerSeedHook', 'IterTimerHook')
@@ -38,22 +38,29 @@ def translate_custom_hooks(draft: Draft) -> None:
 
 def _translate(draft: Draft, path: str, hook: Any) -> Any:
     if not isinstance(hook, Mapping) or 'type' not in hook:
-        raise UsageError(say('translated.no_type', path=path, got=hook))
+        raise UsageError(_(NO_TYPE, path=path, got=hook))
     kind = hook['type']
     if kind in _DEFAULT:
-        draft.note(path, say('translated.default_hook', kind=kind))
+        draft.note(
+            path, _('{kind} is part of every run of mmengine', kind=kind)
+        )
         return None
     if kind == 'EMAHook':
         return _average(draft, path, dict(hook))
     if kind == 'ProfilerHook':
         return _profiler(draft, path, dict(hook))
     if kind == 'SyncBuffersHook' and 'distributed' in hook:
-        draft.note(f'{path}.distributed', say('translated.not_needed'))
+        draft.note(f'{path}.distributed', _('not needed'))
         return {k: v for k, v in hook.items() if k != 'distributed'}
     if isinstance(kind, str) and not _is_registered(kind):
         draft.leave(
             path,
-            say('translated.unknown_hook', kind=kind),
+            _(
+                '{kind} is neither of mmcv nor known to mmengine here. It is '
+                'kept: your project must have it for mmengine, whose stages '
+                'take more arguments',
+                kind=kind,
+            ),
         )
     return dict(hook)
 
@@ -66,12 +73,17 @@ def _average(draft: Draft, path: str, hook: dict[str, Any]) -> Any:
     if hook.pop('resume_from', None):
         draft.leave(
             f'{path}.resume_from',
-            say('translated.average_resume'),
+            _('the average is in the checkpoint that the run resumes from'),
         )
     if warm_up and 1 / warm_up < momentum:
         draft.leave(
             f'{path}.warm_up',
-            say('translated.average', warm_up=warm_up, momentum=momentum),
+            _(
+                '{warm_up}: mmengine averages with the momentum {momentum:g} '
+                'from the start',
+                warm_up=warm_up,
+                momentum=momentum,
+            ),
         )
     return {**hook, 'momentum': momentum, 'interval': interval}
 

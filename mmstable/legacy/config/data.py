@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from mmstable.legacy.config.draft import Draft, take_dict
-from mmstable.messages import say
+from mmstable.messages import _
 
 _SPLITS = ('train', 'val', 'test')
 _BATCH = ('samples_per_gpu', 'imgs_per_gpu', 'videos_per_gpu')
@@ -42,7 +42,7 @@ def translate_data(draft: Draft) -> None:
     for name in data:
         draft.leave(
             f'data.{name}',
-            say('translated.no_loader_setting'),
+            _('no loader of mmengine takes it; it is left out'),
         )
 
 
@@ -74,7 +74,11 @@ def _loader(
         if name not in _SHARED:
             draft.leave(
                 f'data.{split}_dataloader.{name}',
-                say('translated.sampler_setting', value=own[name]),
+                _(
+                    '{value!r}: not an argument of the loader; in mmengine a '
+                    'sampler has settings of its own',
+                    value=own[name],
+                ),
             )
     return loader
 

@@ -9,8 +9,11 @@ from typing import Any
 
 from mmstable.errors import UsageError
 from mmstable.finding import Finding, Severity
-from mmstable.messages import say
+from mmstable.messages import N_, _
 from mmstable.settings import known_settings
+
+NO_TYPE = N_('{path}: must be a dict with a `type`, got {got!r}.')
+CONTRADICTION = N_('{path}: {value} contradicts {other}, which is {found}.')
 
 
 @dataclass
@@ -87,7 +90,13 @@ class Draft:
         tell = self.warn if serious else self.leave
         tell(
             old,
-            say('translated.conflict', said=said, new=new, found=found),
+            _(
+                'it asks for {said!r}, but `{new}` is {found!r}, which is '
+                'kept. Remove one of the two',
+                said=said,
+                new=new,
+                found=found,
+            ),
         )
 
     def unknown(
@@ -120,5 +129,7 @@ def take_dict(draft: Draft, key: str) -> dict[str, Any] | None:
     if value is None:
         return None
     if not isinstance(value, Mapping):
-        raise UsageError(say('translated.no_dict', key=key, got=value))
+        raise UsageError(
+            _('{key}: must be a dict, got {got!r}.', key=key, got=value)
+        )
     return dict(value)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from mmstable.legacy.config.draft import Draft, take_dict
-from mmstable.messages import say
+from mmstable.messages import _
 
 _PROCESSES = ('mp_start_method', 'opencv_num_threads')
 
@@ -26,7 +26,9 @@ def translate_environment(draft: Draft) -> None:
         draft.settings.pop(key, None)
     for key in ('gpu_ids', 'device'):
         if draft.settings.pop(key, None) is not None:
-            draft.note(key, say('translated.gpus'))
+            draft.note(
+                key, _('not needed, CUDA_VISIBLE_DEVICES says which GPUs')
+            )
 
 
 def _put_randomness(draft: Draft) -> None:
@@ -36,7 +38,10 @@ def _put_randomness(draft: Draft) -> None:
     if taken.get('deterministic'):
         draft.note(
             'deterministic',
-            say('translated.deterministic'),
+            _(
+                'mmengine refuses operations that cannot be; mmcv only told '
+                'cuDNN'
+            ),
         )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from mmstable.legacy.config.draft import Draft, take_dict
-from mmstable.messages import say
+from mmstable.messages import _
 
 # To settings of the train loop ...
 _LOOP = {
@@ -33,7 +33,9 @@ def translate_evaluation(draft: Draft) -> None:
     for name in _NOT_NEEDED:
         if name in config:
             config.pop(name)
-            draft.note(f'evaluation.{name}', say('translated.by_loops'))
+            draft.note(
+                f'evaluation.{name}', _('not needed, the loops see to that')
+            )
     best = {
         name: config.pop(name)
         for name in _BEST
@@ -48,7 +50,11 @@ def _save_best(draft: Draft, best: dict[str, Any]) -> None:
     if not draft.settings.get('val_evaluator'):
         draft.leave(
             'evaluation.save_best',
-            say('translated.no_validation', best=best['save_best']),
+            _(
+                '{best!r} is a result of validation, which there is none of '
+                'without a `val_evaluator`',
+                best=best['save_best'],
+            ),
         )
         return
     hooks = dict(draft.settings.get('default_hooks') or {})
@@ -64,7 +70,10 @@ def _tell_rest(draft: Draft, config: dict[str, Any]) -> None:
     if not config:
         return
     if draft.settings.get('val_evaluator'):
-        why = say('translated.has_evaluator')
+        why = _('not used, `val_evaluator` says what is measured')
     else:
-        why = say('translated.no_evaluator')
+        why = _(
+            'data sets of mmcv evaluated themselves; in mmengine a '
+            '`val_evaluator` does, with a metric of your project'
+        )
     draft.leave(', '.join(f'evaluation.{name}' for name in config), why)

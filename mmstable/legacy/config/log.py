@@ -6,8 +6,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from mmstable.errors import UsageError
-from mmstable.legacy.config.draft import Draft, take_dict, usage_errors
-from mmstable.messages import say
+from mmstable.legacy.config.draft import (
+    NO_TYPE,
+    Draft,
+    take_dict,
+    usage_errors,
+)
+from mmstable.messages import _
 from mmstable.settings import integer
 
 # From hooks of mmcv to back-ends of mmengine, and the arguments that both
@@ -96,7 +101,9 @@ def _put_visualizer(draft: Draft, hooks: list[Any], interval: int) -> None:
         path = f'log_config.hooks[{index}]'
         kind = _kind(hook)
         if kind not in _BACKENDS:
-            draft.leave(path, say('translated.no_backend', kind=kind))
+            draft.leave(
+                path, _('mmengine has no back-end for {kind}', kind=kind)
+            )
             continue
         name, shared = _BACKENDS[kind]
         kept = {key: hook[key] for key in shared if hook.get(key) is not None}
@@ -105,8 +112,8 @@ def _put_visualizer(draft: Draft, hooks: list[Any], interval: int) -> None:
         if hook.get('interval', interval) != interval:
             draft.leave(
                 f'{path}.interval',
-                say(
-                    'translated.log_interval',
+                _(
+                    '{asked}: all back-ends have the interval {interval}',
                     asked=hook['interval'],
                     interval=interval,
                 ),
@@ -125,19 +132,23 @@ def _tell_rest(
         if name in known or value is None:
             continue
         if name == 'reset_flag':
-            draft.note(f'{path}.reset_flag', say('translated.not_needed'))
+            draft.note(f'{path}.reset_flag', _('not needed'))
         elif name == 'log_dir':
             draft.leave(
                 f'{path}.log_dir',
-                say('translated.log_dir', value=value),
+                _(
+                    '{value!r}: mmengine writes to vis_data in the log '
+                    'folder of the run',
+                    value=value,
+                ),
             )
         else:
-            text = say('translated.not_in_backend', value=value)
+            text = _('{value!r}: not in the back-end', value=value)
             draft.leave(f'{path}.{name}', text)
 
 
 def _kind(hook: Any) -> str:
     if not isinstance(hook, Mapping) or 'type' not in hook:
         path = 'log_config.hooks'
-        raise UsageError(say('translated.no_type', path=path, got=hook))
+        raise UsageError(_(NO_TYPE, path=path, got=hook))
     return str(hook['type'])

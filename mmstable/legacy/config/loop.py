@@ -5,8 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from mmstable.errors import UsageError
-from mmstable.legacy.config.draft import Draft, take_dict, usage_errors
-from mmstable.messages import say
+from mmstable.legacy.config.draft import (
+    CONTRADICTION,
+    Draft,
+    take_dict,
+    usage_errors,
+)
+from mmstable.messages import _
 from mmstable.settings import integer
 
 _EPOCHS = ('max_epochs', 'mmstable.SafeEpochBasedTrainLoop')
@@ -43,8 +48,8 @@ def translate_loop(draft: Draft) -> None:
         length = _RUNNERS[kind][0]
         if runner.setdefault(length, total) != total:
             raise UsageError(
-                say(
-                    'translated.contradiction',
+                _(
+                    CONTRADICTION,
                     path=key,
                     value=total,
                     other=f'runner.{length}',
@@ -63,21 +68,32 @@ def _put_loop(draft: Draft, runner: dict[str, Any], old: list[str]) -> None:
         length, loop = _ITERS if 'max_iters' in runner else _EPOCHS
         draft.warn(
             'runner.type',
-            say('translated.other_runner', kind=kind, loop=loop),
+            _(
+                "'{kind}' is no runner of mmcv 1.7; written as {loop}",
+                kind=kind,
+                loop=loop,
+            ),
         )
     if length not in runner:
         raise UsageError(
-            say('translated.needs', path=old[0], kind=kind, name=length)
+            _(
+                '{path}: {kind} needs `{name}`.',
+                path=old[0],
+                kind=kind,
+                name=length,
+            )
         )
     with usage_errors():
         total = integer(old[0], length, runner.pop(length))
     for name, value in runner.items():
         if value is not None:
-            draft.warn(f'runner.{name}', say('translated.not_in_loop'))
+            draft.warn(
+                f'runner.{name}', _('the train loop has nothing like it')
+            )
     settled = draft.settings.get('train_cfg') or {}
     if any(key in settled for key in _SETTLED):
         if settled.get(length) == total:
-            draft.note(old[0], say('translated.same_loop'))
+            draft.note(old[0], _('`train_cfg` says the same'))
         else:
             draft.conflict(old[0], 'train_cfg', {length: total}, settled)
         return
@@ -91,14 +107,25 @@ def _drop_workflow(draft: Draft) -> None:
         return
     workflow = draft.settings.pop('workflow') or []
     if not all(isinstance(flow, (list, tuple)) and flow for flow in workflow):
-        raise UsageError(say('translated.workflow', got=workflow))
+        raise UsageError(
+            _(
+                "workflow: must be a list like [('train', 1)], got {got!r}.",
+                got=workflow,
+            )
+        )
     modes = [flow[0] for flow in workflow]
     if modes in ([], ['train']):
-        draft.note('workflow', say('translated.only_trains'))
+        draft.note(
+            'workflow', _('not needed, the loop does nothing but train')
+        )
     else:
         draft.leave(
             'workflow',
-            say('translated.no_val_losses', workflow=repr(workflow)),
+            _(
+                '{workflow}: mmengine computes no losses on validation data; '
+                'training goes on without them',
+                workflow=repr(workflow),
+            ),
         )
 
 
@@ -112,13 +139,18 @@ def _move_model_settings(draft: Draft) -> None:
         if not isinstance(model, dict):
             draft.leave(
                 key,
-                say('translated.without_model'),
+                _(
+                    'belongs into the `model`, which this file does not '
+                    'have; mmengine takes a key of this name for its loop'
+                ),
             )
             del draft.settings[key]
         elif key in model:
-            draft.leave(key, say('translated.in_model', key=key))
+            draft.leave(
+                key, _('`model.{key}` is there as well, and is kept', key=key)
+            )
             del draft.settings[key]
         else:
             model = {**model, key: draft.settings.pop(key)}
             draft.put('model', model, key)
-            draft.remarks['model'] = say('translated.moved_inside')
+            draft.remarks['model'] = _('moved inside, unchanged')

@@ -7,7 +7,7 @@ from typing import Any
 
 from mmstable.errors import UsageError
 from mmstable.legacy.config.draft import Draft
-from mmstable.messages import say
+from mmstable.messages import _
 from mmstable.numerics.scale_policy import ScalePolicy
 
 
@@ -25,7 +25,11 @@ def translate_loss_scale(draft: Draft, path: str, scale: Any) -> Any:
         scale = float(scale)
         draft.note(
             path,
-            say('translated.scale', scale=scale),
+            _(
+                'starts at {scale} as before, but backs off on overflows and '
+                'grows again; dict(init_scale={scale}, frozen=True) does not',
+                scale=scale,
+            ),
         )
     try:
         ScalePolicy.from_config(scale)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mmstable.legacy.config.draft import Draft
 from mmstable.legacy.config.keys import OLD_KEYS
-from mmstable.messages import say
+from mmstable.messages import _
 from mmstable.settings import nearest
 
 # High enough to let variables like `dataset` or `optimizer_cfg` pass.
@@ -18,4 +18,11 @@ def find_misspelt(draft: Draft) -> None:
             continue
         near = nearest(key, OLD_KEYS, _LIKENESS)
         if near:
-            draft.leave(key, say('translated.unread', near=near))
+            draft.leave(
+                key,
+                _(
+                    'neither mmcv nor mmengine reads a key of this name. Did '
+                    'you mean {near: or }?',
+                    near=near,
+                ),
+            )

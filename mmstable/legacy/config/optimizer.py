@@ -6,9 +6,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from mmstable.errors import UsageError
-from mmstable.legacy.config.draft import Draft, take_dict, usage_errors
+from mmstable.legacy.config.draft import (
+    CONTRADICTION,
+    Draft,
+    take_dict,
+    usage_errors,
+)
 from mmstable.legacy.config.loss_scale import translate_loss_scale
-from mmstable.messages import say
+from mmstable.messages import _
 from mmstable.numerics.clip_settings import parse_clip_grad
 from mmstable.settings import integer
 
@@ -58,7 +63,7 @@ def translate_optimizer(draft: Draft) -> None:
     config = take_dict(draft, 'optimizer_config') or {}
     wrapper = dict(draft.settings.get('optim_wrapper') or {})
     if wrapper and fp16 is None and not config and 'optimizer' not in old:
-        draft.note(', '.join(old), say('translated.nothing'))
+        draft.note(', '.join(old), _('asks for nothing'))
         return
     settings = _merge(config, fp16 or {})
     _check_names(draft, settings, fp16)
@@ -68,7 +73,12 @@ def translate_optimizer(draft: Draft) -> None:
         path = 'fp16' if fp16 is not None else 'optimizer_config'
         _set_scale(draft, wrapper, path, settings)
     elif 'loss_scale' in settings:
-        raise UsageError(say('translated.scale_without_fp16'))
+        raise UsageError(
+            _(
+                'optimizer_config.loss_scale: is for fp16 only; set '
+                "`type='Fp16OptimizerHook'` as well."
+            )
+        )
     _set_optimizer(draft, wrapper)
     _set_clip(draft, wrapper, settings.get('grad_clip'))
     _set_accumulation(draft, wrapper, settings)
@@ -83,8 +93,8 @@ def _merge(
     for name in fp16:
         if config.get(name, fp16[name]) != fp16[name]:
             raise UsageError(
-                say(
-                    'translated.contradiction',
+                _(
+                    CONTRADICTION,
                     path=f'fp16.{name}',
                     value=repr(fp16[name]),
                     other=f'optimizer_config.{name}',
@@ -106,9 +116,20 @@ def _check_names(
         return
     draft.warn(
         'optimizer_config.type',
-        say('translated.other_hook_and', kind=kind, others=others)
+        _(
+            '{kind!r} is no optimizer hook of mmcv 1.7. Clipping, '
+            'accumulation and fp16 are translated, but not what it does '
+            'besides nor {others}',
+            kind=kind,
+            others=others,
+        )
         if others
-        else say('translated.other_hook', kind=kind),
+        else _(
+            '{kind!r} is no optimizer hook of mmcv 1.7. Clipping, '
+            'accumulation and fp16 are translated, but not what it does '
+            'besides',
+            kind=kind,
+        ),
     )
 
 
@@ -160,7 +181,11 @@ def _set_optimizer(draft: Draft, wrapper: dict[str, Any]) -> None:
     ):
         draft.warn(
             'optimizer',
-            say('translated.several_optimizers', names=list(optimizer)),
+            _(
+                'several optimizers ({names}) need a `constructor` of your '
+                'project in mmengine; they are written as they were',
+                names=list(optimizer),
+            ),
         )
         wrapper.update(optimizer)
         return
@@ -173,7 +198,11 @@ def _set_optimizer(draft: Draft, wrapper: dict[str, Any]) -> None:
         wrapper['constructor'] = constructor
         draft.leave(
             'optimizer.constructor',
-            say('translated.constructor', name=constructor),
+            _(
+                "'{name}' is not mmcv's: it is kept, and must be registered "
+                'in OPTIM_WRAPPER_CONSTRUCTORS by your project',
+                name=constructor,
+            ),
         )
 
 
@@ -219,12 +248,16 @@ def _tell_rest(draft: Draft, settings: Mapping[str, Any]) -> None:
         if name in settings:
             draft.note(
                 f'optimizer_config.{name}',
-                say('translated.exchange'),
+                _('not needed, torch sees to the exchange of gradients'),
             )
     if settings.get('detect_anomalous_params'):
         draft.leave(
             'optimizer_config.detect_anomalous_params',
-            say('translated.anomalous'),
+            _(
+                'in a distributed run '
+                "`model_wrapper_cfg=dict(type='MMDistributedDataParallel', "
+                'detect_anomalous_params=True)` does the same'
+            ),
         )
 
 
@@ -237,7 +270,7 @@ def _remark(wrapper: Mapping[str, Any]) -> str:
         words.append(f'clip_grad {_short(clip)}')
     if 'accumulative_counts' in wrapper:
         count = wrapper['accumulative_counts']
-        words.append(say('translated.accumulation', count=count))
+        words.append(_('{count} iterations a step', count=count))
     return ', '.join(words)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from mmstable.legacy.config.draft import Draft
-from mmstable.messages import say
+from mmstable.messages import _
 
 # Steps that ended with mmcv 1.x; their successors are in each project.
 _ENDED = {
@@ -31,7 +31,7 @@ def find_old_pipelines(draft: Draft) -> None:
         ended = _ended_steps(pipeline)
         if ended:
             found = True
-            draft.leave(path, say('translated.pipeline', steps=ended))
+            draft.leave(path, _('left as it is; {steps:; }', steps=ended))
     model = draft.settings.get('model')
     if (
         found
@@ -40,7 +40,10 @@ def find_old_pipelines(draft: Draft) -> None:
     ):
         draft.leave(
             'model',
-            say('translated.preprocessor'),
+            _(
+                'left as it is; in mmengine it normalizes images itself, by '
+                'a `data_preprocessor` with the mean and std of the pipeline'
+            ),
         )
 
 
@@ -51,7 +54,8 @@ def _ended_steps(pipeline: list[Any]) -> list[str]:
         if kind in _ENDED:
             steps.setdefault(_ENDED[kind], []).append(f'{kind} [{index}]')
     return [
-        say('translated.step', old=old, new=new) for new, old in steps.items()
+        _('instead of {old: and } there is {new}', old=old, new=new)
+        for new, old in steps.items()
     ]
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from mmstable.errors import UsageError
 from mmstable.finding import Severity
 from mmstable.legacy.config.translation import Translation
-from mmstable.messages import say
+from mmstable.messages import _
 from mmstable.messages.printable import printable
 
 _WIDTH = 79
@@ -58,7 +58,9 @@ def render(
 def render_setting(key: str, value: Any) -> str:
     """One assignment, on as many lines as it takes."""
     if not _is_name(key):
-        raise UsageError(say('translated.bad_key', key=key))
+        raise UsageError(
+            _('{key!r} cannot be a key of a Python config.', key=key)
+        )
     return f'{key} = {_render(value, key, len(key) + 3, 0)}'
 
 
@@ -119,7 +121,13 @@ def _leaf(value: Any, path: str) -> str:
         return f"float('{value}')"
     if isinstance(value, (*_PLAIN, list, tuple)):
         return _literal(value)
-    raise UsageError(say('translated.unwritable', path=path, value=value))
+    raise UsageError(
+        _(
+            '{path}: {value!r} cannot be written into a config file.',
+            path=path,
+            value=value,
+        )
+    )
 
 
 def _literal(value: Any) -> str:

@@ -22,7 +22,7 @@ from mmstable.legacy.schedules.policy_settings import (
     check_warmup,
     find_policy,
 )
-from mmstable.messages import say
+from mmstable.messages import _
 
 _WARMUP = ('warmup', 'warmup_iters', 'warmup_ratio')
 
@@ -76,15 +76,16 @@ class _Schedule:
     def translate(self) -> list[dict[str, Any]]:
         """The schedulers that do the same: one, or none."""
         if 'policy' not in self.config:
-            raise UsageError(say('translated.no_policy', key=self.key))
+            raise UsageError(_('{key}: needs a `policy`.', key=self.key))
         name = self.config.pop('policy')
         try:
             policy = find_policy(self.key, name, self.policies)
         except ValueError:
             self.draft.warn(
                 f'{self.key}.policy',
-                say(
-                    'translated.policy',
+                _(
+                    '{name!r} is no policy of mmcv 1.7, which has {known}. A '
+                    '`param_scheduler` has to take its place',
                     name=name,
                     known=list(self.policies),
                 ),
@@ -96,7 +97,12 @@ class _Schedule:
         if by_epoch and not self.draft.by_epoch:
             self.draft.leave(
                 self.key,
-                say('translated.by_epoch', key=self.key),
+                _(
+                    'mmcv goes by epoch in runs by epoch only; in one by '
+                    'iterations it left the value as it was, and so does '
+                    'this. Write {key}.by_epoch=False if you want it',
+                    key=self.key,
+                ),
             )
             return []
         if policy == 'fixed' and not warmup:
@@ -113,7 +119,12 @@ class _Schedule:
         by_epoch = self.config.pop('by_epoch', default)
         if by_epoch and policy in BY_ITERATION:
             raise UsageError(
-                say('translated.by_iterations', key=self.key, policy=policy)
+                _(
+                    "{key}: policy '{policy}' goes by iterations only: set "
+                    '`by_epoch=False`.',
+                    key=self.key,
+                    policy=policy,
+                )
             )
         return by_epoch
 
@@ -131,7 +142,12 @@ class _Schedule:
         if not taken.get('warmup_by_epoch'):
             taken.pop('warmup_by_epoch', None)
         elif not self.draft.by_epoch:
-            raise UsageError(say('translated.warmup', key=self.key))
+            raise UsageError(
+                _(
+                    '{key}: `warmup_by_epoch` needs a run by epochs.',
+                    key=self.key,
+                )
+            )
         with usage_errors():
             check_warmup(
                 self.key,

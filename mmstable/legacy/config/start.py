@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mmstable.legacy.config.draft import Draft
-from mmstable.messages import say
+from mmstable.messages import _
 
 
 def translate_start(draft: Draft) -> None:
@@ -19,13 +19,19 @@ def translate_start(draft: Draft) -> None:
         if load_from is not None and load_from != resume_from:
             draft.note(
                 'load_from',
-                say('translated.resume_first', value=load_from),
+                _(
+                    '{value!r}: `resume_from` goes first, as in mmcv',
+                    value=load_from,
+                ),
             )
         draft.put('load_from', resume_from, 'resume_from')
     elif auto and load_from is not None:
         auto = False
         draft.leave(
             'auto_resume',
-            say('translated.auto_resume'),
+            _(
+                'mmengine resumes by itself only without a `load_from`. Go '
+                'on with a run by `mmstable train --resume`'
+            ),
         )
     draft.put('resume', resume_from is not None or auto, *old)

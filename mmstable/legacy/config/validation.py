@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from mmstable.legacy.config.draft import Draft
-from mmstable.messages import say
+from mmstable.messages import N_, _
 
 _LOOPS = {'val': 'mmstable.SafeValLoop', 'test': 'mmstable.SafeTestLoop'}
+_DONE = {
+    'val': N_('validated'),
+    'test': N_('tested'),
+}
 
 
 def settle_validation(draft: Draft) -> None:
@@ -28,10 +32,11 @@ def settle_validation(draft: Draft) -> None:
     if missing:
         draft.leave(
             ', '.join(f'data.{split}' for split in missing),
-            say(
-                'translated.put_aside',
+            _(
+                'kept as {loaders: and }, because there is no '
+                '{evaluators: and }; nothing is {done: or } without',
                 loaders=[f'`old_{one}_dataloader`' for one in missing],
                 evaluators=[f'`{one}_evaluator`' for one in missing],
-                done=[say(f'translated.done.{one}') for one in missing],
+                done=[_(_DONE[one]) for one in missing],
             ),
         )

@@ -15,7 +15,7 @@ from mmstable.liveness.probe.probing_bridge import ProbingBridge
 from mmstable.liveness.probe.tables import EVENT_COLUMNS, event_row
 from mmstable.liveness.processes import state_of, waits_in
 from mmstable.memory.process_tree import read_tree
-from mmstable.messages import say
+from mmstable.messages import N_, _
 
 # Seconds that an answer waits for the end of a step.
 PATIENCE = 5.0
@@ -24,6 +24,16 @@ _WATCHED = 2.0
 _FEW, _MOST = 20, 100
 _factor, _limit = optional(number), number
 _name = optional(text(1000))
+NEEDS_PROBING = N_(
+    'this needs a run that was started with `mmstable train CONFIG --probe '
+    'probing`, after `pip install mmstable[probing]`; every user of the '
+    'machine can then run code as you'
+)
+BAD_CLIP = N_('the clip limit must be a number above 0, got {value}')
+BAD_LR = N_(
+    'the learning rate must be a number above 0, as 0.001, or a factor above '
+    '0, as x0.1'
+)
 
 
 class Commands:
@@ -114,7 +124,7 @@ class Commands:
         rate = _check(request, 'lr', _factor)
         factor = _check(request, 'factor', _factor)
         if (rate is None) == (factor is None) or not (rate or factor) > 0:
-            raise ValueError(say('probe.bad_lr'))
+            raise ValueError(_(BAD_LR))
         names = self._wrappers(request)
 
         def change() -> dict[str, float]:
@@ -123,7 +133,14 @@ class Commands:
             for name in names:
                 old = current[name][0]
                 if rate is not None and not old:
-                    raise ValueError(say('probe.lr_is_zero', wrapper=name))
+                    raise ValueError(
+                        _(
+                            "{wrapper}: the schedule's learning rate is 0 "
+                            'right now, which no factor changes; try again '
+                            'later',
+                            wrapper=name,
+                        )
+                    )
                 ratio = factor if rate is None else rate / old
                 self._run.change_lr(name, [ratio] * len(current[name]))
                 done[name] = old * ratio
@@ -134,7 +151,7 @@ class Commands:
     def _set_clip(self, request: Mapping[str, Any]) -> dict[str, Any]:
         limit = _check(request, 'max_norm', _limit)
         if not limit > 0:
-            raise ValueError(say('probe.bad_clip', value=limit))
+            raise ValueError(_(BAD_CLIP, value=limit))
         names = self._wrappers(request)
 
         def change() -> dict[str, float]:
@@ -152,7 +169,7 @@ class Commands:
 
     def _sql(self, request: Mapping[str, Any]) -> dict[str, list[Any]]:
         if self.bridge is None:
-            raise ValueError(say('probe.needs_probing'))
+            raise ValueError(_(NEEDS_PROBING))
         return self.bridge.query(_check(request, 'query', text(10000)))
 
     def _ask_to_save(self, ends: bool) -> dict[str, Any]:
@@ -184,7 +201,13 @@ class Commands:
         if name is None:
             return known
         if name not in known:
-            raise ValueError(say('probe.no_wrapper', name=name, known=known))
+            raise ValueError(
+                _(
+                    "no optimizer wrapper '{name}', there is {known}",
+                    name=name,
+                    known=known,
+                )
+            )
         return [name]
 
 

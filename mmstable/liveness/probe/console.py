@@ -11,7 +11,7 @@ from typing import Any, Callable
 
 from mmstable.liveness.probe.boundary import Boundary
 from mmstable.liveness.probe.capture import captured_output
-from mmstable.messages import say
+from mmstable.messages import _
 
 # Characters of an answer.
 _LONGEST = 1 << 20
@@ -53,7 +53,12 @@ class Console:
         note = ''
         if not job.wait(self._patience):
             if job.run():
-                note = say('probe.ran_at_once', seconds=self._patience)
+                note = _(
+                    '[mmstable: no step ended within {seconds:g} s, so this '
+                    'was run at once, on another thread than the training. A '
+                    'learning rate that was changed is not kept as a factor.]',
+                    seconds=self._patience,
+                )
             job.wait()
         answer = job.result()
         if note:
@@ -64,7 +69,7 @@ class Console:
     def _run(self, code: str) -> dict[str, Any]:
         # Code on another thread may never end: training does not wait.
         if not self._turn.acquire(blocking=False):
-            trace = [say('probe.still_running')]
+            trace = [_('mmstable: code that was sent before is still running')]
             return dict(status='error', output='', traceback=trace)
         try:
             return self._run_alone(code)

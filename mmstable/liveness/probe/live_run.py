@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import os
 import platform
-import sys
 import threading
 import time
 from collections import deque
@@ -17,6 +15,7 @@ from mmengine.dist import get_rank, get_world_size
 from mmengine.runner import Runner
 
 from mmstable import run_view
+from mmstable.background import thread_frames
 from mmstable.events.event import Event
 from mmstable.events.live_records import LiveChange
 from mmstable.events.run_monitor import RunMonitor
@@ -24,12 +23,16 @@ from mmstable.events.samples import read_scale
 from mmstable.events.step_report import StepReport
 from mmstable.liveness.calls import blamed, calls_of
 from mmstable.liveness.phases import find_phase
-from mmstable.liveness.probe.agreed_changes import INTERVAL, AgreedChanges
+from mmstable.liveness.probe.agreed_changes import (
+    INTERVAL,
+    AgreedChanges,
+    check_change,
+)
 from mmstable.liveness.probe.boundary import Boundary
 from mmstable.liveness.probe.live_clip import read_clip, set_clip
 from mmstable.liveness.probe.live_rates import LiveRates
 from mmstable.liveness.training_thread import TrainingThread
-from mmstable.messages import say
+from mmstable.messages import _
 
 # Bad steps and events that are remembered.
 _MOST_KEPT = 100
@@ -62,7 +65,7 @@ class LiveRun:
         self.is_shared = get_world_size() > 1
         self._changes: AgreedChanges | None = None
         if self.is_shared:
-            self._changes = AgreedChanges(self._apply)
+            self._changes = AgreedChanges(self._apply, self._groups)
 
     def begin(self) -> None:
         """Training is about to begin; changes of before it was resumed."""
@@ -123,19 +126,16 @@ class LiveRun:
 
     def stacks(self) -> list[tuple[str, list[str]]]:
         """The calls of all threads, the outermost first, that trains first."""
-        names = {one.ident: one.name for one in threading.enumerate()}
-        frames = dict(sys._current_frames())
-        order = sorted(frames, key=lambda one: one != self.thread.ident)
         return [
             (
-                names.get(one, str(one)),
+                name,
                 [
                     f'{call.file}:{call.line} {call.function}'
-                    for call in calls_of(frames[one])
+                    for call in calls_of(frame)
                 ],
             )
-            for one in order
-            if one != threading.get_ident()
+            for ident, name, frame in thread_frames(self.thread.ident)
+            if ident != threading.get_ident()
         ]
 
     def read_clip(self, name: str) -> float | str | None:
@@ -176,11 +176,18 @@ class LiveRun:
         finally:
             self._note_code(code)
             for name, several in ratios.items():
-                if all(0 < ratio < math.inf for ratio in several):
+                try:
                     self.change_lr(name, several)
-                    notes.append(self._describe(name, several))
+                except ValueError:
+                    notes.append(
+                        _(
+                            '[mmstable: {wrapper}: a learning rate must stay '
+                            'above 0; that of the schedule is used]',
+                            wrapper=name,
+                        )
+                    )
                 else:
-                    notes.append(say('probe.lr_refused', wrapper=name))
+                    notes.append(self._describe(name, several))
 
     def note(self, what: str, **facts: Any) -> None:
         """Record what was asked for."""
@@ -194,14 +201,16 @@ class LiveRun:
 
     def _request(self, change: dict[str, Any]) -> None:
         if self._changes is None:
-            self._apply(change)
+            self._apply(check_change(change, self._groups()))
         else:
             self._changes.request(change)
 
+    def _groups(self) -> dict[str, int]:
+        optimizers = run_view.optimizers(self.runner)
+        return {n: len(one.param_groups) for n, one in optimizers.items()}
+
     def _apply(self, change: dict[str, Any]) -> None:
         name, values = change['wrapper'], change['values']
-        if name not in run_view.wrappers(self.runner):
-            return
         if change['what'] == 'lr':
             before = self.rates.rates()[name][0]
             self.rates.multiply(name, values)
@@ -255,8 +264,19 @@ class LiveRun:
     def _describe(self, name: str, ratios: list[float]) -> str:
         facts = dict(wrapper=name, factor=ratios[0])
         if self.is_shared:
-            return say('probe.lr_on_all_ranks', **facts, count=2 * INTERVAL)
-        return say('probe.lr_now', **facts, iteration=self.iteration + 1)
+            return _(
+                '[mmstable: {wrapper}: learning rate times {factor:g} on ALL '
+                'ranks within {count} iterations; do not repeat it on the '
+                'others]',
+                **facts,
+                count=2 * INTERVAL,
+            )
+        return _(
+            '[mmstable: {wrapper}: learning rate times {factor:g} from '
+            'iteration {iteration} on, whatever the schedule does]',
+            **facts,
+            iteration=self.iteration + 1,
+        )
 
     def _checkpoint(self) -> str:
         info = self.runner.message_hub.runtime_info

@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from mmstable.liveness.probe.console import Console
-from mmstable.messages import say
+from mmstable.messages import _
 
 # How its users ask for the times of modules.
 _PROFILING = 'PROBING_TORCH_PROFILING'
@@ -90,11 +90,21 @@ class ProbingBridge:
         """
         # Other statements change settings, and can open a port.
         if not _READS.match(sql) or ';' in sql.rstrip(' \n\t;'):
-            raise ValueError(say('probe.sql_reads_only'))
+            raise ValueError(
+                _(
+                    'only one statement that reads: SELECT, WITH, SHOW or '
+                    'DESCRIBE'
+                )
+            )
         core = importlib.import_module('probing._core')
         answer = json.loads(core.query_json(sql))
         if answer is None:
-            raise ValueError(say('probe.sql_failed'))
+            raise ValueError(
+                _(
+                    '`probing` gives no answer and no reason: is the SQL '
+                    'right, and is the table there? `SHOW TABLES` lists all'
+                )
+            )
         return {
             name: next(iter(column.values()))[:_MOST_ROWS]
             for name, column in zip(answer['names'], answer['cols'])

@@ -13,7 +13,7 @@ from mmengine.runner import FlexibleRunner, Runner
 
 from mmstable.finding import Severity
 from mmstable.legacy.config.keys import OLD_KEYS, old_keys_of
-from mmstable.messages import say
+from mmstable.messages import _
 from mmstable.preflight.config_source import sets_in_vain
 from mmstable.preflight.config_view import (
     DEFAULT_HOOKS,
@@ -21,7 +21,7 @@ from mmstable.preflight.config_view import (
     ConfigView,
 )
 from mmstable.preflight.rule import Hit, rule
-from mmstable.settings import nearest, overriding
+from mmstable.settings import DID_YOU_MEAN, nearest, overriding
 
 # What a runner or a train script reads at the top of a config, besides the
 # arguments of the runner.
@@ -95,7 +95,11 @@ def text_for_number(view: ConfigView) -> Iterator[Hit]:
         for path, value in _values(section, view.get(section)):
             if isinstance(value, str) and _NUMBER.fullmatch(value):
                 has_exponent = is_yaml and 'e' in value.lower()
-                note = say('check.yaml_exponent') if has_exponent else ''
+                note = (
+                    _(' (YAML takes 1e-4 for text, but 1.0e-4 for a number)')
+                    if has_exponent
+                    else ''
+                )
                 number = float(value) if not _is_whole(value) else int(value)
                 fields = {'path': path, 'text': value, 'note': note}
                 yield Hit(path, fields, {path: number})
@@ -108,7 +112,7 @@ def hook_without_type(view: ConfigView) -> Iterator[Hit]:
     for name, hook in hooks.items():
         if isinstance(hook, dict) and 'type' not in hook:
             near = nearest(name, sorted({*DEFAULT_HOOKS, *hooks} - {name}))
-            hint = say('cli.did_you_mean', words=near) if near else ''
+            hint = _(DID_YOU_MEAN, words=near) if near else ''
             path = f'default_hooks.{name}'
             yield Hit(path, {'path': path, 'hint': hint})
 

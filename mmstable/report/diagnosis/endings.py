@@ -7,7 +7,7 @@ from typing import Any
 
 from mmstable.errors import TrainingHangs, TrainingOutOfMemory
 from mmstable.finding import Finding, Severity
-from mmstable.messages import say
+from mmstable.messages import _
 from mmstable.messages.shell_command import shell_command
 from mmstable.report.find_runs import log_folder
 from mmstable.report.history import History
@@ -64,18 +64,39 @@ def bad_end(history: History) -> Finding | None:
 def _without_end(start: Start, state: str) -> Finding:
     iteration = start.last_iteration
     severity = Severity.WARNING
-    what = say('diagnosis.silent', iteration=iteration)
-    why = say('diagnosis.silent_why')
+    what = _(
+        'The run fell silent at iteration {iteration}.', iteration=iteration
+    )
+    why = _(
+        'There is no last record: it was killed, or the machine went down.'
+    )
     if state == 'killed':
         severity = Severity.ERROR
-        what = say('diagnosis.killed', iteration=iteration)
+        what = _(
+            'The run was killed after iteration {iteration}.',
+            iteration=iteration,
+        )
         host = text(start.header.host)
-        why = say('diagnosis.killed_why', pid=start.header.pid, host=host)
+        why = _(
+            'Process {pid} on {host} is gone, and has left no last record: '
+            'it was killed (out of memory? see `dmesg`), it crashed, or the '
+            'machine was started again.',
+            pid=start.header.pid,
+            host=host,
+        )
     command = _resume_command(start)
-    fix = say('diagnosis.end_fix', command=command)
+    fix = _(
+        'With --max-restarts a run starts again by itself. Resume this one: '
+        '{command}',
+        command=command,
+    )
     if start.header.restarts:
         # Who has used up the restarts knows of them.
-        fix = say('diagnosis.end_fix_again', command=command)
+        fix = _(
+            'It was started again before, and ended again: find out why, '
+            'then resume it: {command}',
+            command=command,
+        )
     return Finding('bad_end', severity, path='', what=what, why=why, fix=fix)
 
 
@@ -101,9 +122,15 @@ def _failed(history: History) -> Finding | None:
         id='bad_end',
         severity=Severity.ERROR,
         path='',
-        what=say('diagnosis.failed', iteration=last.last_iteration),
-        why=say('diagnosis.place_why', text=error),
-        fix=say('diagnosis.failed_fix'),
+        what=_(
+            'The run ended with an error at iteration {iteration}.',
+            iteration=last.last_iteration,
+        ),
+        why=_('{text}', text=error),
+        fix=_(
+            'Mend what it says, then resume: mmstable train CONFIG --resume '
+            'auto. What does not happen again is survived by --max-restarts.'
+        ),
     )
 
 
@@ -140,13 +167,19 @@ def _stopped_by_guard(start: Start, stop: dict[str, Any]) -> Finding:
         id='bad_end',
         severity=Severity.ERROR,
         path='',
-        what=say(
-            'diagnosis.guard_stop',
+        what=_(
+            'The guard has stopped the run at iteration {iteration}: {fault} '
+            'since iteration {since}, and {rollbacks:rollback|rollbacks} did '
+            'not help.',
             iteration=iteration_of(stop),
             fault=text(stop.get('fault')),
             since=since,
             rollbacks=len(rollbacks),
         ),
-        why=say('diagnosis.place_why', text=text(stop.get('reason'))),
-        fix=say('diagnosis.guard_stop_fix', since=since),
+        why=_('{text}', text=text(stop.get('reason'))),
+        fix=_(
+            'Mend what is named here first, then resume from before it: '
+            'mmstable train CONFIG --resume --before-iter {since}.',
+            since=since,
+        ),
     )

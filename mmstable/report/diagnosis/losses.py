@@ -6,7 +6,7 @@ import math
 from statistics import median
 
 from mmstable.finding import Finding, Severity
-from mmstable.messages import say
+from mmstable.messages import _
 from mmstable.report.history import History
 from mmstable.report.series import Series, ordered
 
@@ -45,7 +45,18 @@ def rising_loss(history: History) -> Finding | None:
         id='rising_loss',
         severity=Severity.WARNING,
         path='',
-        what=say('diagnosis.rising', best=best, last=last),
-        why=say('diagnosis.rising_why', part=1 + found.index(best)),
-        fix=say('diagnosis.rising_fix'),
+        what=_(
+            'The loss rises: {last:.4g} now, {best:.4g} at its best.',
+            best=best,
+            last=last,
+        ),
+        why=_(
+            'The best was in part {part} of 8, and the last two parts are '
+            'above it by half.',
+            part=1 + found.index(best),
+        ),
+        fix=_(
+            'Lower the learning rate, or add mmstable.DivergenceGuardHook, '
+            'which goes back in time.'
+        ),
     )

@@ -7,7 +7,7 @@ from statistics import median
 from typing import Any
 
 from mmstable.finding import Finding, Severity
-from mmstable.messages import say
+from mmstable.messages import N_, _
 from mmstable.report.history import History
 from mmstable.report.incidents import iteration_of
 from mmstable.report.plain import finite, mapping, text, texts
@@ -29,6 +29,13 @@ _PHASE_OF = {
     'hook': 'hooks',
     'backward': 'backward',
     'step': 'step',
+}
+_SLOW = {
+    'straggler': N_('The ranks wait for the slowest of them.'),
+    'validation': N_('Much of the time goes to validation.'),
+    'rare': N_(
+        'Much of the time goes by between the iterations that were measured.'
+    ),
 }
 
 
@@ -66,9 +73,21 @@ def memory_growth(history: History) -> Finding | None:
         id='memory_growth',
         severity=Severity.ERROR if alarms else Severity.WARNING,
         path='',
-        what=say('diagnosis.memory', first=first, last=last),
-        why=say('diagnosis.memory_why', rate=rate, alarms=len(alarms)),
-        fix=say('diagnosis.memory_fix'),
+        what=_(
+            'Host memory went from {first:.0f} to {last:.0f} MiB.',
+            first=first,
+            last=last,
+        ),
+        why=_(
+            'About {rate:.0f} MiB in 1000 iterations; MemoryGuardHook gave '
+            '{alarms:alarm|alarms}.',
+            rate=rate,
+            alarms=len(alarms),
+        ),
+        fix=_(
+            'Something keeps references: losses with their graph, lists in a '
+            'data set, workers with copies of them.'
+        ),
     )
 
 
@@ -87,15 +106,20 @@ def out_of_memory(history: History) -> Finding | None:
         id='out_of_memory',
         severity=severity,
         path='',
-        what=say('diagnosis.oom', count=len(found)),
-        why=say(
-            'diagnosis.oom_why',
+        what=_(
+            '{count:batch|batches} did not fit in memory.', count=len(found)
+        ),
+        why=_(
+            'Where: {phases}. What was done: {rungs}.',
             phases=[f'{n} {name}' for name, n in phases.most_common(3)],
             rungs=[f'{n} {name}' for name, n in rungs.most_common(3)],
         ),
-        fix=say('diagnosis.oom_fix', file=files[-1])
+        fix=_(
+            'See {file}, or ask before training: mmstable estimate CONFIG.',
+            file=files[-1],
+        )
         if files
-        else say('diagnosis.oom_fix_before'),
+        else _('Ask what fits before training: mmstable estimate CONFIG.'),
     )
 
 
@@ -128,17 +152,21 @@ def slow_phase(history: History) -> Finding | None:
         return None
     if phase in seconds:
         share = seconds[phase] / whole
-        what = say('diagnosis.slow_phase', phase=phase, share=share)
+        what = _(
+            '{share:.0%} of the time of an iteration goes to: {phase}.',
+            phase=phase,
+            share=share,
+        )
     else:
         known = causes[0] in ('straggler', 'validation')
-        what = say(f'diagnosis.slow.{causes[0] if known else "rare"}')
+        what = _(_SLOW[causes[0] if known else 'rare'])
     return Finding(
         id='slow_phase',
         severity=Severity.WARNING,
         path=phase,
         what=what,
-        why=say('diagnosis.place_why', text=text(last.get('text'))),
-        fix=say('diagnosis.slow_phase_fix'),
+        why=_('{text}', text=text(last.get('text'))),
+        fix=_('What takes how long: mmstable profile CONFIG.'),
     )
 
 
@@ -170,13 +198,17 @@ def _waiting(history: History) -> Finding | None:
         id='slow_phase',
         severity=Severity.WARNING if share >= _MOSTLY else Severity.HINT,
         path='',
-        what=say('diagnosis.slow_data', share=share),
-        why=say(
-            'diagnosis.slow_data_why',
+        what=_('{share:.0%} of the time is waiting for data.', share=share),
+        why=_(
+            'Of {whole:.3f} s for an iteration, {data:.3f} s are spent '
+            'loading data.',
             data=median(data.y),
             whole=median(whole.y),
         ),
-        fix=say('diagnosis.slow_data_fix'),
+        fix=_(
+            'Use more workers (train_dataloader.num_workers), as far as '
+            'there are cores, and keep them (persistent_workers=True).'
+        ),
     )
 
 
@@ -191,14 +223,18 @@ def unsaved(history: History) -> Finding | None:
         id='unsaved',
         severity=Severity.ERROR if is_end else Severity.WARNING,
         path='',
-        what=say(
-            'diagnosis.unsaved',
+        what=_(
+            '{count:checkpoint was|checkpoints were} not saved, at last '
+            '{name} at iteration {iteration}.',
             count=len(found),
             name=text(last.get('name')),
             iteration=iteration,
         ),
-        why=say('diagnosis.place_why', text=text(last.get('reason'))),
-        fix=say('diagnosis.unsaved_fix'),
+        why=_('{text}', text=text(last.get('reason'))),
+        fix=_(
+            'Make room on the disk of the work directory, or keep fewer '
+            'checkpoints (max_keep_ckpts).'
+        ),
     )
 
 
@@ -212,13 +248,17 @@ def hangs(history: History) -> Finding | None:
         id='hang',
         severity=Severity.ERROR,
         path=text(last.get('phase')),
-        what=say(
-            'diagnosis.hang',
+        what=_(
+            'The run hung {count:time|times}, at last in the phase {phase!r} '
+            'for {seconds:.0f} s.',
             count=len(found),
             phase=text(last.get('phase')),
             seconds=finite(last.get('seconds')) or 0.0,
         ),
-        why=say('diagnosis.place_why', text=text(last.get('text'))),
-        fix=say('diagnosis.hang_fix'),
+        why=_('{text}', text=text(last.get('text'))),
+        fix=_(
+            'The stacks are in the folder of the run; mmstable doctor tests '
+            'the machine.'
+        ),
         source=text(last.get('line')),
     )

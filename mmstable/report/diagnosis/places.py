@@ -6,7 +6,7 @@ from collections import Counter
 from typing import Any
 
 from mmstable.finding import Finding, Severity
-from mmstable.messages import say
+from mmstable.messages import N_, _
 from mmstable.report.history import History
 from mmstable.report.incidents import iteration_of
 from mmstable.report.plain import finite, text, texts
@@ -18,6 +18,49 @@ _SEVERITIES = {
     'bad_weights': Severity.ERROR,
     'singular_point': Severity.ERROR,
     'exploding': Severity.ERROR,
+}
+_PLACES = {
+    'fp16_overflow': N_(
+        'Values leave the range of fp16 in {module} ({count:time|times}).'
+    ),
+    'bad_input': N_(
+        'The input was bad before {module} saw it ({count:time|times}).'
+    ),
+    'bad_weights': N_('{module} held NaN or Inf ({count:time|times}).'),
+    'singular_point': N_(
+        'An operation in {module} is not defined for what it gets '
+        '({count:time|times}).'
+    ),
+    'exploding': N_('Values explode in {module} ({count:time|times}).'),
+}
+_PLACE_FIXES = {
+    'fp16_overflow': N_('Run this module in float32.'),
+    'bad_input': N_('Find and mend the samples: mmstable check-data CONFIG.'),
+    'bad_weights': N_(
+        'Go back to a checkpoint from before; with '
+        'mmstable.DivergenceGuardHook a run does so by itself.'
+    ),
+    'singular_point': N_(
+        'Guard the operand in that line: clamp it, add an epsilon, or leave '
+        'out empty targets.'
+    ),
+    'exploding': N_(
+        'Lower the learning rate, lengthen the warm-up, or clip gradients.'
+    ),
+}
+_HEADROOM = {
+    'overflow': N_(
+        '{module} uses {share:.0%} of the range of fp16 (iteration '
+        '{iteration}).'
+    ),
+    'underflow': N_(
+        '{share:.0%} of the fp16 gradients became zero, most in {module} '
+        '(iteration {iteration}).'
+    ),
+}
+_HEADROOM_FIXES = {
+    'overflow': N_('Run it in float32 (fp32_modules), or train in bf16.'),
+    'underflow': N_('Raise the loss scale, or let it move.'),
 }
 
 
@@ -41,13 +84,13 @@ def fault_place(history: History) -> Finding | None:
         id='fault_place',
         severity=severity,
         path=module,
-        what=say(
-            f'diagnosis.place.{verdict}',
-            module=module or say('diagnosis.model'),
+        what=_(
+            _PLACES[verdict],
+            module=module or _('the model itself'),
             count=count,
         ),
-        why=say('diagnosis.place_why', text=text(last.get('text'))),
-        fix=say(f'diagnosis.place_fix.{verdict}'),
+        why=_('{text}', text=text(last.get('text'))),
+        fix=_(_PLACE_FIXES[verdict]),
         source=line,
         change=_change(history, verdict, module),
     )
@@ -89,9 +132,19 @@ def _by_culprits(history: History) -> Finding | None:
         id='fault_place',
         severity=Severity.HINT,
         path=module,
-        what=say('diagnosis.culprit', module=module, count=count, fault=fault),
-        why=say('diagnosis.culprit_why'),
-        fix=say('diagnosis.culprit_fix'),
+        what=_(
+            'Most bad gradients begin in {module}: {count} of kind {fault}.',
+            module=module,
+            count=count,
+            fault=fault,
+        ),
+        why=_(
+            'It is the first culprit of these steps; nobody has replayed them.'
+        ),
+        fix=_(
+            'Add mmstable.NanForensicsHook: it names the operation, the line '
+            'and the sample.'
+        ),
     )
 
 
@@ -128,9 +181,12 @@ def data_suspects(history: History) -> Finding | None:
         id='data_suspects',
         severity=Severity.WARNING,
         path='',
-        what=say('diagnosis.samples', count=len(suspects)),
-        why=say('diagnosis.samples_why', names=suspects[:5]),
-        fix=say('diagnosis.samples_fix'),
+        what=_(
+            '{count:sample is|samples are} under suspicion.',
+            count=len(suspects),
+        ),
+        why=_('Found where faults began: {names}.', names=suspects[:5]),
+        fix=_('Look at them, or leave them out: mmstable check-data CONFIG.'),
     )
 
 
@@ -147,14 +203,14 @@ def low_headroom(history: History) -> Finding | None:
         id='low_headroom',
         severity=Severity.WARNING,
         path=module,
-        what=say(
-            f'diagnosis.headroom.{key}',
+        what=_(
+            _HEADROOM[key],
             module=module,
             share=finite(last.get('share')) or 0.0,
             iteration=iteration_of(last),
         ),
-        why=say('diagnosis.headroom_why', count=len(found)),
-        fix=say(f'diagnosis.headroom_fix.{key}'),
+        why=_('HeadroomHook has warned {count:time|times}.', count=len(found)),
+        fix=_(_HEADROOM_FIXES[key]),
     )
 
 
@@ -175,9 +231,17 @@ def diverged_replicas(history: History) -> Finding | None:
         id='replicas_diverged',
         severity=Severity.ERROR,
         path=text(found[0].get('name')),
-        what=say('diagnosis.replicas', count=len(found), ranks=ranks),
-        why=say('diagnosis.replicas_why', name=text(found[0].get('name'))),
-        fix=say('diagnosis.replicas_fix'),
+        what=_(
+            'Ranks {ranks} did not hold the same state as the others '
+            '({count:time|times}).',
+            count=len(found),
+            ranks=ranks,
+        ),
+        why=_('First seen in {name}.', name=text(found[0].get('name'))),
+        fix=_(
+            'Test that machine: mmstable doctor. ReplicaCheckHook can repair '
+            'such ranks.'
+        ),
     )
 
 
@@ -193,7 +257,9 @@ def injected_faults(history: History) -> Finding | None:
         id='injected_faults',
         severity=Severity.HINT,
         path='',
-        what=say('diagnosis.injected', count=count),
-        why=say('diagnosis.injected_why', kinds=list(kinds)[:10]),
-        fix=say('diagnosis.injected_fix'),
+        what=_(
+            '{count:fault was|faults were} injected on purpose.', count=count
+        ),
+        why=_('By FaultInjectorHook: {kinds}.', kinds=list(kinds)[:10]),
+        fix=_('This was a drill. Remove the hook before you train for real.'),
     )

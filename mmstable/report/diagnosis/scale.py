@@ -7,7 +7,7 @@ from dataclasses import fields
 from typing import Any
 
 from mmstable.finding import Finding, Severity
-from mmstable.messages import say
+from mmstable.messages import _
 from mmstable.numerics.scale_policy import ScalePolicy
 from mmstable.report.history import History
 from mmstable.report.plain import mapping
@@ -65,9 +65,22 @@ def scale_sawtooth(history: History) -> Finding | None:
             id='scale_sawtooth',
             severity=Severity.WARNING,
             path='',
-            what=say('diagnosis.sawtooth', count=count, level=level),
-            why=say('diagnosis.sawtooth_why', count=count, interval=interval),
-            fix=say('diagnosis.sawtooth_fix'),
+            what=_(
+                'The loss scale grew {count:time|times} and fell back at '
+                'once: {level:g} is what holds.',
+                count=count,
+                level=level,
+            ),
+            why=_(
+                'Each of the {count} attempts cost a step, one after every '
+                '{interval} clean steps.',
+                count=count,
+                interval=interval,
+            ),
+            fix=_(
+                'Start at the scale that holds, and try a higher one less '
+                'often.'
+            ),
             change=_change(last, name, level, interval * 4),
         )
     return None
@@ -84,11 +97,16 @@ def high_start_scale(history: History) -> Finding | None:
                 id='high_start_scale',
                 severity=Severity.HINT,
                 path='',
-                what=say(
-                    'diagnosis.high_start', first=series.y[0], level=level
+                what=_(
+                    'The loss scale starts at {first:g}, and training begins '
+                    'at {level:g}.',
+                    first=series.y[0],
+                    level=level,
                 ),
-                why=say('diagnosis.high_start_why', count=count),
-                fix=say('diagnosis.high_start_fix'),
+                why=_(
+                    'The first {count} falls each cost a step.', count=count
+                ),
+                fix=_('Start where it ended up.'),
                 change=_change(start, name, level, None),
             )
     return None

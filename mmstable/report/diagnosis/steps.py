@@ -3,12 +3,48 @@
 from __future__ import annotations
 
 from mmstable.finding import Finding, Severity
-from mmstable.messages import say
+from mmstable.messages import N_, _
 from mmstable.report.history import History
 
 # Shares of skipped steps that are reported, and steps that it takes.
 _MANY, _SOME = 0.05, 0.01
 _LEAST_STEPS = 20
+_TRENDS = {
+    'grows': N_(
+        'It gets worse: {early} bad steps in the first half, {late} in the '
+        'second.'
+    ),
+    'falls': N_(
+        'It gets better: {early} bad steps in the first half, {late} in the '
+        'second.'
+    ),
+    'same': N_(
+        'Spread evenly: {early} bad steps in the first half, {late} in the '
+        'second.'
+    ),
+}
+_FIXES = {
+    'overflow': N_(
+        'Single overflows are how a dynamic loss scale finds its level. If '
+        'they keep coming, start lower, or train in bf16.'
+    ),
+    'nan_loss': N_(
+        'The loss itself is NaN or Inf: look at the samples and the line '
+        'that are named here. A lower loss scale does not help.'
+    ),
+    'nan_grad': N_(
+        'Gradients are NaN although the scale cannot fall: look at the '
+        'module and the line that are named here.'
+    ),
+    'spike': N_(
+        'Loss or norm far above its level: clip gradients, lengthen the '
+        'warm-up, or lower the learning rate.'
+    ),
+    'oom': N_(
+        'Batches did not fit in memory: use a smaller batch, smaller crops, '
+        'or a memory preset.'
+    ),
+}
 
 
 def skip_rate(history: History) -> Finding | None:
@@ -34,12 +70,15 @@ def skip_rate(history: History) -> Finding | None:
         id='skip_rate',
         severity=severity,
         path='',
-        what=say(
-            'diagnosis.skip_rate', skipped=skipped, steps=steps, rate=rate
+        what=_(
+            '{skipped} of {steps} steps were skipped ({rate:.1%}).',
+            skipped=skipped,
+            steps=steps,
+            rate=rate,
         ),
-        why=say('diagnosis.skip_kinds', kinds=kinds)
-        + say(f'diagnosis.trend.{trend}', early=early, late=late),
-        fix=say(f'diagnosis.skip_fix.{worst}') if worst in known else '',
+        why=_('By fault: {kinds}. ', kinds=kinds)
+        + _(_TRENDS[trend], early=early, late=late),
+        fix=_(_FIXES[worst]) if worst in known else '',
     )
 
 

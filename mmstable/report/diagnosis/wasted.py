@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from mmstable.finding import Finding, Severity
-from mmstable.messages import say
+from mmstable.messages import _
 from mmstable.report.history import History, iteration_seconds
 from mmstable.report.incidents import iteration_of
 from mmstable.report.plain import finite, number
@@ -95,18 +95,22 @@ def wasted_work(history: History) -> Finding | None:
         id='wasted_work',
         severity=Severity.WARNING if is_dear else Severity.HINT,
         path='',
-        what=say(
-            'diagnosis.wasted',
+        what=_(
+            '{wasted:iteration|iterations} ({share:.1%}, about {time}) came '
+            'to nothing.',
             wasted=wasted,
             share=share,
             time=duration(time) if seconds else '?',
         ),
-        why=say(
-            'diagnosis.wasted_why',
+        why=_(
+            '{skipped} skipped, {undone} undone by rollbacks, {again} done '
+            'again after restarts; {pause} between the starts.',
             **parts._asdict(),
             pause=duration(_pause(history)),
         ),
-        fix=say('diagnosis.wasted_fix') if change else '',
+        fix=_('Save checkpoints more often, so that a restart loses less.')
+        if change
+        else '',
         change=change,
     )
 

@@ -42,7 +42,9 @@ def train(folder: Path) -> None:
             Sabotage(grads={3: ('net.head.weight', NAN)}),
             dict(type='mmstable.EventLogHook'),
             dict(type='mmstable.EmergencyCheckpointHook'),
-            dict(type='mmstable.LiveProbeHook', patience=2.0),
+            dict(
+                type='mmstable.LiveProbeHook', use_probing=True, patience=2.0
+            ),
         ],
         train_cfg=iter_loop(10**6),
         param_scheduler=[dict(type='PolyLR', by_epoch=False, end=10**6)],

@@ -69,8 +69,17 @@ def push(request):
     training = Training(boundary, getattr(request, 'param', True))
     training.start()
     names = dict(training=training, threading=threading)
-    console = Console(boundary, names, lambda code: nullcontext([]), 0.2)
-    yield lambda code: json.loads(console.push(code))
+    names['begun'], names['over'] = threading.Event(), threading.Event()
+    # A thread may be late on a busy machine; one that never comes is not.
+    patience = 60.0 if training.steps else 0.2
+    console = Console(boundary, names, lambda code: nullcontext([]), patience)
+
+    def push(code):
+        return json.loads(console.push(code))
+
+    push.names = names
+    yield push
+    names['over'].set()
     training.over = True
 
 
@@ -114,16 +123,14 @@ def test_code_for_a_run_that_hangs_runs_at_once_and_says_so(push):
 @pytest.mark.parametrize('push', [False], indirect=True)
 def test_code_that_never_ends_blocks_nobody(push, capsys):
     threading.Thread(
-        target=push, args=('import time\ntime.sleep(3)',), daemon=True
+        target=push, args=('begun.set()\nover.wait()',), daemon=True
     ).start()
-    time.sleep(0.6)
+    assert push.names['begun'].wait(60)
     print('of the training')
     assert 'of the training' in capsys.readouterr().out
-    start = time.monotonic()
     answer = push('1 + 1')
     assert answer['status'] == 'error'
     assert 'is still running' in answer['traceback'][0]
-    assert time.monotonic() - start < 2
 
 
 def test_a_long_answer_is_cut(push):

@@ -26,7 +26,7 @@ from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.skipif(
     not is_installed(),
-    reason='probing has no wheel for this machine: see requirements/probe.txt',
+    reason='no wheel of probing for this machine: requirements/probing.txt',
 )
 COMMANDS = (
     (Path(__file__).parents[1] / 'data' / 'guide_commands.txt')

@@ -20,6 +20,7 @@ from mmstable.liveness.probe import sockets
 from mmstable.liveness.probe.client import ProbeError, ask
 from mmstable.liveness.probe.server import LONGEST_REQUEST, ProbeServer
 from mmstable.liveness.probe.sockets import connect, find_sockets
+from tests.patience import wait_until
 
 
 @pytest.fixture
@@ -112,13 +113,17 @@ def test_a_huge_answer_is_not_sent(server, monkeypatch):
         ask(server.path, 'double', number=10)
 
 
+def clients():
+    return [one for one in threading.enumerate() if 'client' in one.name]
+
+
 def test_slow_clients_get_no_more_than_their_share(server, monkeypatch):
     monkeypatch.setattr(server_module, '_PATIENCE', 0.5)
     silent = [connect(server.path, 10.0) for _ in range(30)]
-    time.sleep(0.2)
-    clients = [t for t in threading.enumerate() if 'client' in t.name]
-    assert len(clients) <= server_module._MOST
-    time.sleep(1.0)
+    wait_until(clients)
+    assert len(clients()) <= server_module._MOST
+    # They are gone in the end, with those that have waited behind them.
+    wait_until(lambda: not clients())
     assert ask(server.path, 'double', number=1) == 2
     for one in silent:
         one.close()
@@ -128,7 +133,8 @@ def test_a_client_that_drips_is_ended(server, monkeypatch):
     monkeypatch.setattr(server_module, '_PATIENCE', 0.5)
     errors = (BrokenPipeError, ConnectionResetError)
     with connect(server.path, 10.0) as connection, pytest.raises(errors):
-        for _ in range(100):
+        # It takes two minutes to fill a line.
+        for _ in range(2400):
             connection.sendall(b'x')
             time.sleep(0.05)
 

@@ -1,7 +1,7 @@
 'use strict';
 
 // Everything out of the data becomes text, never markup.
-let data = JSON.parse(document.getElementById('data').textContent);
+const data = JSON.parse(document.getElementById('data').textContent);
 const view = {lang: data.language, theme: 'light', filter: 'all', open: null, rows: 100};
 
 function h(tag, attributes, ...children) {

@@ -5,7 +5,6 @@ function bar() {
   return h('div', {class: 'bar'},
     h('div', {class: 'logo'}, 'mm', h('i', null, 'stable')),
     h('div', {class: 'where mono'}, data.works.map((work) => work.path).join('  ·  ')),
-    data.live ? h('span', {class: 'pill good', id: 'live'}, t('live')) : null,
     h('button', {type: 'button', class: 'tool', 'data-switch': 'lang', 'aria-label': t('language'), click: () => { view.lang = other; remember('lang', other); render(); }},
       view.lang === 'en' ? '中文' : 'English'),
     h('button', {type: 'button', class: 'tool', 'data-switch': 'theme', 'aria-label': t('theme'), click: () => setTheme(view.theme === 'dark' ? 'light' : 'dark', true)},
@@ -118,19 +117,6 @@ function setTheme(theme, keep) {
   render();
 }
 
-async function refresh() {
-  const sign = document.getElementById('live');
-  try {
-    const answer = await fetch('data.json', {cache: 'no-store'});
-    if (!answer.ok) throw new Error(String(answer.status));
-    const news = await answer.json();
-    if (news.stamp !== data.stamp) { data = {...news, live: true}; if (!view.open) render(); }
-    if (sign) sign.textContent = t('live');
-  } catch (error) {
-    if (sign) sign.textContent = t('offline');
-  }
-}
-
 view.lang = recall('lang', data.languages, data.language);
 const dark = window.matchMedia('(prefers-color-scheme: dark)');
 dark.addEventListener('change', () => setTheme(recall('theme', ['light', 'dark'], dark.matches ? 'dark' : 'light')));
@@ -142,4 +128,3 @@ window.addEventListener('resize', () => {
   clearTimeout(pending);
   pending = setTimeout(() => { if (window.innerWidth !== wide) { wide = window.innerWidth; render(); } }, 150);
 });
-if (data.live) setInterval(refresh, 5000);

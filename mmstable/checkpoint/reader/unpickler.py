@@ -1,0 +1,385 @@
+"""Execute a pickle that may be hostile, and build plain data only.
+
+The standard library executes the opcodes that torch and mmengine write in
+protocols 2 to 5; all others are unknown here. Whatever creates, calls or
+fills an object is done by this file, with :mod:`rebuild` for what the file
+may name, and within a :class:`Budget` that follows the size of the file.
+"""
+
+from __future__ import annotations
+
+import pickle
+import struct
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterable
+from typing import IO, Any, ClassVar
+
+import numpy as np
+import torch
+from mmengine.config import ConfigDict
+from mmengine.logging import HistoryBuffer
+
+from mmstable.checkpoint.reader import rebuild
+from mmstable.checkpoint.reader.rebuild import (
+    Name,
+    Refused,
+    Unknown,
+    exact,
+)  # fmt: skip
+from mmstable.open_file import Malformed
+
+# A few seconds of work; the largest genuine checkpoints have two million.
+_MOST_OPERATIONS = 5_000_000
+_DEEPEST = 100
+_MOST_MARKS = 1000
+_LONGEST_NAME = 512
+# Elements of all containers, counted wherever they are referred to.
+_ELEMENTS_PER_OPERATION = 8
+# Bytes of all objects, which may share storages; and of what an object takes
+# beside its values.
+_BYTES_PER_BYTE, _MOST_BYTES, _OVERHEAD = 4, 64 << 20, 256
+_MOST_COPIES = 1 << 20
+_SIZED = (str, bytes, bytearray, tuple, list, dict, set, frozenset)
+# Numbers and tuples can be chosen so that each new key is compared with all
+# others. Integers that count up, as the indices of an optimizer do, cannot.
+_MOST_CHOSEN_KEYS, _COST_OF_TUPLE = 10_000, 10
+_LONGEST_TUPLE, _LARGEST_KEY = 16, 2**60
+_FAR_AHEAD = 4
+_SCALARS = (str, bytes, bool, type(None))
+_NUMBERS = (int, float, np.integer, np.floating, np.bool_)
+_FILLED_BY_ITEMS = (dict, OrderedDict, ConfigDict)
+_KNOWN = {*rebuild.CALLED, *rebuild.CONTAINERS, *rebuild.MENTIONED}
+_OPCODES = """
+PROTO FRAME STOP POP POP_MARK MARK NONE NEWTRUE NEWFALSE BININT BININT1
+BININT2 LONG1 BINFLOAT BINUNICODE SHORT_BINUNICODE BINUNICODE8 BINSTRING
+SHORT_BINSTRING BINBYTES SHORT_BINBYTES BINBYTES8 BYTEARRAY8 EMPTY_TUPLE
+TUPLE TUPLE1 TUPLE2 TUPLE3 EMPTY_LIST EMPTY_DICT EMPTY_SET FROZENSET APPEND
+APPENDS SETITEM SETITEMS ADDITEMS BINPUT LONG_BINPUT MEMOIZE BINGET
+LONG_BINGET GLOBAL STACK_GLOBAL REDUCE NEWOBJ BUILD BINPERSID
+"""
+
+
+class Budget:
+    """What reading a file may take.
+
+    Args:
+        file_size (int): Bytes of the file.
+    """
+
+    def __init__(self, file_size: int) -> None:
+        self.operations = 0
+        self._bytes = _MOST_BYTES + _BYTES_PER_BYTE * file_size
+        self._copies = _MOST_COPIES + file_size
+        self._chosen_keys = _MOST_CHOSEN_KEYS
+
+    def claim(self, size: int) -> None:
+        """Account for the bytes of an object."""
+        self._bytes -= size
+        if self._bytes < 0:
+            raise Malformed('objects far larger than the file')
+
+    def claim_copies(self, args: Iterable[Any]) -> None:
+        """Account for what a call may copy, again and again."""
+        self._copies -= sum(len(a) for a in args if isinstance(a, _SIZED))
+        if self._copies < 0:
+            raise Malformed('more content than the file can hold')
+
+    def check_key(self, key: Any, count: int) -> Any:
+        """Return a key of a dict or a member of a set if it is allowed.
+
+        Args:
+            key (Any): A scalar, or a short tuple of scalars.
+            count (int): Keys that are there already.
+        """
+        if type(key) in _SCALARS:
+            return key
+        if type(key) is int and 0 <= key <= count + _FAR_AHEAD:
+            return key
+        is_tuple = type(key) is tuple and len(key) <= _LONGEST_TUPLE
+        for part in key if is_tuple else (key,):
+            if (type(part) is int and abs(part) >= _LARGEST_KEY) or not (
+                type(part) in _SCALARS or isinstance(part, _NUMBERS)
+            ):
+                raise Refused(f'a {type(key).__name__} as a key')
+        self._chosen_keys -= _COST_OF_TUPLE if is_tuple else 1
+        if self._chosen_keys < 0:
+            raise Refused('too many numbers as keys')
+        return key
+
+
+class _Memo(dict):
+    """Objects by their number: numbers that count up, as a pickler's do."""
+
+    def __setitem__(self, index: int, made: Any) -> None:
+        if index > len(self) + _FAR_AHEAD:
+            raise Malformed(f'object {index} before its turn')
+        super().__setitem__(index, made)
+
+
+# The standard library's machine in Python, which can be told what to know.
+_Machine: Any = pickle._Unpickler
+
+
+class Unpickler(_Machine):
+    """Reads one pickle.
+
+    Args:
+        source (IO): Its bytes. A read beyond their end gives fewer, or
+            raises.
+        budget (Budget): What it may take, over several pickles.
+        find_storage (Callable, optional): Gives the storage for a persistent
+            id. Defaults to None.
+    """
+
+    def __init__(
+        self,
+        source: IO[bytes],
+        budget: Budget,
+        find_storage: Callable[[Any], Any] | None = None,
+    ) -> None:
+        super().__init__(source)
+        self.read, self.readline = source.read, source.readline
+        self.memo = _Memo()
+        self.stack: list[Any] = []
+        self.append = self.stack.append
+        self.metastack: list[list[Any]] = []
+        self._budget = budget
+        self._find_storage = find_storage
+        self._unfinished: dict[int, Any] = {}
+
+    def load(self) -> Any:
+        """The object that the pickle holds.
+
+        Raises:
+            Malformed: If the bytes are not a pickle, or too much of one.
+            Refused: If it is more than data.
+        """
+        try:
+            while code := self.read(1):
+                self._budget.operations += 1
+                if self._budget.operations > _MOST_OPERATIONS:
+                    raise Malformed(f'more than {_MOST_OPERATIONS} operations')
+                if code[0] not in self.dispatch:
+                    raise Malformed(f'unknown operation {code!r}')
+                self.dispatch[code[0]](self)
+            raise Malformed('the pickle is cut off')
+        except pickle._Stop as stop:  # type: ignore[attr-defined]
+            value = stop.value
+        except (Malformed, Refused):
+            raise
+        except Exception as error:
+            # Whatever the standard library, numpy or torch has against it.
+            text = f'{type(error).__name__}: {error}'
+            raise Malformed(f'no valid pickle ({text})') from error
+        if self._unfinished:
+            raise Refused('an array or a history without content')
+        _check_tree(value, self._budget)
+        return value
+
+    def find_class(self, module: str, name: str) -> Any:
+        """What stands for a name; nothing is imported."""
+        # Python 2 had another name for it.
+        module = 'builtins' if module == '__builtin__' else module
+        text = f'{module}.{name}'[:_LONGEST_NAME]
+        if text in rebuild.CONSTANTS:
+            return rebuild.CONSTANTS[text]
+        return Name(text) if text in _KNOWN else Unknown(text)
+
+    # The methods below replace the standard library's of the same name.
+
+    def load_reduce(self) -> None:
+        """Answer a call by a function of ours."""
+        args = exact(self.stack.pop(), tuple, 'arguments')
+        callee = self.stack.pop()
+        if type(callee) is Unknown:
+            raise Refused(callee)
+        if type(callee) is not Name:
+            raise Refused(f'a call of a {type(callee).__name__}')
+        self._budget.claim(_OVERHEAD)
+        self._budget.claim_copies(args)
+        try:
+            made = self._make(callee, args)
+        except TypeError:
+            # The number of arguments: their types are checked inside.
+            raise Refused(f'{callee} with other arguments') from None
+        if type(made) is torch.Tensor and made.layout is torch.strided:
+            self._budget.claim(made.numel() * made.element_size())
+        self.append(made)
+
+    load_newobj = load_reduce
+
+    def _make(self, name: Name, args: tuple[Any, ...]) -> Any:
+        if name in rebuild.CONTAINERS:
+            kind, convert = rebuild.CONTAINERS[name]
+            is_dict = issubclass(kind, dict)
+            target = kind() if is_dict else set()
+            for argument in args:
+                fill = self._set_items if is_dict else self._add
+                fill(convert(argument), target)
+            return frozenset(target) if kind is frozenset else target
+        if name not in rebuild.CALLED:
+            raise Refused(f'a call of {name}')
+        made = rebuild.CALLED[name](*args)
+        if rebuild.CALLED[name] in rebuild.UNFINISHED:
+            self._unfinished[id(made)] = made
+        return made
+
+    def load_build(self) -> None:
+        """Complete an object by its state, in place."""
+        state, target = self.stack.pop(), self.stack[-1]
+        self._budget.claim_copies((state,))
+        if type(target) is ConfigDict:
+            if state is not target:
+                self._set_items(rebuild.flatten(state), target)
+        elif type(target) in rebuild.FILLED:
+            needed = type(target) in (np.ndarray, HistoryBuffer)
+            if needed and self._unfinished.pop(id(target), None) is None:
+                raise Refused('a second state of an array or a history')
+            rebuild.FILLED[type(target)](target, state)
+            is_history = type(target) is HistoryBuffer
+            for part in target.data if is_history else (target,):
+                self._budget.claim(getattr(part, 'nbytes', 0))
+        else:
+            raise Refused(f'a state for a {type(target).__name__}')
+
+    def load_binpersid(self) -> None:
+        """Find a storage."""
+        if self._find_storage is None:
+            raise Refused('an object from outside of the file')
+        self.append(self._find_storage(self.stack.pop()))
+
+    def load_mark(self) -> None:
+        """Begin the items of a container."""
+        if len(self.metastack) >= _MOST_MARKS:
+            raise Malformed(f'more than {_MOST_MARKS} marks')
+        super().load_mark()
+
+    def _push(self, made: Any) -> None:
+        self._budget.claim(_OVERHEAD)
+        self.append(made)
+
+    def load_empty_list(self) -> None:
+        """Push a list."""
+        self._push([])
+
+    def load_empty_dictionary(self) -> None:
+        """Push a dict."""
+        self._push({})
+
+    def load_empty_set(self) -> None:
+        """Push a set."""
+        self._push(set())
+
+    def load_frozenset(self) -> None:
+        """Push a set of the items since the mark."""
+        members: set[Any] = set()
+        self._add(self.pop_mark(), members)
+        self._push(frozenset(members))
+
+    def load_append(self) -> None:
+        """Append an item to a list."""
+        self._extend([self.stack.pop()])
+
+    def load_appends(self) -> None:
+        """Append the items since the mark to a list."""
+        self._extend(self.pop_mark())
+
+    def _extend(self, items: list[Any]) -> None:
+        if type(self.stack[-1]) is not list:
+            raise Malformed('an element for what is no list')
+        self.stack[-1].extend(items)
+
+    def load_setitem(self) -> None:
+        """Set an item of a dict."""
+        value = self.stack.pop()
+        self._fill([self.stack.pop(), value])
+
+    def load_setitems(self) -> None:
+        """Set the items since the mark in a dict."""
+        self._fill(self.pop_mark())
+
+    def _fill(self, items: list[Any]) -> None:
+        target = self.stack[-1]
+        if type(target) not in _FILLED_BY_ITEMS or len(items) % 2:
+            raise Malformed('an entry for what is no dict')
+        self._set_items(items, target)
+
+    def _set_items(self, items: list[Any], target: Any) -> None:
+        # addict's own method would convert values, and copy them.
+        kind = dict if type(target) is ConfigDict else type(target)
+        for key, value in zip(items[::2], items[1::2]):
+            self._budget.check_key(key, len(target))
+            kind.__setitem__(target, key, value)
+
+    def load_additems(self) -> None:
+        """Add the items since the mark to a set."""
+        self._add(self.pop_mark(), self.stack[-1])
+
+    def _add(self, members: Iterable[Any], target: Any) -> None:
+        if type(target) is not set:
+            raise Malformed('a member for what is no set')
+        for member in members:
+            target.add(self._budget.check_key(member, len(target)))
+
+    def _decode_string(self, value: bytes) -> str | bytes:
+        """Text and bytes are the same for Python 2."""
+        try:
+            return value.decode('utf-8')
+        except UnicodeDecodeError:
+            return value
+
+    def load_bytearray8(self) -> None:
+        """Push bytes. The standard library would allocate before it reads."""
+        self.append(bytearray(self.read(struct.unpack('<Q', self.read(8))[0])))
+
+    def load_frame(self) -> None:
+        """Pass over the length of a frame: nothing is read ahead here."""
+        self.read(8)
+
+    dispatch: ClassVar[dict[int, Any]] = {}
+    for _opcode in _OPCODES.split():
+        _code = getattr(pickle, _opcode)[0]
+        _standard = _Machine.dispatch[_code]
+        dispatch[_code] = vars().get(_standard.__name__, _standard)
+
+
+def _check_tree(value: Any, budget: Budget) -> None:
+    """Refuse cycles, depth, and content that shared parts make huge.
+
+    Code that walks the result, as an audit does, must come to an end.
+    """
+    most = 1000 + _ELEMENTS_PER_OPERATION * budget.operations
+    # Elements by the id of a container; None while it is being counted.
+    counted: dict[int, int | None] = {}
+
+    def count(part: Any, depth: int) -> int:
+        if type(part) in rebuild.LEAVES or isinstance(part, np.generic):
+            return 1
+        known = counted.get(id(part), 0)
+        if known is None:
+            raise Malformed('an object that contains itself')
+        if known:
+            return known
+        if depth >= _DEEPEST:
+            raise Malformed(f'more than {_DEEPEST} levels')
+        parts: Iterable[Any]
+        if type(part) in (list, tuple, set, frozenset):
+            parts = part
+        elif type(part) in (dict, ConfigDict, Counter):
+            parts = part.values()
+        elif type(part) is OrderedDict:
+            parts = [*part.values(), *vars(part).values()]
+        elif type(part) is Unknown:
+            raise Refused(part)
+        else:
+            raise Refused(f'a {type(part).__name__} as a value')
+        counted[id(part)] = None
+        total = 1
+        for one in parts:
+            total += count(one, depth + 1)
+            if total > most:
+                raise Malformed('more content than the file can hold')
+        counted[id(part)] = total
+        return total
+
+    count(value, 0)
