@@ -24,9 +24,7 @@ _PATIENCE, _LAST_PATIENCE, _SPY_PATIENCE = 1.0, 5.0, 5.0
 _PAUSE = 0.01
 # Bytes of stacks that are worth reading.
 _LONGEST = 1 << 17
-_ANSWER = re.compile(
-    r'^Process (\d+)\n(.*?)^End of process \1\n', re.DOTALL | re.MULTILINE
-)
+_ANSWER = re.compile(r'Process (\d+)\n(.*?)End of process \1\n', re.DOTALL)
 # States of processes that handle no signal.
 _UNABLE = ('stopped', 'traced', 'dead')
 _STATES = {
@@ -110,11 +108,12 @@ def _ask_for_main(pid: int, answers: IO[bytes]) -> str:
     text, deadline = '', time.monotonic() + _LAST_PATIENCE
     while time.monotonic() < deadline:
         time.sleep(_PAUSE)
-        is_over = not _is_handling(pid, MAIN_STACK)
         text += answers.read().decode(errors='replace')
-        if text and is_over:
+        # A late answer of another process is not this handler's output.
+        if _ANSWER.sub('', text) and not _is_handling(pid, MAIN_STACK):
+            text += answers.read().decode(errors='replace')
             break
-    return text
+    return _ANSWER.sub('', text)
 
 
 def _is_handling(pid: int, number: int) -> bool:
