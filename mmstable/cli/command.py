@@ -1,26 +1,41 @@
-"""What is a sub-command of ``mmstable``, and which are there?"""
+"""The sub-commands of ``mmstable``."""
 
 from __future__ import annotations
 
 import argparse
-import pkgutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from importlib import import_module
 from typing import NamedTuple
 
-from mmstable.cli import commands
 from mmstable.cli.terminal import is_quiet, paint
 from mmstable.messages.printable import printable
 
 LONGEST_LINE = 4000
+# The module of each command.
+MODULES = {
+    'check': 'mmstable.cli.commands.check',
+    'check-data': 'mmstable.cli.commands.check_data',
+    'completion': 'mmstable.cli.commands.completion',
+    'dist-train': 'mmstable.cli.commands.dist_train',
+    'doctor': 'mmstable.cli.commands.doctor',
+    'estimate': 'mmstable.cli.commands.estimate',
+    'inspect': 'mmstable.cli.commands.inspect',
+    'probe': 'mmstable.cli.commands.probe',
+    'profile': 'mmstable.cli.commands.profile',
+    'protect': 'mmstable.cli.commands.protect',
+    'replay': 'mmstable.cli.commands.replay',
+    'report': 'mmstable.cli.commands.report',
+    'train': 'mmstable.cli.commands.train',
+    'upgrade': 'mmstable.cli.commands.upgrade',
+}
 
 
 class Command(NamedTuple):
-    """A sub-command, as a module of ``mmstable/cli/commands`` declares it.
+    """A sub-command, declared as ``COMMAND`` by one of :data:`MODULES`.
 
-    Such a module has one as ``COMMAND``. It must not import torch or mmengine
-    outside of ``run``: all of them are imported for ``mmstable --help``.
+    Such a module imports torch, mmengine and rooms that need them only inside
+    functions: all modules are imported for ``mmstable --help``.
 
     Args:
         name (str): What the user types.
@@ -59,10 +74,10 @@ def _print_line(name: str, text: str, colour: str = '') -> None:
     print(f'mmstable {name}: {line}', file=sys.stderr, flush=True)
 
 
-def find_commands() -> dict[str, Command]:
-    """All sub-commands by their names."""
-    modules = [
-        import_module(f'{commands.__name__}.{found.name}')
-        for found in pkgutil.iter_modules(commands.__path__)
-    ]
-    return {module.COMMAND.name: module.COMMAND for module in modules}
+def find_commands(names: Iterable[str] = MODULES) -> dict[str, Command]:
+    """Import the modules of sub-commands.
+
+    Args:
+        names (Iterable[str]): Names of sub-commands. Defaults to all.
+    """
+    return {name: import_module(MODULES[name]).COMMAND for name in names}

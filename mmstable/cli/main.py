@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from types import TracebackType
 
-from mmstable.cli.command import Command, find_commands, say_error
+from mmstable.cli.command import MODULES, Command, find_commands, say_error
 from mmstable.cli.parsers import build_parsers
 from mmstable.cli.suggest import did_you_mean
 from mmstable.cli.terminal import be_quiet
@@ -34,7 +34,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     words = list(sys.argv[1:] if argv is None else argv)
     _escape_what_cannot_be_shown()
-    commands = find_commands()
+    # The parser of one command is all that its command line needs.
+    is_known = words[:1] and words[0] in MODULES
+    commands = find_commands(words[:1] if is_known else MODULES)
     try:
         _listen_for_language(words)
         args = _parse(commands, words or ['--help'])
