@@ -119,15 +119,17 @@ setup(
     ],
     license='Apache-2.0',
     packages=find_packages(include=['mmstable', 'mmstable.*']),
+    py_modules=['mmstable_command'],
     package_data={
         'mmstable': ['py.typed', 'locale/*/LC_MESSAGES/*.po'],
+        'mmstable.doctor': ['data/*.json'],
         'mmstable.report': ['assets/*', 'assets/js/*'],
     },
     include_package_data=False,
     python_requires='>=3.9',
     install_requires=requirements('runtime'),
     extras_require=extras,
-    entry_points={'console_scripts': ['mmstable=mmstable.cli.main:main']},
+    entry_points={'console_scripts': ['mmstable=mmstable_command:main']},
     cmdclass={'build_py': BuildWithConfigs},
     zip_safe=False,
 )

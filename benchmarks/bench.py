@@ -33,10 +33,11 @@ BENCHMARKS: dict[str, tuple[str, ...]] = {
     'profile_cost': ('--quick',),
     'memory_presets': ('--quick',),
     'verdict_model': ('--quick',),
+    'startup_cost': ('--quick',),
     'save_cost': ('--quick',),
     'load_cost': ('--quick',),
     'resume_skip': ('--quick',),
-    'spike_rates': ('--count', '5000'),
+    'guard_rates': ('--count', '5000', '--no-runs'),
     'forensics': ('--only', 'log(0)'),
     'check_corpus': ('--every', '200'),
     'protect_corpus': ('--every', '200'),
@@ -47,6 +48,7 @@ PRINTED: dict[str, tuple[str, ...]] = {
     'read_events': ('--events', '20000'),
     'report_size': ('--events', '20000'),
     'start_scale': ('--iterations', '10'),
+    'gpt_outliers': ('--iterations', '150', '--seeds', '1'),
 }
 
 

@@ -22,14 +22,13 @@ from typing import NamedTuple
 
 from results import DEFAULT_FOLDER, Row, format_table, write_json
 
-from mmstable.cli.base_files import plain_settings
-from mmstable.cli.config_file import load_config
+from mmstable import register_all
+from mmstable.check.check_config import FAILED, check_config
+from mmstable.check.config_tree import ConfigView
+from mmstable.check.machine import Machine
+from mmstable.check.rule import RULES
+from mmstable.cli.config import load_config, plain_settings
 from mmstable.errors import UsageError
-from mmstable.preflight.check_config import FAILED, check_config
-from mmstable.preflight.config_view import ConfigView
-from mmstable.preflight.machine import Machine
-from mmstable.preflight.rule import RULES
-from mmstable.registration import register_all
 
 CACHE = Path.home() / '.cache' / 'mmstable' / 'check_corpus'
 # Version, folder of the package, and on how many GPUs it trains by default.

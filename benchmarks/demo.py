@@ -35,7 +35,7 @@ from results import machine_facts  # noqa: E402
 from survival import NEAR, survives  # noqa: E402
 from survival_runs import Result, is_finite, last_miou  # noqa: E402
 
-from mmstable.report.write import REPORT_NAME  # noqa: E402
+from mmstable.report.page import REPORT_NAME  # noqa: E402
 
 CLEAN = 'no fault'
 

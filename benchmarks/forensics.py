@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from results import DEFAULT_FOLDER, Row, format_table, write_json
 
-from mmstable.events.number_records import FaultExplained
+from mmstable.events.records import FaultExplained
 from tests.forensics.planted_cases import CASES, INNOCENT, Case, run_case
 
 ASPECTS = ('operation', 'line', 'module', 'loss term', 'sample', 'verdict')

@@ -29,11 +29,11 @@ from vit_parameters import WIDTHS, GradedParameters, vit_shapes
 
 from mmstable import SafeOptimWrapper
 from mmstable.checkpoint.audit import find_poison
-from mmstable.cli.config_file import load_config
-from mmstable.optim.buffer_protection import BufferProtection
-from mmstable.run_state.data_position import DataPosition
-from mmstable.run_state.rng import capture_rng
-from mmstable.run_state.run_state import RunState
+from mmstable.cli.config import load_config
+from mmstable.optim.buffers import BufferProtection
+from mmstable.state.data_position import DataPosition
+from mmstable.state.rng import capture_rng
+from mmstable.state.run_state import RunState
 
 STOCK_HOOKS = dict(
     timer=dict(type='IterTimerHook'),
@@ -108,14 +108,14 @@ def share_of_buffers(rounds: int, size: int) -> tuple[float, float]:
     """Seconds for the copy of a ResNet-50's buffers, and for an iteration."""
     model = ResNet50()
     protection = BufferProtection(enabled=True, accumulates=False)
-    protection.learn(model)
+    protection.bind_model(model)
     wrapper = SafeOptimWrapper(
         torch.optim.SGD(model.parameters(), 0.01), protect_buffers=False
     )
     images = torch.randn(2, 3, size, size)
 
     def copy() -> None:
-        protection.before_forward(None)
+        protection.before_forward(None, is_used=False)
         protection.after_forward()
         protection.keep_step()
 

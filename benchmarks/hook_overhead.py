@@ -23,8 +23,8 @@ from torch.optim import AdamW
 from vit_parameters import WIDTHS, GradedParameters, vit_shapes
 
 from mmstable import SafeAmpOptimWrapper
-from mmstable.cli.config_file import load_config
-from mmstable.numerics.clip_settings import parse_clip
+from mmstable.cli.config import load_config
+from mmstable.optim.clipping import parse_clip
 
 CONFIG = (
     Path(__file__).parents[1] / 'configs/quickstart/digit-scenes_fcn_fp16.py'

@@ -23,8 +23,8 @@ from interleaved import Contender, Race, race
 from results import DEFAULT_FOLDER, Row, publish
 from torch.utils.data import DataLoader
 
+from mmstable.memory.host import read_tree
 from mmstable.memory.leaks import LeakDetector
-from mmstable.memory.process_tree import read_tree
 
 INTERVAL = 30.0
 WORKERS = 2

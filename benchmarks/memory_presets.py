@@ -22,16 +22,14 @@ from results import DEFAULT_FOLDER, Row, publish
 from torch import nn
 from torch.nn import functional as F
 
-from mmstable.memory.module_choice import blocks_of, find_backbones
-from mmstable.memory.presets import PRESETS, Preset
-from mmstable.memory.recompute import recomputed
-from mmstable.memory.sizes import readable
-from mmstable.memory.tensor_bytes import StepMeter, make_fake
+from mmstable.memory.estimate import PRESETS, Preset, StepMeter, make_fake
+from mmstable.messages import readable
+from mmstable.oom.recompute import blocks_of, find_backbones, recomputed
 
 SAMPLES = 16
 # Side of the pictures whose bytes are counted.
 SIDE = 224
-PLAIN = Preset('as it is', None, False, 1)
+PLAIN = Preset('as it is', None, 1)
 
 
 class Block(nn.Module):
@@ -162,7 +160,9 @@ class Trainer:
             for block in blocks_of(one)
         ]
         # Left open, and kept: it would end with the object.
-        self.recomputed = recomputed(blocks if preset.recomputes else [])
+        self.recomputed = recomputed(
+            blocks if preset.name != PLAIN.name else []
+        )
         self.recomputed.__enter__()
 
     def step(self) -> None:
@@ -178,7 +178,7 @@ class Trainer:
         """The most bytes of tensors in a step."""
         meter = StepMeter(self.model, self.optimizer, self.mode, self.dtype)
         waits = self.preset.accumulation > 1
-        return meter.training(self.batch, waits).total
+        return meter.measure(self.batch, waits).total
 
 
 def compare(name: str, side: int, rounds: int) -> tuple[list[Row], Race]:

@@ -22,10 +22,9 @@ from mmengine.registry import DATASETS, MODELS, init_default_scope
 from mmengine.runner import Runner
 from torch import Tensor, nn
 
-from mmstable.fault_injection.action import Scene, disarm
-from mmstable.fault_injection.kinds import plan_fault
-from mmstable.fault_injection.ledger import Ledger
-from mmstable.registration import register_all
+from mmstable import register_all
+from mmstable.inject.faults import Scene, disarm
+from mmstable.inject.plan import Ledger, plan_fault
 
 # Name of the contender: package that it needs, and its name for pip.
 PACKAGES = {
@@ -65,7 +64,7 @@ class Injector:
                 fault.action.arm(self._scene(fault, entry, optimizer))
 
     def _scene(self, fault: Any, entry: Any, optimizer: Any) -> Scene:
-        def tell(target: str, value: str) -> None:
+        def report(target: str, value: str) -> None:
             if fault.action.ends_process:
                 self._ledger.add(entry)
 
@@ -73,7 +72,7 @@ class Injector:
             model=self._run.model,
             wrappers={'optim_wrapper': SimpleNamespace(optimizer=optimizer)},
             handles=self._handles,
-            tell=tell,
+            report=report,
             note=lambda target, value: None,
         )
 

@@ -20,7 +20,7 @@ from interleaved import Contender, Race, race
 from mmengine.runner import Runner
 from results import DEFAULT_FOLDER, Row, publish
 
-from mmstable.liveness.iteration_sample import IterationSample
+from mmstable.profile.measure import IterationSample
 
 # The defaults of the hook.
 INTERVAL, SAMPLE, DEPTH = 500, 10, 2

@@ -22,13 +22,12 @@ from check_corpus import corpus
 from mmengine.config import Config
 from results import Row, format_table, write_json
 
-from mmstable.cli.base_files import plain_settings
-from mmstable.cli.config_file import load_config
-from mmstable.cli.parser import STABILITY
+from mmstable.check.config_tree import ABSENT
+from mmstable.cli.command import STABILITY
+from mmstable.cli.config import load_config, plain_settings
+from mmstable.cli.protect import overlay
 from mmstable.errors import UsageError
-from mmstable.protection.change import ABSENT, Group, Protection, apply_changes
-from mmstable.protection.overlay import overlay
-from mmstable.protection.protect import protect
+from mmstable.protect import Group, Protection, apply_changes, protect
 
 # A name that no config of theirs has.
 OUTPUT = '_protected_by_the_benchmark.py'

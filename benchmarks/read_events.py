@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 from mmstable.events import Culprit
-from mmstable.events.json_lines import encode
+from mmstable.events.codec import encode
 from mmstable.report import StepFault, read_events
 
 HEADER = Path(__file__).parents[1] / 'docs/en/event_file.md'

@@ -11,7 +11,7 @@ from pathlib import Path
 from read_events import HEADER, peak
 
 from mmstable.report.history import read_history
-from mmstable.report.write import REPORT_NAME, write_report
+from mmstable.report.page import REPORT_NAME, write_report
 
 # Of a hundred events: bad steps, with the scale that they change, the others
 # are samples.

@@ -20,10 +20,10 @@ from results import DEFAULT_FOLDER, Row, publish
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from mmstable.loops.endless_batches import EndlessBatches
-from mmstable.loops.skip_batches import iterate_from
-from mmstable.run_state.data_position import (
+from mmstable.state.data_position import (
     DataPosition,
+    EndlessBatches,
+    iterate_from,
     position_of_iteration,
 )
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from mmengine.runner import Runner
 
-from mmstable.cli.config_file import load_config
+from mmstable.cli.config import load_config
 
 CONFIG = (
     Path(__file__).parents[1] / 'configs/quickstart/digit-scenes_fcn_fp16.py'

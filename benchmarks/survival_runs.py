@@ -26,7 +26,7 @@ from stock_wrappers import CpuAmpOptimWrapper
 from mmstable import config_path
 from mmstable.checkpoint.audit import find_poison
 from mmstable.checkpoint.loading import load_checkpoint
-from mmstable.cli.config_file import load_config
+from mmstable.cli.config import load_config
 from mmstable.cli.main import main as mmstable
 from mmstable.report import read_events
 

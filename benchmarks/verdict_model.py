@@ -28,7 +28,7 @@ from torch.distributed import TCPStore
 NETWORK = 100e-6
 # Ranks get their averaged gradients at about the same time.
 SPREAD = 5e-3
-# As in mmstable.distributed.store.
+# As in mmstable.dist.store.
 SHORTEST_PAUSE, LONGEST_PAUSE = 1e-3, 50e-3
 # Requests of a rank in each look of PeerWatch, once a second: its own sign
 # of life, that of its neighbour, and whether anybody has failed.

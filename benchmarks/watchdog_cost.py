@@ -21,7 +21,7 @@ from mmengine.hooks import Hook
 from mmengine.runner import Runner
 from results import DEFAULT_FOLDER, Row, publish
 
-from mmstable.cli.config_file import load_config
+from mmstable.cli.config import load_config
 from mmstable.hooks import HangWatchdogHook
 
 INTERVAL, FASTER = 1.0, 20

@@ -14,13 +14,11 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from mmstable import registry
-from mmstable.cli.command import find_commands
-from mmstable.cli.parsers import build_parsers
+from mmstable import register_all, registry
+from mmstable.cli.main import build_parsers
 from mmstable.events import StepReport
 from mmstable.events.records import EVENTS
 from mmstable.messages import LANGUAGES, use_language
-from mmstable.registration import register_all
 
 _DEMO = 'mmstable.demo'
 REPOSITORY = 'https://github.com/mmstable/mmstable/blob/main/'
@@ -96,7 +94,7 @@ def _all_events() -> str:
 
 
 def _all_commands() -> str:
-    parsers = build_parsers(find_commands())[1]
+    parsers = build_parsers()[1]
     return '\n'.join(_one_command(*item) for item in parsers.items())
 
 

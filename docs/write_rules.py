@@ -7,7 +7,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from mmstable.cli.check_list import rule_table  # noqa: E402
+from mmstable.cli.check import rule_table  # noqa: E402
 from mmstable.messages import LANGUAGES, use_language  # noqa: E402
 
 START, END = '<!-- rules -->\n', '<!-- end of rules -->\n'

@@ -85,6 +85,43 @@ class TrainingHangs(MMStableError):
     exit_code = 23
 
 
+class DeviceLost(MMStableError):
+    """A device fails in every call until its process ends."""
+
+    exit_code = 24
+
+
+# Errors of one call only, with which a device works on.
+_PASSING = (
+    'out of memory',
+    'invalid argument',
+    'invalid configuration argument',
+    'invalid device ordinal',
+    'no kernel image',
+    'stream is capturing',
+)
+_LOST = ('CUDA error:', 'HIP error:', 'NPU error', 'XPU error')
+
+
+def is_device_lost(error: BaseException) -> bool:
+    """Whether an error is sticky: no later call of the device can succeed.
+
+    Such are device-side asserts, illegal memory accesses, uncorrectable ECC
+    errors and a GPU that has fallen off the bus.
+
+    Args:
+        error (BaseException): What a call of torch has raised.
+    """
+    text = str(error)
+    is_named = type(error).__name__ == 'AcceleratorError'
+    is_said = isinstance(error, RuntimeError) and any(
+        words in text for words in _LOST
+    )
+    return (is_named or is_said) and not any(
+        words in text for words in _PASSING
+    )
+
+
 class TrainingDiverged(MMStableError):
     """The run cannot be saved by going back once more.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, NamedTuple
+from typing import Any
 
 from mmstable.messages import N_, _
 
@@ -32,20 +32,6 @@ class Severity(str, Enum):
         return _(_SEVERITIES[self.value])
 
 
-class FindingText(NamedTuple):
-    """What is said of a finding, in English.
-
-    Args:
-        what (str): What is there, with fields.
-        why (str): Why that matters.
-        fix (str): What to do about it. Defaults to ''.
-    """
-
-    what: str
-    why: str
-    fix: str = ''
-
-
 @dataclass(frozen=True)
 class Finding:
     """One thing that was found, by a check of any kind.
@@ -53,20 +39,21 @@ class Finding:
     Args:
         id (str): Which check it was, as 'non_finite'.
         severity (Severity): How bad it is.
-        path (str): Where: a file, a setting, or a sample.
         what (str): What is there.
+        path (str): A file, a setting, or a sample; '' for all of the run.
+            Defaults to ''.
         why (str): Why that matters. Defaults to ''.
         fix (str): What to do about it. Defaults to ''.
         source (str): The file and line that say so, as 'a.py:12'; '' if
             that is not known. Defaults to ''.
-        change (Mapping): From paths in a config to the values that mend it.
+        change (Mapping): From paths in a config to the values that fix it.
             Defaults to {}.
     """
 
     id: str
     severity: Severity
-    path: str
     what: str
+    path: str = ''
     why: str = ''
     fix: str = ''
     source: str = ''

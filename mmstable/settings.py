@@ -1,22 +1,26 @@
-"""Is this setting valid?  If not, one sentence says what is allowed.
+"""Checks of settings, and the settings that mmstable ships as configs.
 
 Every check takes the owner of the setting, its name and its value, and
-returns the value. A wrong type is a ``TypeError``, a wrong value a
-``ValueError``. A bool is never a number.
+returns the value; an error states in one sentence what is allowed. A wrong
+type is a ``TypeError``, a wrong value a ``ValueError``. A bool is never a
+number. Values of files are checked by :mod:`mmstable.io.schema`.
 """
 
 from __future__ import annotations
 
+import copy
 import difflib
 import math
 import re
 import warnings
 from collections.abc import Collection, Iterable, Mapping
+from functools import cache
+from pathlib import Path
 from typing import Any, NoReturn
 
 from mmstable.messages import LANGUAGES, N_, _
 
-# Of the likeness of two words, which is 1 if they are the same.
+# Similarity that a word may be behind the nearest one; equal words have 1.
 _MUCH_LESS = 0.2
 _BOUNDS = {
     'at_least': N_('of at least {bound:g}'),
@@ -24,19 +28,26 @@ _BOUNDS = {
     'at_most': N_('at most {bound:g}'),
     'below': N_('below {bound:g}'),
 }
+_PACKAGE = Path(__file__).resolve().parent
 DID_YOU_MEAN = N_(' Did you mean {words: or }?')
+
+
+def is_numeric(value: Any) -> bool:
+    """Whether a value is an int or a float, and not a bool."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def is_number(value: Any) -> bool:
     """Whether a value is a finite number, and not a bool."""
-    return _is_numeric(value) and math.isfinite(value)
+    is_real = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return is_real and math.isfinite(value)
 
 
 def integer(owner: str, name: str, value: Any, at_least: int = 1) -> int:
-    """Check an int of at least so much; 1e4 is one, too."""
+    """Check an int of at least ``at_least``; 1e4 is one, too."""
     if not _is_whole(value, at_least):
         rule = _('an int of at least {least}', least=at_least)
-        refuse(owner, name, rule, value, _is_numeric(value))
+        refuse(owner, name, rule, value, is_numeric(value))
     return int(value)
 
 
@@ -62,7 +73,7 @@ def number(
     at_most: float = math.inf,
     below: float = math.inf,
 ) -> float:
-    """Check a finite number within bounds; what is not given is no bound."""
+    """Check a finite number within the bounds that are given."""
     if is_number(value) and (
         at_least <= value <= at_most and above < value < below
     ):
@@ -76,14 +87,12 @@ def number(
     rule = _('a finite number')
     if given:
         rule = _('a finite number {bounds: and }', bounds=given)
-    refuse(owner, name, rule, value, _is_numeric(value))
+    refuse(owner, name, rule, value, is_numeric(value))
 
 
 def flag(owner: str, name: str, value: Any) -> bool:
     """Check a bool."""
-    if not isinstance(value, bool):
-        refuse(owner, name, _('a bool'), value, right_type=False)
-    return value
+    return _require(isinstance(value, bool), owner, name, _('a bool'), value)
 
 
 def one_of(owner: str, name: str, value: Any, known: Collection[str]) -> str:
@@ -96,35 +105,32 @@ def one_of(owner: str, name: str, value: Any, known: Collection[str]) -> str:
 
 
 def language(owner: str, value: Any) -> str | None:
-    """Check the argument ``lang`` of a hook; None leaves it to others."""
+    """Check the argument ``lang`` of a hook; None is no choice."""
     return None if value is None else one_of(owner, 'lang', value, LANGUAGES)
 
 
 def text(owner: str, name: str, value: Any) -> str:
     """Check a str that is not empty."""
-    if not isinstance(value, str) or not value:
-        refuse(
-            owner, name, _('a str that is not empty'), value, right_type=False
-        )
-    return value
+    is_text = isinstance(value, str) and bool(value)
+    return _require(is_text, owner, name, _('a str that is not empty'), value)
 
 
 def names(owner: str, name: str, value: Any) -> tuple[str, ...]:
     """Check one name or a list of names."""
     listed = [value] if isinstance(value, str) else value
-    if not isinstance(listed, (list, tuple)) or not all(
+    are_names = isinstance(listed, (list, tuple)) and all(
         isinstance(one, str) and one for one in listed
-    ):
-        rule = _('a name or a list of names')
-        refuse(owner, name, rule, value, right_type=False)
+    )
+    rule = _('a name or a list of names')
+    _require(are_names, owner, name, rule, value)
     return tuple(listed)
 
 
 def pattern(owner: str, name: str, value: Any) -> re.Pattern[str]:
     """Check a name or a regular expression."""
-    if not isinstance(value, str) or not value:
-        rule = _('a name or a regular expression')
-        refuse(owner, name, rule, value, right_type=False)
+    is_text = isinstance(value, str) and bool(value)
+    rule = _('a name or a regular expression')
+    _require(is_text, owner, name, rule, value)
     try:
         return re.compile(value)
     except re.error as error:
@@ -134,16 +140,15 @@ def pattern(owner: str, name: str, value: Any) -> re.Pattern[str]:
 
 def mapping(owner: str, name: str, value: Any) -> dict[str, Any]:
     """Check a dict; None is an empty one."""
-    if value is not None and not isinstance(value, Mapping):
-        refuse(owner, name, _('a dict'), value, right_type=False)
-    return dict(value or {})
+    is_dict = value is None or isinstance(value, Mapping)
+    return dict(_require(is_dict, owner, name, _('a dict'), value) or {})
 
 
 def overriding(value: Mapping[str, Any]) -> dict[str, Any]:
-    """A dict of a config that may replace another value of its base.
+    """Remove mmengine's ``_delete_`` from a dict of a config.
 
-    mmengine asks for ``_delete_=True`` in it then, and leaves that key in if
-    the base had no such value.
+    mmengine asks for ``_delete_=True`` in a dict that replaces a value of the
+    base config, and leaves the key in if the base has no such value.
     """
     return {k: v for k, v in value.items() if k != '_delete_'}
 
@@ -151,7 +156,7 @@ def overriding(value: Mapping[str, Any]) -> dict[str, Any]:
 def known_settings(
     owner: str, given: Iterable[str], known: Collection[str]
 ) -> None:
-    """Refuse settings that there are not."""
+    """Refuse unknown settings."""
     for name in given:
         if name not in known:
             text = _(
@@ -189,6 +194,14 @@ def renamed(owner: str, old: str, new: str, value: Any, default: Any) -> Any:
     return value
 
 
+def _require(
+    is_valid: bool, owner: str, name: str, rule: str, value: Any
+) -> Any:
+    if not is_valid:
+        refuse(owner, name, rule, value, right_type=False)
+    return value
+
+
 def refuse(
     owner: str,
     name: str,
@@ -219,10 +232,10 @@ def refuse(
 
 
 def nearest(word: str, known: Iterable[str], cutoff: float = 0.6) -> list[str]:
-    """At most three of the known words that look like this one.
+    """Find at most three known words that look like this one.
 
-    Capital letters do not matter; what is much less like it than the nearest
-    is left out.
+    Case does not matter. Words much less similar than the nearest are left
+    out.
     """
     words = {one: one.casefold() for one in known}
     like = difflib.SequenceMatcher(b=word.casefold())
@@ -238,12 +251,16 @@ def nearest(word: str, known: Iterable[str], cutoff: float = 0.6) -> list[str]:
 
 def did_you_mean(word: Any, known: Iterable[str]) -> str:
     """A sentence with the nearest words, or nothing at all."""
-    near = nearest(word, known) if isinstance(word, str) else []
-    return _(DID_YOU_MEAN, words=near) if near else ''
+    return suggest(nearest(word, known) if isinstance(word, str) else [])
+
+
+def suggest(words: list[str]) -> str:
+    """Return a sentence that suggests words; nothing without any."""
+    return _(DID_YOU_MEAN, words=words) if words else ''
 
 
 def no_match(name: str, text: str, known: Collection[str]) -> str:
-    """What to say of a name, or a pattern, that fits none of many names."""
+    """Describe a name, or a pattern, that matches none of many names."""
     listed = list(known)[:5]
     if len(known) > len(listed):
         listed.append('...')
@@ -257,13 +274,70 @@ def no_match(name: str, text: str, known: Collection[str]) -> str:
     )
 
 
-def _is_numeric(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
-
-
 def _is_whole(value: Any, at_least: int) -> bool:
     return is_number(value) and value == int(value) and value >= at_least
 
 
 def _prefix(owner: str) -> str:
     return f'{owner}: ' if owner else ''
+
+
+def config_root() -> Path:
+    """The folder that holds ``_base_``.
+
+    A wheel has it in the package; a checkout beside it.
+    """
+    shipped = _PACKAGE / '.mim' / 'configs'
+    if shipped.is_dir():
+        return shipped.resolve()
+    return _PACKAGE.parent / 'configs'
+
+
+def config_path(name: str) -> str:
+    """The absolute path of a config that mmstable ships.
+
+    It serves those who start from the train script of another project, where
+    ``mmstable::`` is not known yet while ``_base_`` is read::
+
+        _base_ = [
+            './my_config.py',
+            __import__('mmstable').config_path('_base_/loss_scale/dynamic.py'),
+        ]
+
+    Args:
+        name (str): Its path below ``configs/``.
+    """
+    root = config_root()
+    path = root / name
+    if path.is_file():
+        return str(path)
+    known = sorted(
+        found.relative_to(root).as_posix() for found in root.rglob('*.py')
+    )
+    hint = did_you_mean(name, known) or f' It has {", ".join(known)}.'
+    raise FileNotFoundError(
+        f"config_path: mmstable ships no config '{name}'.{hint}"
+    )
+
+
+def shipped_settings(name: str) -> dict[str, Any]:
+    """What a config that mmstable ships says, in plain types.
+
+    Args:
+        name (str): Its path below ``configs/``.
+    """
+    return copy.deepcopy(_read(name))
+
+
+@cache
+def _read(name: str) -> dict[str, Any]:
+    # `mmstable --help` does without mmengine.
+    from mmengine.config import Config
+
+    return Config.fromfile(config_path(name))._cfg_dict.to_dict()
+
+
+def runtime_hooks() -> dict[str, dict[str, Any]]:
+    """The hooks of the base runtime by the names of their classes."""
+    hooks = shipped_settings('_base_/default_runtime.py')['custom_hooks']
+    return {hook['type'].rpartition('.')[2]: hook for hook in hooks}

@@ -10,6 +10,7 @@ import threading
 import weakref
 from contextlib import contextmanager
 
+import hypothesis
 import pytest
 
 from tests.patience import be_patient
@@ -17,6 +18,15 @@ from tests.patience import be_patient
 # Tiny tensors are slower on several threads, and tests run side by side.
 os.environ.setdefault('OMP_NUM_THREADS', '1')
 be_patient()
+# The same examples on every machine, however slow; nothing is kept on disk.
+hypothesis.settings.register_profile(
+    'mmstable',
+    database=None,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=list(hypothesis.HealthCheck),
+)
+hypothesis.settings.load_profile('mmstable')
 
 # A shell that starts the tests in the background makes them, and all that
 # they start, deaf to Ctrl-C, and `nohup` to a hangup.
@@ -112,7 +122,7 @@ def capture_log():
 @pytest.fixture(autouse=True)
 def no_repeats():
     """A test has nothing to do with the signals of the one before."""
-    from mmstable.checkpoint import stop_signal
+    from mmstable.checkpoint import signals as stop_signal
 
     yield
     if stop_signal._installed is not None:

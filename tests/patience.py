@@ -22,13 +22,18 @@ def be_patient() -> None:
         _stretch('communicate', 1)
 
 
-def wait_until(condition: Callable[[], Any], seconds: float = 60.0) -> Any:
+def wait_until(
+    condition: Callable[[], Any],
+    seconds: float = 60.0,
+    process: subprocess.Popen[str] | None = None,
+) -> Any:
     """Wait for a condition, and fail without it.
 
     Args:
         condition (Callable): Gives something true in the end.
         seconds (float): The longest wait on a machine that is not busy.
             Defaults to 60.0.
+        process (Popen, optional): It must live until then. Defaults to None.
 
     Returns:
         Any: What it gave.
@@ -36,6 +41,7 @@ def wait_until(condition: Callable[[], Any], seconds: float = 60.0) -> Any:
     deadline = time.monotonic() + seconds * PATIENCE
     while not (found := condition()):
         assert time.monotonic() < deadline, 'it has never come true'
+        assert process is None or process.poll() is None, 'the process ended'
         time.sleep(0.01)
     return found
 

@@ -9,13 +9,13 @@ import threading
 
 import pytest
 
-from mmstable.background import BackgroundThread
+from mmstable.io.process import BackgroundThread
 from tests.cli.runs import ROOT
 
 # Python would stop the thread in the middle of what it does.
 WORKS = """
 import sys, threading, time
-from background import BackgroundThread
+from process import BackgroundThread
 
 def work(stopped):
     started.set()
@@ -38,7 +38,7 @@ def test_it_ends_before_python_does(waits, ends, code):
     done = subprocess.run(
         [sys.executable, '-c', WORKS.format(waits=waits, ends=ends)],
         # By itself: the rest of the package takes seconds to import.
-        cwd=ROOT / 'mmstable',
+        cwd=ROOT / 'mmstable/io',
         capture_output=True,
         text=True,
         timeout=60,

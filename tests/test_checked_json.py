@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mmstable.checked_json import (
+from mmstable.io.schema import (
     boolean,
     integer,
     list_of,

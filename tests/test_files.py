@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from mmstable.files import append, create, read_bounded
+from mmstable.io.files import append, create, read_bounded
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ import gc
 import os
 import signal
 import threading
-import time
 import weakref
 
 import psutil
@@ -15,10 +14,10 @@ from mmengine.dataset import InfiniteSampler
 from mmengine.hooks import Hook
 from torch.utils.data._utils import signal_handling
 
-from mmstable.liveness import sentinel
-from mmstable.liveness.probe import sockets
+from mmstable.hang import watchdog_process
+from mmstable.probe import server
 from tests.loops.runs import iter_loop, loader
-from tests.patience import PATIENCE
+from tests.patience import wait_until
 from tests.toys import ToyData, toy_runner
 
 HOOKS = [
@@ -37,14 +36,15 @@ class Fails(Hook):
             raise KeyError('on purpose')
 
 
-def sentinels() -> list[int]:
+def watchdog_processes() -> list[int]:
     def words(one):
         return one.info['cmdline'] or []
 
     return [
         one.pid
         for one in psutil.process_iter(['cmdline'])
-        if sentinel.__file__ in words(one) and str(os.getpid()) in words(one)
+        if watchdog_process.__file__ in words(one)
+        and str(os.getpid()) in words(one)
     ]
 
 
@@ -70,8 +70,8 @@ def left_behind(folder) -> dict[str, object]:
             # It ends by itself when it has had nothing to do for a while.
             if one.name.startswith('mmstable') and one.name != 'mmstable-vis'
         ],
-        sentinels=sentinels(),
-        sockets=sockets.find_sockets(os.getpid()),
+        watchdog_processes=watchdog_processes(),
+        sockets=server.find_sockets(os.getpid()),
         files=[one for one in open_files() if one.startswith(below)],
         mask=signal.pthread_sigmask(signal.SIG_BLOCK, []),
         children=signal.getsignal(signal.SIGCHLD),
@@ -110,7 +110,7 @@ def train(folder, fails: bool, is_stock: bool) -> weakref.ref:
 @pytest.mark.parametrize('is_stock', [False, True])
 @pytest.mark.parametrize('fails', [False, True])
 def test_nothing_is_left(tmp_path, monkeypatch, fails, is_stock):
-    monkeypatch.setenv(sockets.VARIABLE, str(tmp_path / 'sockets'))
+    monkeypatch.setenv(server.VARIABLE, str(tmp_path / 'sockets'))
     # Once in a process; torch does it with the first worker.
     signal_handling._set_SIGCHLD_handler()
     before = left_behind(tmp_path)
@@ -118,9 +118,6 @@ def test_nothing_is_left(tmp_path, monkeypatch, fails, is_stock):
     if fails and is_stock:
         # Only the thread that trains could change it, and nobody told it.
         before['mask'] = signal.pthread_sigmask(signal.SIG_BLOCK, [])
-    deadline = time.monotonic() + 20 * PATIENCE
     # mmengine's own loops tell no hook of an exception: threads have to see.
-    while left_behind(tmp_path) != before and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert left_behind(tmp_path) == before
+    wait_until(lambda: left_behind(tmp_path) == before)
     assert runner() is None

@@ -90,8 +90,8 @@ def run(site: Path, folder: Path, code: str) -> str:
         'mmstable/.mim/tools/dist_train.sh',
         f'mmstable/.mim/configs/{PRESET}',
         'mmstable/__main__.py',
-        'mmstable/cli/_pkg_resources.py',
-        'mmstable/cli/commands/train.py',
+        'mmstable/cli/train.py',
+        'mmstable/doctor/data/known_bad.json',
         'mmstable/report/assets/report.html',
         'mmstable/report/assets/uPlot.iife.min.js',
         'mmstable/report/assets/LICENSE.uPlot.txt',
@@ -122,7 +122,9 @@ def test_wheel_does_not_force_mmcv(site: Path) -> None:
     assert sorted(needs) == [
         'Requires-Dist: mmengine>=0.10.4',
         'Requires-Dist: numpy',
+        'Requires-Dist: packaging',
         'Requires-Dist: psutil',
+        'Requires-Dist: rich',
         'Requires-Dist: torch>=2.1',
     ]
 
@@ -133,7 +135,7 @@ def test_base_of_installed_package_without_pkg_resources(
     (tmp_path / 'leaf.py').write_text(f"_base_ = 'mmstable::{PRESET}'\n")
     code = """
 import mmstable, sys
-from mmstable.cli.config_file import load_config
+from mmstable.cli.config import load_config
 cfg = load_config('leaf.py')
 print(mmstable.__file__)
 print(cfg.loss_scale.init_scale, 'pkg_resources' in sys.modules)
@@ -155,7 +157,7 @@ def test_own_bases_do_not_hide_the_users_scope(
         "default_scope = 'mmseg'\n"
     )
     code = """
-from mmstable.cli.config_file import load_config
+from mmstable.cli.config import load_config
 print(load_config('leaf.py').pretty_text)
 """
     output = run(site, tmp_path, code)
@@ -178,7 +180,7 @@ def test_stand_in_serves_other_packages(site: Path, tmp_path: Path) -> None:
     (info / 'top_level.txt').write_text('mmseg\n')
     (tmp_path / 'leaf.py').write_text("_base_ = 'mmseg::_base_/foo.py'\n")
     code = """
-from mmstable.cli.config_file import load_config
+from mmstable.cli.config import load_config
 print('foo is', load_config('leaf.py').foo)
 """
     output = run(site, tmp_path, NO_PKG_RESOURCES + code)

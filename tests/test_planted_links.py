@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from pathlib import Path
 
 import pytest
@@ -12,13 +11,13 @@ from mmengine.hooks import Hook
 
 from mmstable.cli.main import main
 from mmstable.errors import ConfigError, InjectedError, TrainingDiverged
+from mmstable.hang.dead_man_switch import DeadManSwitch
+from mmstable.hang.report import write_exception, write_stacks
 from mmstable.hooks import FaultInjectorHook
-from mmstable.liveness.dead_man_switch import DeadManSwitch
-from mmstable.liveness.sign_of_life import show_life
-from mmstable.liveness.stacks import write_exception, write_stacks
-from mmstable.memory.oom_report import save_snapshot
+from mmstable.io.lock import write_heartbeat
+from mmstable.oom.report import save_snapshot
 from mmstable.report import read_events
-from tests.patience import PATIENCE
+from tests.patience import wait_until
 from tests.toys import Sabotage, toy_runner
 
 
@@ -119,11 +118,8 @@ def test_the_stack_of_a_silent_process(tmp_path, victim):
         path.unlink()
         path.symlink_to(victim)
         switch.arm(0.1)
-        deadline = time.monotonic() + 20 * PATIENCE
-        while not switch.read()[0]:
-            assert time.monotonic() < deadline
-            assert victim.read_text() == 'precious'
-            time.sleep(0.05)
+        wait_until(lambda: switch.read()[0])
+        assert victim.read_text() == 'precious'
     finally:
         switch.close()
 
@@ -157,12 +153,12 @@ def test_the_snapshot_of_an_allocator(tmp_path, victim, monkeypatch):
     assert not path.is_symlink()
 
 
-def test_the_sign_of_life(tmp_path, victim, monkeypatch):
-    path = tmp_path / 'sign_of_life'
+def test_the_heartbeat_file(tmp_path, victim, monkeypatch):
+    path = tmp_path / 'heartbeat'
     path.symlink_to(victim)
-    monkeypatch.setenv('MMSTABLE_SIGN_OF_LIFE', str(path))
+    monkeypatch.setenv('MMSTABLE_HEARTBEAT_FILE', str(path))
     for limit in (300, 5):
-        show_life(limit, 'data')
+        write_heartbeat(limit, 'data')
     assert path.read_text() == '5 data'
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from mmstable.process_identity import ProcessIdentity, is_alive
+from mmstable.io.process import ProcessIdentity, is_alive
+from tests.patience import wait_until
 
 
 def test_this_process_lives():
@@ -43,9 +43,7 @@ def test_a_dead_process_that_nobody_has_waited_for_is_dead():
     child = subprocess.Popen([sys.executable, '-c', 'input()'], stdin=-1)
     assert is_alive(child.pid)
     child.kill()
-    deadline = time.monotonic() + 10
-    while is_alive(child.pid) and time.monotonic() < deadline:
-        time.sleep(0.01)
+    wait_until(lambda: not is_alive(child.pid))
     assert child.returncode is None
     assert not is_alive(child.pid)
     child.communicate()

@@ -36,8 +36,9 @@ OTHER = registry.Registry(
 
 
 def run(folder: Path, code: str) -> str:
+    words = [code] if code.endswith('.py') else ['-c', BUILD + code]
     done = subprocess.run(
-        [sys.executable, '-c', BUILD + code],
+        [sys.executable, *words],
         cwd=folder,
         env={**os.environ, 'PYTHONPATH': f'{folder}:{ROOT}'},
         capture_output=True,
@@ -84,8 +85,8 @@ for scope in ('mmengine', 'other'):
     print(build('SafeOptimWrapper'), build('SafeAmpOptimWrapper'))
 """
     output = run(folder, code)
-    assert output.count('mmstable.optim.safe_optim_wrapper') == 2
-    assert output.count('mmstable.optim.safe_amp_optim_wrapper') == 2
+    assert output.count('mmstable.optim.wrapper.SafeOptimWrapper') == 2
+    assert output.count('mmstable.optim.wrapper.SafeAmpOptimWrapper') == 2
     assert 'already registered' not in output
 
 
@@ -99,7 +100,7 @@ print('scoped', build('mmstable.SafeAmpOptimWrapper').__module__)
 """
     output = run(folder, FOREIGN + code)
     assert 'bare __main__' in output
-    assert 'scoped mmstable.optim.safe_amp_optim_wrapper' in output
+    assert 'scoped mmstable.optim.wrapper' in output
     assert (
         "'SafeAmpOptimWrapper' is already registered in mmengine by __main__, "
         "and stays so. Write type='mmstable.SafeAmpOptimWrapper'"
@@ -126,12 +127,16 @@ def test_a_command_leaves_bare_names_to_the_config(folder: Path) -> None:
         "custom_imports = dict(imports=['own'])\n"
         "custom_hooks = [dict(type='EventLogHook')]\n"
     )
-    code = """
+    # As the script `mmstable` does.
+    (folder / 'program.py').write_text("""
+import mmstable_command
+from mmstable import register_all
+register_all()
 from mmengine.registry import HOOKS
-import mmstable
-from mmstable.cli.config_file import load_config
-from mmstable.protection.protect import protect
-from mmstable.cli.base_files import plain_settings
+print("before", HOOKS.module_dict.get("EventLogHook"))
+from mmstable.cli.config import load_config
+from mmstable.protect import protect
+from mmstable.cli.config import plain_settings
 
 cfg = load_config('config.py')
 print('bare', HOOKS.get('EventLogHook').__module__)
@@ -139,8 +144,9 @@ print('scoped', HOOKS.get('mmstable.EventLogHook').__module__)
 print('other', HOOKS.get('SafeCheckpointHook').__module__)
 added = [one.value for one in protect(plain_settings(cfg)).changes]
 print(dict(type='mmstable.EventLogHook') in added)
-"""
-    output = run(folder, code)
+""")
+    output = run(folder, 'program.py')
+    assert 'before None\n' in output
     assert 'bare own\n' in output
     assert 'scoped mmstable.hooks.event_log_hook\n' in output
     assert 'other mmstable.hooks.safe_checkpoint_hook\n' in output

@@ -15,10 +15,8 @@ from typing import Any, NoReturn
 import pytest
 import torch
 
-from mmstable.optim import half_precision
-from mmstable.optim.half_precision import (
-    _half_works_on_cpu as half_works_on_cpu,
-)
+from mmstable.optim import wrapper
+from mmstable.optim.wrapper import _half_works_on_cpu as half_works_on_cpu
 
 
 def sgd(params: Any, fused: bool = False, **kwargs: Any) -> torch.optim.SGD:
@@ -36,7 +34,7 @@ def guard_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     """
     if not half_works_on_cpu():
         skip = _skip(_HALF)
-        monkeypatch.setattr(half_precision, '_half_works_on_cpu', skip)
+        monkeypatch.setattr(wrapper, '_half_works_on_cpu', skip)
     if not hasattr(torch.amp, 'GradScaler'):
         skip = _skip('GradScaler for a CPU')
         monkeypatch.setattr(torch.amp, 'GradScaler', skip, raising=False)

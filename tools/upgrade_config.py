@@ -3,14 +3,10 @@
 import sys
 from pathlib import Path
 
-try:
-    from mmstable.cli.main import main
-except ModuleNotFoundError as error:
-    if error.name != 'mmstable':
-        raise
-    # A checkout that was not installed.
-    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-    from mmstable.cli.main import main
+# A checkout need not be installed; what is installed comes first.
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+
+from mmstable_command import main  # noqa: E402
 
 if __name__ == '__main__':
     sys.exit(main(['upgrade', *sys.argv[1:]]))

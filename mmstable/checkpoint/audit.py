@@ -1,20 +1,38 @@
-"""Is there a NaN or an Inf in what is to be saved, or was loaded?"""
+"""Is there a NaN or an Inf in what is to be saved, or was loaded?
+
+What in a model is not finite, and is no fault.
+
+Is anything that a run has learned not finite?
+"""
 
 from __future__ import annotations
 
+import logging
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
-from torch import Tensor
+from mmengine.logging import print_log
+from mmengine.runner import Runner
+from torch import Size, Tensor
+from torch.nn import Module
 
-from mmstable.events import Culprit
-from mmstable.messages import _
-from mmstable.messages.printable import short_repr
-from mmstable.numerics.grad_health import (
+from mmstable import runner_view
+from mmstable.events import Culprit, Outcome, StepReport
+from mmstable.messages import _, short_repr
+from mmstable.optim.grad_health import (
     find_nonfinite,
     gradient_norms,
     stored_values,
+    unwrap,
+)
+from mmstable.state.run_state import (
+    HostMemory,
+    RunState,
+    restore_tensors,
+    unsaved_buffers,
 )
 
 _MEASURABLE = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -46,7 +64,7 @@ def find_poison(
         checkpoint (Mapping): A checkpoint, from memory or from a file.
         known (Mapping[str, Sequence[int]], optional): Names in the model's
             state dict, to how many NaN and how many Inf belong there; see
-            :class:`~mmstable.checkpoint.placeholders.Placeholders`.
+            :class:`~mmstable.checkpoint.audit.Placeholders`.
             Defaults to None.
 
     Returns:
@@ -174,3 +192,245 @@ def _tensors(
     elif isinstance(content, (list, tuple)):
         for index, value in enumerate(content):
             yield from _tensors(value, (*path, index), seen)
+
+
+class Placeholders:
+    """NaN and Inf that are no poison.
+
+    What was there from the start is not: values that are still to be filled
+    in, of buffers and of parameters that are not trained. What has become
+    finite must stay so: it is taken off the list, until a rollback brings an
+    earlier state back. Inf is what a model may write into a buffer itself,
+    at any time: a buffer may be Inf again as it was at the start, may become
+    a mask of -Inf and one other value, and may hold any Inf once it has
+    another shape, as a cache has that was filled. Running statistics are
+    judged as weights are. What any other buffer holds is no poison either
+    while steps are good: it reaches neither loss nor gradients. It is named
+    in a warning, once.
+
+    There is one list for each model, so that all who look through a state
+    find the same.
+    """
+
+    def __init__(self) -> None:
+        self._at_start: dict[str, tuple[int, int]] = {}
+        self._counts: dict[str, tuple[int, int]] = {}
+        self._weights: set[str] = set()
+        # Of all buffers at the start.
+        self._shapes: dict[str, Size] = {}
+        self._told: set[str] = set()
+        # Buffers that were accepted because steps are good.
+        self.harmless: set[str] = set()
+        # A checkpoint is audited in the background.
+        self._lock = threading.RLock()
+
+    @property
+    def counts(self) -> Counts:
+        """Names of tensors, to how many NaN and Inf belong there."""
+        return self._counts
+
+    def learn(self, model: Module) -> None:
+        """Look at a model before anything is loaded into it."""
+        with self._lock:
+            self._learn(model)
+
+    def _learn(self, model: Module) -> None:
+        tensors = dict(model.named_buffers())
+        self._shapes.update((name, one.shape) for name, one in tensors.items())
+        for name, param in model.named_parameters():
+            self._weights.add(name)
+            # No training makes NaN finite again.
+            if not param.requires_grad:
+                tensors[name] = param
+        for name in tensors:
+            self._at_start.pop(name, None)
+        for path, __ in find_poison({'state_dict': tensors}, known={}):
+            name = path.partition('.')[2]
+            self._at_start[name] = count_nonfinite(tensors[name])
+        self.start_over()
+
+    def start_over(self) -> None:
+        """Expect the state of the start again: one was restored."""
+        with self._lock:
+            self._counts = dict(self._at_start)
+
+    def find_poison(
+        self, checkpoint: Mapping[str, Any], steps_are_good: bool = False
+    ) -> list[Culprit]:
+        """What is not finite, and should be; see :meth:`audit`."""
+        return self.audit(checkpoint, steps_are_good)[0]
+
+    def audit(
+        self, checkpoint: Mapping[str, Any], steps_are_good: bool = False
+    ) -> tuple[list[Culprit], Counts]:
+        """Find poison; also give how many NaN and Inf belong to each tensor.
+
+        Args:
+            checkpoint (Mapping): As for :func:`find_poison`.
+            steps_are_good (bool): Whether the newest steps were, so that
+                nothing of it has reached them. Defaults to False.
+        """
+        with self._lock:
+            found = [
+                one
+                for one in find_poison(checkpoint, self._counts)
+                if not self._accepts(one, checkpoint, steps_are_good)
+            ]
+            if self._counts:
+                self._shrink(checkpoint)
+            return found, dict(self._counts)
+
+    def _accepts(
+        self,
+        culprit: Culprit,
+        checkpoint: Mapping[str, Any],
+        steps_are_good: bool,
+    ) -> bool:
+        """Put a buffer on the list if the model has made it so."""
+        section, __, name = culprit.name.partition('.')
+        tensor = checkpoint[section].get(name)
+        plain = name if name in self._shapes else plain_name(name)
+        if section == 'optimizer' or tensor is None:
+            return False
+        if culprit.kind != 'Inf' or not self._may_be_inf(plain, tensor):
+            if not steps_are_good or self._is_learned(plain):
+                return False
+            self._warn_of_harmless(Culprit(plain, culprit.kind))
+        known = self._counts.get(plain, (0, 0))
+        nans, infs = map(max, zip(known, count_nonfinite(tensor)))
+        self._counts[plain] = nans, infs
+        return True
+
+    def _warn_of_harmless(self, culprit: Culprit) -> None:
+        if culprit.name in self.harmless:
+            return
+        self.harmless.add(culprit.name)
+        text = _(
+            'mmstable: a buffer holds values that are not finite: {names}. '
+            'It reaches neither the loss nor gradients, so training '
+            'continues. Is something divided by 0, as for a class without '
+            'samples?',
+            names=list_culprits([culprit]),
+        )
+        print_log(text, logger='current', level=logging.WARNING)
+
+    def _may_be_inf(self, name: str, tensor: Tensor) -> bool:
+        if self._is_learned(name):
+            return False
+        known = self._shapes.get(name)
+        if known is not None and known != tensor.shape:
+            return True
+        # Sums that overflow are +Inf, among zeros at first.
+        is_free = known is None or self._at_start.get(name, (0, 0))[1] > 0
+        return looks_like_mask(tensor) and (
+            is_free or not has_plus_inf(tensor)
+        )
+
+    def _is_learned(self, name: str) -> bool:
+        return name in self._weights or is_statistic(name)
+
+    def _shrink(self, checkpoint: Mapping[str, Any]) -> None:
+        """Take off the list what has become finite, and name the rest."""
+        seen: dict[str, list[Tensor]] = {}
+        for section, tensors in checkpoint.items():
+            if str(section).endswith('state_dict'):
+                for known in self._counts:
+                    for name in (known, f'{AVERAGED}{known}'):
+                        if name in tensors:
+                            seen.setdefault(known, []).append(tensors[name])
+        for name, found in seen.items():
+            # An average of the model may become finite later than that.
+            nans, infs = map(max, zip(*map(count_nonfinite, found)))
+            before = self._counts[name]
+            if not self._is_learned(name):
+                infs = before[1]
+            self._counts[name] = min(nans, before[0]), min(infs, before[1])
+        self._tell(seen)
+
+    def _tell(self, seen: Mapping[str, list[Tensor]]) -> None:
+        new = [
+            Culprit(name, 'NaN' if self._counts[name][0] else 'Inf')
+            for name, (first, *__) in seen.items()
+            if name in self._at_start
+            and name not in self._told
+            and any(self._counts[name])
+            and (self._counts[name][0] or not looks_like_mask(first))
+        ]
+        if new:
+            self._told.update(culprit.name for culprit in new)
+            text = _(
+                'mmstable: not finite before training began: {names}. That '
+                'is no fault as long as it does not spread; what was NaN and '
+                'becomes finite has to stay finite.',
+                names=list_culprits(new),
+            )
+            print_log(text, logger='current', level=logging.WARNING)
+
+
+_OF_MODELS: WeakKeyDictionary[Module, Placeholders] = WeakKeyDictionary()
+
+
+def placeholders_of(model: Module) -> Placeholders:
+    """The list of a model; the same for all who ask.
+
+    Args:
+        model (Module): The user's own model, without any wrapper.
+    """
+    return _OF_MODELS.setdefault(model, Placeholders())
+
+
+def steps_are_good(runner: Runner) -> bool:
+    """Whether the newest step of every safe wrapper was a good one."""
+    wrappers = runner_view.wrappers(runner).values()
+    newest = [one.steps.newest for one in wrappers if hasattr(one, 'steps')]
+    return all(
+        one is not None and (one.fault is None or _has_finite_gradients(one))
+        for one in newest
+    )
+
+
+def _has_finite_gradients(report: StepReport) -> bool:
+    return report.outcome is Outcome.APPLIED and not report.culprits
+
+
+class RunAudit:
+    """Looks through a run, and knows what NaN and Inf belong there.
+
+    Args:
+        model (Module): The model before anything is loaded into it.
+    """
+
+    def __init__(self, model: Module) -> None:
+        self._placeholders = placeholders_of(model)
+        self._placeholders.learn(model)
+        buffers = unsaved_buffers(model)
+        memory = HostMemory(buffers.values())
+        self._unsaved = {
+            name: memory.copy(buffer) for name, buffer in buffers.items()
+        }
+
+    @property
+    def harmless(self) -> set[str]:
+        """Buffers that are not finite, and reach neither loss nor steps."""
+        return self._placeholders.harmless
+
+    def find(self, runner: Runner) -> list[Culprit]:
+        """Weights, buffers and optimizer state that are not finite."""
+        return self._placeholders.find_poison(
+            RunState(runner).tensors(), steps_are_good(runner)
+        )
+
+    def heal(self, runner: Runner) -> None:
+        """Restore what a rollback could not: buffers of no checkpoint.
+
+        Those that are not finite get the values from the start of the run,
+        which a resumed run would have, too. The others stay as they are.
+        """
+        self._placeholders.start_over()
+        bad = {culprit.name for culprit in self.find(runner)}
+        copies = {
+            name: copy
+            for name, copy in self._unsaved.items()
+            if f'state_dict.{name}' in bad
+        }
+        restore_tensors(unwrap(runner.model), copies)

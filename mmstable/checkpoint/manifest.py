@@ -1,29 +1,133 @@
-"""The small file next to a checkpoint that says what the checkpoint is."""
+"""Which starts of a run does a checkpoint come from?
+
+Clocks can be set back, files be copied and numbers of iterations come again.
+So a checkpoint says of itself which run it belongs to, and how often that run
+was started before it was saved, and where each start began.
+
+The small file next to a checkpoint that says what the checkpoint is.
+"""
 
 from __future__ import annotations
 
 import json
+import os
+import secrets
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from mmstable.checked_json import (
+from mmstable.checkpoint.remote import AnyPath, RemotePath
+from mmstable.io.files import read_bounded, replace_text
+from mmstable.io.schema import (
     anything,
     boolean,
     count,
     fields,
+    list_of,
     mapping_of,
     parse_json,
+    record,
     text,
+    tuple_of,
     within,
 )
-from mmstable.checkpoint.atomic_file import replace_text
-from mmstable.checkpoint.lineage import Lineage
-from mmstable.files import read_bounded
+
+# A run that was started more often forgets the oldest starts.
+_MOST_STARTS = 500
+_LARGEST = 2**53
+_CHECK = record(run=text(64), starts=list_of(tuple_of(count, count)))
+
+
+@dataclass(frozen=True)
+class Lineage:
+    """The past of a checkpoint.
+
+    Args:
+        run (str): The run, by a name that no other has.
+        starts (tuple[tuple[int, int]]): All starts, the oldest first: a
+            number that is higher than that of any start before it in this
+            folder, and the iterations done when it began.
+    """
+
+    run: str
+    starts: tuple[tuple[int, int], ...]
+
+    @classmethod
+    def begin(cls, number: int, iteration: int = 0) -> Lineage:
+        """That of a run which is not known to continue another."""
+        return cls(secrets.token_hex(8), ((number, iteration),))
+
+    @classmethod
+    def after(
+        cls, number: int, resumed: Lineage | None, iteration: int
+    ) -> Lineage:
+        """That of the next start in a folder.
+
+        Args:
+            number (int): Of the last start there.
+            resumed (Lineage, optional): Of the checkpoint that was loaded.
+            iteration (int): Iterations done: 0 for a new run that only takes
+                the weights.
+        """
+        if resumed is None or iteration == 0:
+            return cls.begin(number + 1, iteration)
+        return resumed.resume(1 + max(number, resumed.number), iteration)
+
+    @classmethod
+    def read(cls, content: Any) -> Lineage | None:
+        """What :meth:`as_dict` gave, from a file; None if it is not sound."""
+        try:
+            known = _CHECK(content)
+        except ValueError:
+            return None
+        return (
+            cls(known['run'], tuple(known['starts']))
+            if all(known.values())
+            else None
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        """The same as plain data."""
+        return {'run': self.run, 'starts': [list(one) for one in self.starts]}
+
+    @property
+    def number(self) -> int:
+        """The number of the last start."""
+        return self.starts[-1][0]
+
+    def resume(self, number: int, iteration: int) -> Lineage:
+        """That of a run which continues this one at an iteration."""
+        starts = (*self.starts, (number, iteration))
+        return Lineage(self.run, starts[-_MOST_STARTS:])
+
+    def includes(self, other: Lineage | None, iteration: int) -> bool:
+        """Whether a checkpoint is of the past, or the future, of this start.
+
+        Not so if it is of another run, or if a later start has begun before
+        it: then the run went back, and has left it behind.
+
+        Args:
+            other (Lineage, optional): The lineage of that checkpoint; None if
+                it was saved by others, whose run this one may continue.
+            iteration (int): Iterations done in it.
+        """
+        if other is None:
+            return iteration <= self.starts[0][1]
+        if other.run != self.run:
+            return False
+        ends = [begin for _, begin in self.starts[1:]]
+        for (number, _), end in zip(self.starts, [*ends, _LARGEST]):
+            if number == other.number:
+                return iteration <= end
+        # Forgotten: older than all others.
+        return other.number < self.starts[0][0]
+
 
 _LONGEST = 1 << 16
 KINDS = ('rolling', 'kept', 'emergency', 'best')
-_SUFFIX = '.json'
+MANIFEST = '.json'
 _CHECKS = {
     'size': count,
     'sha256': text(64),
@@ -64,20 +168,26 @@ class Manifest:
     kind: str = ''
     lineage: Lineage | None = None
 
-    def write(self, checkpoint: Path) -> None:
-        """Write it for a checkpoint."""
+    def as_text(self) -> str:
+        """Return the content of its file."""
         content = {
             **vars(self),
             'lineage': self.lineage and self.lineage.as_dict(),
         }
-        text = json.dumps(content, indent=1)
-        replace_text(manifest_path(checkpoint), text + '\n')
+        return json.dumps(content, indent=1) + '\n'
+
+    def write(self, checkpoint: Path) -> None:
+        """Write it for a checkpoint."""
+        replace_text(manifest_path(checkpoint), self.as_text(), sync=False)
 
     @classmethod
-    def read(cls, checkpoint: Path) -> Manifest | None:
+    def read(cls, checkpoint: AnyPath) -> Manifest | None:
         """The manifest of a checkpoint; None without a readable one."""
         try:
-            data = read_bounded(manifest_path(checkpoint), _LONGEST)
+            if isinstance(checkpoint, RemotePath):
+                data = checkpoint.read(MANIFEST)
+            else:
+                data = read_bounded(manifest_path(checkpoint), _LONGEST)
             content = fields(_CHECKS)(parse_json(data, _LONGEST))
             known = {name: content[name] for name in _CHECKS}
         except (OSError, ValueError, KeyError):
@@ -92,7 +202,7 @@ class Manifest:
 
 def manifest_path(checkpoint: Path) -> Path:
     """Where the manifest of a checkpoint is."""
-    return checkpoint.with_name(f'{checkpoint.name}{_SUFFIX}')
+    return checkpoint.with_name(f'{checkpoint.name}{MANIFEST}')
 
 
 def manifests_in(folder: Path) -> dict[Path, Manifest]:
@@ -100,13 +210,39 @@ def manifests_in(folder: Path) -> dict[Path, Manifest]:
 
     The checkpoint itself may be gone.
     """
-    found = {}
-    for path in folder.glob(f'*.*{_SUFFIX}'):
-        checkpoint = path.with_name(path.name[: -len(_SUFFIX)])
-        manifest = Manifest.read(checkpoint)
-        if manifest is not None:
-            found[checkpoint] = manifest
-    return found
+    names = [entry.name for entry in list_folder(folder)]
+    return {folder / stem: one for stem, one in _read_all(folder, names)}
+
+
+def remote_manifests(
+    folder: RemotePath, names: Iterable[str]
+) -> dict[str, Manifest]:
+    """The manifests among the files of a remote folder, by checkpoint."""
+    return dict(_read_all(folder, names))
+
+
+def _read_all(
+    folder: AnyPath, names: Iterable[str]
+) -> Iterator[tuple[str, Manifest]]:
+    for name in names:
+        stem = name[: -len(MANIFEST)]
+        if name == stem + MANIFEST and '.' in stem:
+            manifest = Manifest.read(
+                folder.joined(stem)
+                if isinstance(folder, RemotePath)
+                else folder / stem
+            )
+            if manifest is not None:
+                yield stem, manifest
+
+
+def list_folder(folder: Path) -> list[os.DirEntry[str]]:
+    """List a folder; nothing if there is none."""
+    try:
+        with os.scandir(folder) as entries:
+            return list(entries)
+    except OSError:
+        return []
 
 
 def remove_manifest(checkpoint: Path) -> None:

@@ -30,7 +30,6 @@ from torch.distributed.checkpoint.metadata import (
 from torch.distributed.checkpoint.planner import LoadPlan, LoadPlanner
 from torch.futures import Future
 
-from mmstable.checkpoint.atomic_file import sync_folder
 from mmstable.checkpoint.loading import BadCheckpoint, read_content
 from mmstable.checkpoint.shards import (
     MARK,
@@ -41,7 +40,7 @@ from mmstable.checkpoint.shards import (
     check_shards,
     digest,
 )
-from mmstable.open_file import OpenFile, read_at
+from mmstable.io.files import OpenFile, read_at, sync_folder
 
 
 def new_folder(checkpoint: Path) -> Path:

@@ -1,4 +1,4 @@
-"""Files of a checkpoint whose tensors are spread over the ranks.
+"""Checkpoints of a sharded model: a file for the rest, a folder for tensors.
 
 Every rank writes its part to a folder next to the checkpoint. The checkpoint
 itself is a small file, written last, whose record names the folder, the
@@ -18,9 +18,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from mmengine.dist import all_gather_object
+from mmengine.utils import digit_version
 
+from mmstable.checkpoint.audit import find_poison
 from mmstable.checkpoint.loading import BadCheckpoint
-from mmstable.open_file import OpenFile, read_ranges, size_of
+from mmstable.errors import ConfigError
+from mmstable.io.files import OpenFile, read_ranges, size_of
 
 # Where a checkpoint names its folder, below 'mmstable'.
 SHARDS = 'shards'
@@ -119,6 +123,7 @@ class ShardRecord:
                 == math.prod(whole.size)
                 for name, whole in self.tensors.items()
             )
+            and self._are_apart()
             and all(type(name) is str for name in self.values)
             and all(type(one) in SCALARS for one in self.values.values())
         )
@@ -131,6 +136,18 @@ class ShardRecord:
             and all(offset + size <= most for offset, size, most in inside)
             and _are_sizes((chunk.start, chunk.length))
             and chunk.start + chunk.length <= self.files[chunk.file][0]
+        )
+
+    def _are_apart(self) -> bool:
+        # Reading takes time for every chunk: no bytes count for two of them.
+        places = sorted(
+            (chunk.file, chunk.start, chunk.start + chunk.length)
+            for whole in self.tensors.values()
+            for chunk in whole.chunks
+        )
+        return all(
+            file != other or start >= end
+            for (other, _, end), (file, start, _) in zip(places, places[1:])
         )
 
 
@@ -157,8 +174,9 @@ def check_shards(
         size, sha256 = record.files[name]
         try:
             with OpenFile(folder / name) as file:
+                # The size first: a sparse file can take hours to digest.
                 is_same = size_of(file) == size and (
-                    read_ranges(file, [], with_digest=True) == sha256
+                    read_ranges(file, [], True).sha256 == sha256
                 )
         except OSError as error:
             raise BadCheckpoint(
@@ -174,7 +192,7 @@ def check_shards(
 def digest(path: Path) -> tuple[int, str]:
     """The size of a file and its SHA-256."""
     with OpenFile(path) as file:
-        return size_of(file), read_ranges(file, [], with_digest=True)
+        return size_of(file), read_ranges(file, [], True).sha256
 
 
 def remove_shards(checkpoint: Path, but: str | None = None) -> None:
@@ -209,3 +227,80 @@ def _is_own(checkpoint: Path, name: Any) -> bool:
 
 def _escape(name: str) -> str:
     return ''.join(f'[{char}]' if char in '*?[' else char for char in name)
+
+
+_OF_THE_OPTIMIZER = ('state', 'param_groups')
+
+
+def is_sharded_run(runner: Any) -> bool:
+    """Whether the strategy of a runner saves and loads by shards."""
+    return getattr(getattr(runner, 'strategy', None), 'keeps_shards', False)
+
+
+def check_sharded(runner: Any) -> None:
+    """Refuse runners that are none of mmengine's usual ones."""
+    if not is_sharded_run(runner):
+        raise ConfigError(
+            'SafeCheckpointHook saves with mmengine.runner.Runner, or with '
+            'FlexibleRunner and mmstable.SafeFSDPStrategy or '
+            f'mmstable.SafeFSDP2Strategy, got {type(runner).__name__} without '
+            'them. Use CheckpointHook with it.'
+        )
+
+
+def state_dicts() -> Any:
+    """Torch's module that takes the state of sharded models apart."""
+    if digit_version(torch.__version__) < digit_version('2.4'):
+        # Before, torch reads shards by a pickle that may run anything.
+        raise ConfigError(
+            'SafeCheckpointHook saves shards with torch 2.4 or newer, this '
+            f'is {torch.__version__}. Use CheckpointHook.'
+        )
+    from torch.distributed.checkpoint import state_dict
+
+    return state_dict
+
+
+def local_parts(
+    runner: Any, save_optimizer: bool
+) -> tuple[dict[str, Any], Any]:
+    """This rank's tensors, and the optimizer's groups. A collective call."""
+    sharded = state_dicts()
+    parts = {'model': sharded.get_model_state_dict(runner.model)}
+    if not save_optimizer:
+        return parts, None
+    state = sharded.get_optimizer_state_dict(
+        runner.model, runner.optim_wrapper.optimizer
+    )
+    return {**parts, 'optimizer': state['state']}, state['param_groups']
+
+
+def find_poison_on_all(parts: Mapping[str, Any]) -> list[Any]:
+    """Where a part of any rank is not finite. A collective call."""
+    mine = find_poison(
+        {
+            'state_dict': _local(parts['model']),
+            'optimizer': {'state': _local(parts.get('optimizer', {}))},
+        }
+    )
+    found = {one for ours in all_gather_object(mine) for one in ours}
+    return sorted(found, key=str)
+
+
+def besides(state: Mapping[str, Any]) -> dict[str, Any]:
+    """What a wrapper knows besides the optimizer."""
+    return {k: v for k, v in state.items() if k not in _OF_THE_OPTIMIZER}
+
+
+def _local(content: Any) -> Any:
+    """The same, with the part that this rank holds of each tensor."""
+    if isinstance(content, Mapping):
+        return {key: _local(value) for key, value in content.items()}
+    if hasattr(content, 'local_shards'):
+        return {
+            str(number): shard.tensor.detach()
+            for number, shard in enumerate(content.local_shards())
+        }
+    if hasattr(content, 'to_local'):
+        return content.to_local().detach()
+    return content

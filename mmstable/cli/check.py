@@ -1,91 +1,300 @@
-"""``mmstable check``: from a config to findings."""
+"""``mmstable check``: say what would go wrong with a config."""
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from mmengine.config import Config
-
-from mmstable.cli.base_files import plain_settings
-from mmstable.cli.check_fix import refuse_fix, write_fix
-from mmstable.cli.check_list import rule_lines
-from mmstable.cli.check_text import as_github, as_json, as_text
-from mmstable.cli.command import say as say_for
-from mmstable.cli.config_file import load_config_anyway
-from mmstable.cli.config_options import merge_options, read_options
-from mmstable.cli.finding_text import exit_code
-from mmstable.cli.legacy_config import modernize
-from mmstable.cli.progress import working
+import mmstable.cli.command as cli
 from mmstable.errors import UsageError
-from mmstable.legacy.config.keys import old_keys_of
-from mmstable.messages import _
-from mmstable.preflight.check_config import check_config, ignored_rules
-from mmstable.preflight.config_source import ConfigSource
-from mmstable.preflight.config_view import ConfigView
-from mmstable.preflight.machine import Machine
-from mmstable.preflight.trial import Trial, try_out
+from mmstable.finding import Finding, Severity
+from mmstable.messages import _, printable
+
+if TYPE_CHECKING:
+    from mmstable.check.config_tree import ConfigView
+
+_LEVELS = {
+    Severity.ERROR: 'error',
+    Severity.WARNING: 'warning',
+    Severity.HINT: 'notice',
+}
 
 
 def check(args: argparse.Namespace) -> int:
     """Check a config, and return the exit code."""
+    from mmstable.check import check_config
+    from mmstable.check.source import ConfigSource
+    from mmstable.cli import config
+
     if args.list:
-        print('\n'.join(rule_lines()))
+        cli.show(*rule_lines())
         return 0
     if args.config is None:
-        raise UsageError(_('a config is missing.'))
-    options = read_options(args.cfg_options or [])
-    cfg = load_config_anyway(args.config)
-    written = plain_settings(cfg)
-    view = _view(_modern(cfg, options), args, written)
+        raise cli.usage_error('a config is missing.')
+    options = config.read_options(args.cfg_options)
+    view = _view(args, options)
     try:
-        ignored = ignored_rules(view)
+        ignored = check_config.ignored_rules(view)
     except (TypeError, ValueError) as error:
         raise UsageError(str(error)) from error
     if args.fix is not None:
-        refuse_fix(args, view)
-    source = ConfigSource(args.config, tuple(options))
-    findings = check_config(view, source)
+        _refuse_fix(args, view)
+    findings = check_config.check_config(
+        view, ConfigSource(args.config, tuple(options))
+    )
     if args.format == 'json':
-        print(as_json(args.config, findings, ignored))
+        content = {
+            'config': args.config,
+            'ignored': list(ignored),
+            'findings': [one.as_dict() for one in findings],
+        }
+        print(json.dumps(content, indent=1))
     elif args.format == 'github':
-        print('\n'.join(as_github(args.config, findings)))
+        print('\n'.join(_github_lines(args.config, findings)))
     else:
-        print('\n'.join(as_text(args.config, findings, ignored)))
+        cli.show(*text_lines(args.config, findings, ignored))
     if args.fix is not None:
-        write_fix(args, view)
-    return exit_code(findings)
+        _write_fix(args, view)
+    return cli.exit_code(findings)
 
 
-def _modern(cfg: Config, options: dict[str, Any]) -> Config:
-    """The config with its options, as ``mmstable train`` would have it."""
-    if old_keys_of(cfg._cfg_dict):
-        return modernize(cfg, options, lambda text: say_for('check', text))
-    merge_options(cfg, options)
-    return cfg
+def _view(args: argparse.Namespace, options: dict[str, Any]) -> ConfigView:
+    """The config as ``mmstable train`` would have it."""
+    from mmstable.check.config_tree import ConfigView
+    from mmstable.check.machine import Machine, try_out
+    from mmstable.cli import config
+    from mmstable.legacy.draft import old_keys_of
 
-
-def _view(
-    cfg: Config, args: argparse.Namespace, written: dict[str, Any]
-) -> ConfigView:
+    cfg = config.load_config_anyway(args.config)
+    written = config.plain_settings(cfg)
+    cfg = config.modernize(cfg, options)
+    trial = None
+    if args.deep:
+        with cli.working(_('building the config and trying it')):
+            trial = try_out(cfg)
     machine = Machine.here()
-    is_old = bool(old_keys_of(written))
+    given = os.environ.get('WORLD_SIZE', '')
+    default = int(given) if given.isdigit() else max(1, machine.gpus)
     return ConfigView(
-        plain_settings(cfg),
+        config.plain_settings(cfg),
         machine,
-        ranks=args.ranks or _ranks(machine),
+        ranks=args.ranks or default,
         file=args.config,
-        written=written if is_old else None,
-        trial=_try(cfg) if args.deep else None,
+        written=written if old_keys_of(written) else None,
+        trial=trial,
     )
 
 
-def _try(cfg: Config) -> Trial:
-    with working(_('building the config and trying it')):
-        return try_out(cfg)
+def text_lines(
+    path: str, findings: Sequence[Finding], ignored: Sequence[str] = ()
+) -> Iterator[Any]:
+    """A block for each finding, and the sum of them."""
+    from mmstable.check.rule import RULES
+
+    for one in findings:
+        yield from cli.finding_lines(one)
+    if ignored:
+        yield _('ignored by `stability_checks`: {names}', names=list(ignored))
+    if not findings:
+        yield _(
+            '{path}: {rules:rule|rules}, nothing found',
+            path=path,
+            rules=len(RULES),
+        )
+        return
+    yield _(
+        '{path}: {counts} by {rules:rule|rules}',
+        path=path,
+        counts=cli.count_findings(findings),
+        rules=len(RULES),
+    )
 
 
-def _ranks(machine: Machine) -> int:
-    given = os.environ.get('WORLD_SIZE', '')
-    return int(given) if given.isdigit() else max(1, machine.gpus)
+def _github_lines(path: str, findings: Sequence[Finding]) -> Iterator[str]:
+    """A workflow command of GitHub for each finding."""
+    for one in findings:
+        file, __, line = one.source.rpartition(':')
+        where = f'file={_escape(file or path)},line={line or 1}'
+        text = printable(f'{one.path}: {one.what} {one.why} {one.fix}', 1000)
+        level, text = _LEVELS[one.severity], _escape(text, ends=False)
+        yield f'::{level} {where},title={one.id}::{text}'
+
+
+def _escape(text: str, ends: bool = True) -> str:
+    """Escape the special characters of a workflow command."""
+    text = text.replace('%', '%25').replace('\r', '%0D').replace('\n', '%0A')
+    return text.replace(':', '%3A').replace(',', '%2C') if ends else text
+
+
+def rule_lines() -> Iterator[str]:
+    """A line for each rule."""
+    from mmstable.check import check_config
+
+    width = max(map(len, check_config.RULES))
+    for id, severity, why in _rules():
+        yield f'{id:{width}}  {severity:7}  {why}'
+    yield _(
+        '{rules:rule|rules}; ignore one by `stability_checks = '
+        'dict(ignore=[...])` in the config',
+        rules=len(check_config.RULES),
+    )
+
+
+def rule_table() -> str:
+    """The rules as a table in Markdown, for the docs."""
+    head = _('rule'), _('severity'), _('why')
+    rows = [f'| `{id}` | {level} | {why} |' for id, level, why in _rules()]
+    lines = [f'| {" | ".join(head)} |', '|---|---|---|', *rows]
+    return '\n'.join(lines) + '\n'
+
+
+def _rules() -> Iterator[tuple[str, str, str]]:
+    from mmstable.check import check_config
+
+    for one in check_config.RULES.values():
+        yield (
+            one.id,
+            one.severity.label,
+            _(one.why),
+        )
+
+
+class Mended(NamedTuple):
+    """A config after everything that rules know to mend.
+
+    Args:
+        view (ConfigView): The config.
+        done (list): What was mended.
+        left (list): What was not.
+    """
+
+    view: ConfigView
+    done: list[Finding]
+    left: list[Finding]
+
+
+def mend(view: ConfigView) -> Mended:
+    """Mend one thing after the other, until no rule knows more.
+
+    One at a time, because what mends one may move, or cause, another.
+    """
+    from mmstable.check import check_config
+    from mmstable.check.config_tree import changed
+
+    done: list[Finding] = []
+    tried: set[tuple[str, str]] = set()
+    while True:
+        findings = check_config.check_config(view)
+        for one in findings:
+            if one.change and (one.id, one.path) not in tried:
+                break
+        else:
+            return Mended(view, done, findings)
+        tried.add((one.id, one.path))
+        done.append(one)
+        view = view.with_settings(changed(view.settings, one.change))
+
+
+def _refuse_fix(args: argparse.Namespace, view: ConfigView) -> None:
+    """Say why nothing can be written, before anything is checked."""
+    from mmengine.config import Config
+
+    from mmstable.cli import config
+
+    config.check_target(args.fix)
+    if args.cfg_options:
+        raise cli.usage_error(
+            '--fix: leave --cfg-options out, they are not in the file '
+            'that is written.'
+        )
+    config.refuse_old(args.config, view.written)
+    if Config._is_lazy_import(args.config):
+        raise cli.usage_error(
+            '--fix: {path} is a config in the style of Python imports, '
+            'which a file with `_base_` cannot inherit from.',
+            path=args.config,
+        )
+
+
+def _write_fix(args: argparse.Namespace, view: ConfigView) -> None:
+    """Write what ``--fix`` asks for, and say what it leaves to the user."""
+    from mmstable.cli import config
+
+    mended = mend(view)
+    if mended.done:
+        base = config.relative(args.config, os.path.dirname(args.fix))
+        config.write_config(args.fix, _overlay(view, mended, base))
+    else:
+        cli.tell(
+            'nothing that can be mended by itself; {path} is not written',
+            path=args.fix,
+        )
+    if mended.left:
+        left = sorted({one.id for one in mended.left})
+        text = _('not mended, to be decided by you: {names}', names=left)
+        cli.say(text)
+
+
+def _overlay(view: ConfigView, mended: Mended, base: str) -> str:
+    """The text of a config on top of ``base``, the config of the view."""
+    from mmstable.legacy.render import comment, difference, render_setting
+
+    title = comment(
+        _(
+            'Written by `mmstable check --fix`: {base} without {names}.',
+            base=base,
+            names=sorted({one.id for one in mended.done}),
+        )
+    )
+    blocks = [f'{title}\n{render_setting("_base_", base)}']
+    changes = difference(view.settings, mended.view.settings)
+    for key, value in changes.items():
+        texts = [
+            f'{one.id}: {one.what}'
+            for one in mended.done
+            if any(path.split('.')[0] == key for path in one.change)
+        ]
+        about = comment(' '.join(dict.fromkeys(texts)))
+        blocks.append(f'{about}\n{render_setting(key, value)}')
+    return '\n\n'.join(blocks) + '\n'
+
+
+COMMAND = cli.Command(
+    check,
+    (
+        cli.option('config', 'config file', nargs='?'),
+        cli.number(
+            '--ranks',
+            1,
+            'processes that will train; WORLD_SIZE, or one for each GPU '
+            'here, by default',
+        ),
+        cli.flag(
+            '--deep',
+            'also build the model and the optimizer, and do one step '
+            'with two samples on the CPU',
+        ),
+        cli.option(
+            '--fix',
+            'write a config that inherits from this one, and mends what '
+            'can be mended',
+            metavar='OUT.py',
+        ),
+        cli.option(
+            '--format',
+            'how to print it; github is for annotations of its actions',
+            choices=['text', 'json', 'github'],
+            default='text',
+        ),
+        cli.flag('--list', 'list all rules, and stop'),
+        cli.CFG_OPTIONS,
+    ),
+    'Say what would go wrong in a training, before it starts. The config '
+    'is run, as in training; nothing is built from it without --deep. '
+    'Exit codes: 0 nothing but hints, {warnings} warnings, {errors} '
+    'errors, 2 the config cannot be read.',
+    {'warnings': cli.EXIT_WARNINGS, 'errors': cli.EXIT_ERRORS},
+)

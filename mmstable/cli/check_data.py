@@ -1,60 +1,55 @@
-"""``mmstable check-data``: from a config to a table."""
+"""``mmstable check-data``: look through the data of a config."""
 
 from __future__ import annotations
 
 import argparse
-import json
-import os
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from mmengine.config import Config
-from mmengine.registry import DATASETS, init_default_scope
+import mmstable.cli.command as cli
+from mmstable.finding import Finding
+from mmstable.messages import N_, _, printable
 
-from mmstable.checkpoint.atomic_file import replace_text
-from mmstable.cli.command import say as say_for
-from mmstable.cli.commands.check_data import EXIT_BAD_DATA
-from mmstable.cli.config_file import load_config
-from mmstable.cli.config_mistakes import explain_mistake
-from mmstable.cli.config_options import read_options
-from mmstable.cli.data_table import data_table
-from mmstable.cli.legacy_config import modernize
-from mmstable.cli.progress import show_progress
-from mmstable.cli.texts import NO_FOLDER
-from mmstable.errors import UsageError
-from mmstable.messages import _
-from mmstable.messages.printable import printable
-from mmstable.preflight.check_data import Summary, check_data
-from mmstable.preflight.dataset_checks import leaks
-from mmstable.preflight.dataset_view import load, without_repeats
-from mmstable.preflight.sample_checks import Expected
-from mmstable.preflight.skip_list import write_skip_list
+if TYPE_CHECKING:
+    from mmengine.config import Config
+
+    from mmstable.check.data import Summary
+    from mmstable.check.sample_checks import Expected
+
+# The data has errors.
+EXIT_BAD_DATA = 6
+_SPLITS = ('train', 'val', 'test')
+_MOST_NAMED = 3
 
 
-def check(args: argparse.Namespace) -> int:
+def check_data(args: argparse.Namespace) -> int:
     """Look through the data of a config, and return the exit code."""
-    for path in filter(None, (args.json, args.write_skip_list)):
-        _check_folder(path)
-    cfg = _load(args)
+    from mmstable.check import data
+    from mmstable.cli.config import open_config
+
+    cli.check_folder_of(args.json)
+    cli.check_folder_of(args.write_skip_list)
+    cfg = open_config(args.config, args.cfg_options)
     loader = _loader_of(cfg, args.split)
     dataset = _build(loader)
     workers = args.workers
     if workers is None:
         workers = int(loader.get('num_workers', 0))
+    processes = (cfg.get('env_cfg') or {}).get('mp_cfg') or {}
     start = time.monotonic()
 
     def look_at(some: Any, most: int | None) -> Summary:
-        return check_data(
+        return data.check_data(
             some,
             _choose(len(some), most),
             _expected(cfg, some, args),
             workers,
-            _start_method(cfg),
+            processes.get('mp_start_method'),
             int((cfg.get('randomness') or {}).get('seed') or 0),
-            show_progress,
+            cli.show_progress,
         )
 
     summary = look_at(dataset, args.max)
@@ -62,11 +57,11 @@ def check(args: argparse.Namespace) -> int:
         other = look_at(_build(_loader_of(cfg, args.against)), None)
         summary = replace(
             summary,
-            reports=leaks(summary.reports, other.reports),
+            reports=data.leaks(summary.reports, other.reports),
             stopped=other.stopped,
         )
     header = _(
-        '{count:sample|samples} of {total} looked at ({split}, {kind}, '
+        '{count:sample|samples} of {total} checked ({split}, {kind}, '
         '{workers:worker|workers}, {seconds:.1f} s)',
         count=len(summary.reports),
         total=summary.total,
@@ -75,20 +70,52 @@ def check(args: argparse.Namespace) -> int:
         workers=workers,
         seconds=time.monotonic() - start,
     )
-    print('\n'.join([header, *data_table(summary)]))
-    code = _write(args, summary)
+    cli.show(header, *_lines(summary))
+    bad = summary.bad_samples()
+    if args.json is not None:
+        cli.write_json(args.json, _as_json(args.split, summary))
+    if args.write_skip_list is not None:
+        _write_skip_list(args.write_skip_list, summary, bad)
     if summary.stopped is not None:
         raise summary.stopped
-    return code
+    return EXIT_BAD_DATA if bad else 0
 
 
-def _load(args: argparse.Namespace) -> Config:
-    options = read_options(args.cfg_options or [])
-    cfg = load_config(args.config)
-    cfg = modernize(cfg, options, lambda text: say_for('check-data', text))
-    # As the runner does: names in the config are looked up there.
-    init_default_scope(cfg.get('default_scope') or 'mmengine')
-    return cfg
+def _lines(summary: Summary) -> Iterator[Any]:
+    """A block for each kind of problem, and what takes longest."""
+    from mmstable.check.data import where
+
+    findings = summary.findings()
+    if not findings:
+        yield _('nothing wrong was found')
+    for one in findings:
+        names = _offenders(summary, one)
+        count = _(
+            '{count} of {total}', count=len(names), total=len(summary.reports)
+        )
+        first = _('first: {names}', names=names[:_MOST_NAMED])
+        head = f'{one.id}  {count}  {printable(one.what, 300)}'
+        yield from cli.finding_lines(replace(one, source=first), head)
+    slowest = [
+        f'{where(one)} {one.milliseconds:.1f} ms' for one in summary.slowest()
+    ]
+    largest = [
+        f'{where(one)} {one.size / 1e6:.2f} MB' for one in summary.largest()
+    ]
+    yield _('slowest: {names}', names=slowest[:_MOST_NAMED])
+    yield _('largest: {names}', names=largest[:_MOST_NAMED])
+
+
+def _offenders(summary: Summary, finding: Finding) -> list[str]:
+    from mmstable.check.data import where
+
+    if finding.id == 'dropped':
+        return summary.dropped
+    return [
+        where(report)
+        for report in summary.reports
+        if any(problem.id == finding.id for problem in report.problems)
+    ]
 
 
 def _loader_of(cfg: Config, split: str) -> Mapping[str, Any]:
@@ -96,36 +123,34 @@ def _loader_of(cfg: Config, split: str) -> Mapping[str, Any]:
     if not isinstance(loader, Mapping) or 'dataset' not in loader:
         known = [
             name
-            for name in ('train', 'val', 'test')
+            for name in _SPLITS
             if isinstance(cfg.get(f'{name}_dataloader'), Mapping)
         ]
-        raise UsageError(
-            _(
-                'the config has no `{split}_dataloader` with a `dataset`; it '
-                'has data for: {known}.',
-                split=split,
-                known=known or ['-'],
-            )
+        raise cli.usage_error(
+            'the config has no `{split}_dataloader` with a `dataset`; it '
+            'has data for: {known}.',
+            split=split,
+            known=known or ['-'],
         )
     return loader
 
 
 def _build(loader: Mapping[str, Any]) -> Any:
-    try:
+    from mmengine.registry import DATASETS
+
+    from mmstable.check.dataset import load, without_repeats
+    from mmstable.cli.mistakes import explained
+
+    part = {'train_dataloader': loader}
+    with explained(N_('the data set cannot be built: {error}'), part):
         dataset = loader['dataset']
         if isinstance(dataset, Mapping):
             dataset = DATASETS.build(dataset)
         dataset = without_repeats(dataset)
         load(dataset)
         length = len(dataset)
-    except Exception as error:
-        mistake = explain_mistake(error)
-        if mistake is None:
-            text = ' '.join(f'{type(error).__name__}: {error}'.split())
-            mistake = _('the data set cannot be built: {error}', error=text)
-        raise UsageError(mistake) from error
     if length == 0:
-        raise UsageError(_('the data set is empty.'))
+        raise cli.usage_error('the data set is empty.')
     return dataset
 
 
@@ -133,10 +158,12 @@ def _choose(length: int, most: int | None) -> list[int]:
     """All indices, or some that are spread over them."""
     if most is None or most >= length:
         return list(range(length))
-    return [number * length // most for number in range(most)]
+    return [place * length // most for place in range(most)]
 
 
 def _expected(cfg: Config, dataset: Any, args: argparse.Namespace) -> Expected:
+    from mmstable.check.sample_checks import Expected
+
     model = cfg.get('model') or {}
     classes = (getattr(dataset, 'metainfo', None) or {}).get('classes')
     num_classes = args.num_classes or (len(classes) if classes else None)
@@ -157,52 +184,34 @@ def _expected(cfg: Config, dataset: Any, args: argparse.Namespace) -> Expected:
 
 def _values(settings: Any, name: str, kind: Any) -> Iterator[Any]:
     """Values of a setting of the model, wherever it is."""
-    if isinstance(settings, Mapping):
-        if isinstance(settings.get(name), kind):
-            yield settings[name]
-        settings = list(settings.values())
-    if isinstance(settings, (list, tuple)):
-        for one in settings:
-            yield from _values(one, name, kind)
+    from mmstable.check.config_tree import walk
+
+    for __, node in walk(settings):
+        if isinstance(node.get(name), kind):
+            yield node[name]
 
 
-def _start_method(cfg: Config) -> str | None:
-    processes = (cfg.get('env_cfg') or {}).get('mp_cfg') or {}
-    return processes.get('mp_start_method')
+def _write_skip_list(
+    path: str, summary: Summary, bad: Mapping[int, list[str]]
+) -> None:
+    from mmstable.check.dataset import write_skip_list
 
-
-def _check_folder(path: str) -> None:
-    folder = os.path.dirname(path)
-    if not os.path.isdir(folder or '.'):
-        raise UsageError(_(NO_FOLDER, folder=folder))
-
-
-def _write(args: argparse.Namespace, summary: Summary) -> int:
-    bad = summary.bad_samples()
     names = {one.index: one.name for one in summary.reports}
-    if args.json is not None:
-        _write_json(Path(args.json), args.split, summary)
-    if args.write_skip_list is not None:
-        write_skip_list(
-            Path(args.write_skip_list),
-            summary.total,
-            [(index, names[index], why) for index, why in bad.items()],
+    rows = [(index, names[index], why) for index, why in bad.items()]
+    write_skip_list(Path(path), summary.total, rows)
+    print(
+        _(
+            '{count:sample|samples} with errors written to {path}; use '
+            "it by dataset=dict(type='mmstable.SkipSamples', "
+            "dataset=..., skip_list='{path}')",
+            count=len(bad),
+            path=printable(path, 400),
         )
-        path = printable(args.write_skip_list, 400)
-        print(
-            _(
-                '{count:sample|samples} with errors written to {path}; use '
-                "it by dataset=dict(type='mmstable.SkipSamples', "
-                "dataset=..., skip_list='{path}')",
-                count=len(bad),
-                path=path,
-            )
-        )
-    return EXIT_BAD_DATA if bad else 0
+    )
 
 
-def _write_json(path: Path, split: str, summary: Summary) -> None:
-    content = {
+def _as_json(split: str, summary: Summary) -> dict[str, Any]:
+    return {
         'split': split,
         'total': summary.total,
         'looked_at': len(summary.reports),
@@ -226,4 +235,53 @@ def _write_json(path: Path, split: str, summary: Summary) -> None:
             for one in summary.largest()
         ],
     }
-    replace_text(path, json.dumps(content, indent=1) + '\n')
+
+
+COMMAND = cli.Command(
+    check_data,
+    (
+        cli.CONFIG,
+        cli.option(
+            '--split',
+            'which data; train by default',
+            choices=_SPLITS,
+            default='train',
+        ),
+        cli.option(
+            '--against',
+            'find samples that are in this split as well, by their content',
+            choices=_SPLITS,
+            metavar='SPLIT',
+        ),
+        cli.number(
+            '--max', 1, 'look at no more than N samples, spread over all'
+        ),
+        cli.number(
+            '--workers', 0, 'worker processes; those of the config by default'
+        ),
+        cli.option(
+            '--ignore-index',
+            'the label of pixels that do not count; that of the config, '
+            'or 255, by default',
+            type=int,
+            metavar='LABEL',
+        ),
+        cli.number(
+            '--num-classes',
+            1,
+            'how many classes there are; those of the data set by default',
+        ),
+        cli.JSON_FILE,
+        cli.option(
+            '--write-skip-list',
+            'where to write the samples with errors, for SkipSamples',
+            metavar='FILE',
+        ),
+        cli.CFG_OPTIONS,
+    ),
+    'Run the data of a config through its pipeline, with its own '
+    'workers, and tell what is wrong with it. Exit codes: 0 no errors, '
+    '{bad} errors in the data, 2 an error in the config, 1 a worker '
+    'failed, 130 interrupted; what is known by then is told.',
+    {'bad': EXIT_BAD_DATA},
+)

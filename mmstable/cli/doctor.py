@@ -1,76 +1,176 @@
-"""``mmstable doctor``: from a machine to findings."""
+"""``mmstable doctor``: say whether this machine is fit to train."""
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, Callable
 
-from mmstable.cli.command import say as say_for
-from mmstable.cli.doctor_table import as_json, print_report
-from mmstable.cli.finding_text import exit_code
-from mmstable.cli.progress import working
-from mmstable.doctor.examine import TESTS, examine
-from mmstable.doctor.items import MachineTest, Plan
-from mmstable.doctor.kernel_log import check_log
-from mmstable.doctor.texts import PARTS
-from mmstable.errors import UsageError
-from mmstable.messages import _
+import mmstable.cli.command as cli
+from mmstable.finding import Severity
+from mmstable.messages import N_, _, printable
 
+if TYPE_CHECKING:
+    from mmstable.doctor import MachineTest
+    from mmstable.doctor.examine import Report
+
+# Here, since the tests themselves take long to import.
+TESTS = (
+    'versions',
+    'host',
+    'disk',
+    'clock',
+    'precision',
+    'allocation',
+    'arithmetic',
+    'gpus',
+    'xid',
+    'processes',
+)
 # Seconds to compute, on each device.
-_SHORT, _LONG = 3.0, 120.0
+_SHORT_S, _LONG_S = 3.0, 120.0
 
 
 def doctor(args: argparse.Namespace) -> int:
     """Test the machine, and return the exit code."""
+    from mmstable.doctor import Plan, examine
+    from mmstable.doctor.gpus import check_log
+
     if args.log is not None:
         # Before minutes go by.
         check_log(args.log)
     if not os.path.isdir(args.work_dir):
-        raise UsageError(_('--work-dir: no folder {path}', path=args.work_dir))
+        raise cli.usage_error(
+            '--work-dir: no folder {path}', path=args.work_dir
+        )
     tests = [
-        test for test in TESTS if args.only is None or test.id in args.only
+        one
+        for one in examine.TESTS
+        if args.only is None or one.id in args.only
     ]
-    report = examine(_plan(args), tests, _Progress(tests))
-    code = exit_code(report.findings)
+    plan = Plan(
+        folder=args.work_dir,
+        log=args.log,
+        seconds=_LONG_S if args.long else _SHORT_S,
+        is_long=args.long,
+    )
+    report = examine.examine(plan, tests, _progress(tests))
+    code = cli.exit_code(report.findings)
     if args.json:
-        print(as_json(report, code))
+        print(_as_json(report, code))
     else:
-        print_report(report)
+        cli.show(_facts(report), *_lines(report))
     return code
 
 
-def _plan(args: argparse.Namespace) -> Plan:
-    return Plan(
-        folder=args.work_dir,
-        log=args.log,
-        seconds=_LONG if args.long else _SHORT,
-        is_long=args.long,
+def _progress(
+    tests: Sequence[MachineTest],
+) -> Callable[[MachineTest], AbstractContextManager[None]]:
+    """Return a function that says which test begins, and that it goes on."""
+
+    def begin(test: MachineTest) -> AbstractContextManager[None]:
+        cli.tell(
+            'test {number} of {count}: {name}',
+            number=tests.index(test) + 1,
+            count=len(tests),
+            name=_(test.label),
+        )
+        return cli.working(_(test.label), is_said=True)
+
+    return begin
+
+
+def _facts(report: Report) -> Any:
+    rows: list[Sequence[str] | None] = []
+    for test, facts in report.facts.items():
+        name = _(test.label)
+        for one in facts:
+            rows.append((name, one.device, one.label, one.value))
+            name = ''
+        rows.append(None)
+    return cli.table(rows, title=_('This machine'))
+
+
+def _lines(report: Report) -> Iterator[Any]:
+    """Findings, what could not be looked at, and the verdict."""
+    for one in report.findings:
+        yield from cli.finding_lines(one)
+    if report.not_seen:
+        yield _('Not looked at:')
+        for part in report.not_seen:
+            yield f'    {part.what}: {printable(part.why, 400)}'
+    yield _verdict(report)
+
+
+def _verdict(report: Report) -> str:
+    """One line on the machine."""
+    severities = {one.severity for one in report.findings}
+    text = N_('Verdict: fit to train; {counts}, {unseen} not looked at.')
+    if Severity.ERROR in severities:
+        text = N_(
+            'Verdict: do not train here yet; {counts}, {unseen} not looked at.'
+        )
+    elif Severity.WARNING in severities:
+        text = N_(
+            'Verdict: fit to train, with doubts; {counts}, {unseen} not '
+            'looked at.'
+        )
+    return _(
+        text,
+        counts=cli.count_findings(report.findings),
+        unseen=len(report.not_seen),
     )
 
 
-class _Progress:
-    """Says which test is done, before it is, and that it goes on.
+def _as_json(report: Report, code: int) -> str:
+    content = {
+        'version': 1,
+        'exit_code': code,
+        'verdict': _verdict(report),
+        'findings': [one.as_dict() for one in report.findings],
+        'not_seen': [one._asdict() for one in report.not_seen],
+        'facts': {
+            test.id: [one._asdict() for one in facts]
+            for test, facts in report.facts.items()
+        },
+    }
+    return json.dumps(content, indent=2, ensure_ascii=False)
 
-    Args:
-        tests (Sequence[MachineTest]): All of them.
-    """
 
-    def __init__(self, tests: Sequence[MachineTest]) -> None:
-        self._count = len(tests)
-        self._done = 0
-
-    @contextmanager
-    def __call__(self, test: MachineTest) -> Iterator[None]:
-        self._done += 1
-        name = _(PARTS[test.id])
-        text = _(
-            'test {number} of {count}: {name}',
-            number=self._done,
-            count=self._count,
-            name=name,
-        )
-        say_for('doctor', text)
-        with working(name, is_said=True):
-            yield
+COMMAND = cli.Command(
+    doctor,
+    (
+        cli.option(
+            '--only',
+            'do only these tests, of {names}',
+            nargs='+',
+            choices=TESTS,
+            metavar='TEST',
+        ),
+        cli.flag(
+            '--long',
+            'compute for two minutes on each device, and test half of the RAM',
+        ),
+        cli.option(
+            '--work-dir',
+            'folder whose disk to test, the current one by default',
+            default='.',
+            metavar='FOLDER',
+        ),
+        cli.option(
+            '--log',
+            'read Xids from this file, not from the kernel',
+            metavar='FILE',
+        ),
+        cli.flag('--json', 'print everything as JSON'),
+    ),
+    'Say whether this machine is fit to train, and what is wrong with it. '
+    'Takes about half a minute. Memory, disk and devices are tried out; '
+    'memory of a GPU that others use is left alone. Exit codes: 0 fit, '
+    '{warnings} warnings, {errors} errors, 2 a mistake on the command line.',
+    {'warnings': cli.EXIT_WARNINGS, 'errors': cli.EXIT_ERRORS},
+    reads_config=False,
+)

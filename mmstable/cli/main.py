@@ -1,118 +1,194 @@
-"""The command ``mmstable``: run a sub-command, report what went wrong."""
+"""The command ``mmstable``: run a sub-command, and report what went wrong."""
 
 from __future__ import annotations
 
 import argparse
+import gc
 import io
 import os
 import select
 import sys
-from collections.abc import Sequence
+from importlib import import_module
 from types import TracebackType
 
-from mmstable.cli.command import MODULES, Command, find_commands, say_error
-from mmstable.cli.parsers import build_parsers
-from mmstable.cli.suggest import did_you_mean
-from mmstable.cli.terminal import be_quiet
-from mmstable.distributed.launchers import rank_of
+from mmstable import IS_COMMAND, register_all
+from mmstable.cli.command import (
+    COMMON,
+    Command,
+    Parser,
+    begin,
+    check_config_path,
+    option,
+    say_error,
+    usage_error,
+)
+from mmstable.dist.launch import rank_of
 from mmstable.errors import MMStableError
-from mmstable.messages import LANGUAGES, _, prefer_language
-from mmstable.registration import register_all
+from mmstable.messages import LANGUAGES, N_, _, prefer_language
+from mmstable.settings import did_you_mean
+from mmstable.version import __version__
 
 # What a shell reports for a program that Ctrl-C has ended.
 _EXIT_INTERRUPTED = 130
-# The same of one whose output nobody reads any more.
+# The same of one whose output is not read any more.
 _EXIT_UNREAD = 141
+# The commands, and what they do, in one line. Their modules are in this
+# folder, except for that of `completion`, which is this one.
+COMMANDS = {
+    'check': N_('say what would go wrong with a config, and how to mend it'),
+    'check-data': N_(
+        'look through the data of a config before it is trained with'
+    ),
+    'completion': N_(
+        'print a script that completes commands and options in a shell'
+    ),
+    'dist-train': N_('train on several processes, by torchrun'),
+    'doctor': N_('test this machine: versions, GPUs, memory, disk, DDP, Xids'),
+    'estimate': N_('tell what memory a config takes, and which batch fits'),
+    'inspect': N_('say what is in a checkpoint, or in what two differ'),
+    'probe': N_('look into a run of yours while it runs, and change it'),
+    'profile': N_('measure where the time of an iteration goes'),
+    'protect': N_(
+        'write a protected version of a config, for any train script'
+    ),
+    'replay': N_('do the bad step of a fault again, and show where it began'),
+    'report': N_('show what happened to a run: one HTML file, and a summary'),
+    'train': N_('train a model from a config of any OpenMMLab package'),
+    'upgrade': N_('translate a config of mmcv 1.x to mmengine'),
+}
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def find_command(name: str) -> Command:
+    """Import the module of a command."""
+    if name == 'completion':
+        return COMPLETION
+    module = import_module(f'mmstable.cli.{name.replace("-", "_")}')
+    return module.COMMAND
+
+
+def build_parser(name: str, parser: Parser | None = None) -> Parser:
+    """Build the parser of a command.
+
+    Args:
+        name (str): The command.
+        parser (Parser, optional): An empty one to fill. Defaults to None.
+    """
+    command = find_command(name)
+    parser = parser or Parser(prog=f'mmstable {name}')
+    text = command.description or COMMANDS[name]
+    parser.description = _(text, **command.codes)
+    parser.add((*command.options, *COMMON))
+    return parser
+
+
+def build_parsers(
+    has_options: bool = True,
+) -> tuple[Parser, dict[str, Parser]]:
+    """Build the parser of ``mmstable`` itself, and those of its commands.
+
+    Args:
+        has_options (bool): Whether those of the commands get their options.
+            Defaults to True.
+    """
+    parser = Parser(
+        prog='mmstable', description=_('Keep OpenMMLab training runs alive.')
+    )
+    text = N_("show program's version number and exit")
+    parser.add_argument(
+        '--version', action='version', version=__version__, help=text
+    )
+    group = parser.add_subparsers(dest='command', metavar='COMMAND')
+    parsers = {
+        name: group.add_parser(name, help=text)
+        for name, text in COMMANDS.items()
+    }
+    for name in parsers if has_options else ():
+        build_parser(name, parsers[name])
+    return parser, parsers
+
+
+def main(argv: list[str] | None = None) -> int:
     """Run a sub-command, and return its exit code.
 
     Args:
-        argv (Sequence[str], optional): The arguments; those of the process
-            if None. Defaults to None.
+        argv (list[str], optional): The arguments; those of the process if
+            None. Defaults to None.
     """
     words = list(sys.argv[1:] if argv is None else argv)
-    _escape_what_cannot_be_shown()
-    # The parser of one command is all that its command line needs.
-    is_known = words[:1] and words[0] in MODULES
-    commands = find_commands(words[:1] if is_known else MODULES)
-    try:
-        _listen_for_language(words)
-        args = _parse(commands, words or ['--help'])
-    except SystemExit as stop:
-        return _code_of(stop)
-    return _run(commands[args.command], args)
-
-
-def _escape_what_cannot_be_shown() -> None:
-    """Print also where the encoding lacks a character, as stderr does.
-
-    What a terminal cannot show is no reason to fail.
-    """
-    # Something else may stand in for it, as in a notebook.
+    # A terminal that lacks a character is no reason to fail. Something else
+    # may stand in for it, as in a notebook.
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors='backslashreplace')
+    try:
+        _listen_for_language(words)
+        args = _parse(words or ['--help'])
+    except SystemExit as stop:
+        return _code_of(stop)
+    return _run(args.command, args)
 
 
 def _listen_for_language(words: list[str]) -> None:
-    """Speak the right language before the command line is understood."""
+    """Choose the language before the command line is understood."""
     asked = [b for a, b in zip(words, words[1:]) if a == '--lang']
     asked += [w.partition('=')[2] for w in words if w.startswith('--lang=')]
     known = [lang for lang in asked if lang in LANGUAGES]
     try:
         prefer_language(known[-1] if known else None)
     except MMStableError:
-        # Told as soon as a command is run; `--help` works without.
+        # Reported as soon as a command is run; `--help` works without.
         return
 
 
-def _parse(
-    commands: dict[str, Command], words: list[str]
-) -> argparse.Namespace:
-    parser, parsers = build_parsers(commands)
-    if not words[0].startswith('-') and words[0] not in commands:
-        hint = did_you_mean(words[0], commands)
-        parser.error(
-            _(
-                "no command '{name}', there is {commands}.{hint}",
-                name=words[0],
-                commands=list(commands),
-                hint=hint,
+def _parse(words: list[str]) -> argparse.Namespace:
+    name = words[0]
+    if name not in COMMANDS:
+        parser, __ = build_parsers(has_options=False)
+        if not name.startswith('-'):
+            parser.error(
+                _(
+                    "no command '{name}', there is {commands}.{hint}",
+                    name=name,
+                    commands=list(COMMANDS),
+                    hint=did_you_mean(name, COMMANDS),
+                )
             )
-        )
-    args, unknown = parser.parse_known_args(words)
-    if unknown:
-        # By the parser of the command, which has the better `--help`.
-        parsers.get(args.command, parser).refuse(unknown)
-    if args.command is None:
+        parser.parse_args(words)
         parser.error(_('a command is missing'))
-    args.words = words[words.index(args.command) + 1 :]
+    args = build_parser(name).parse_args(words[1:])
+    args.command, args.words = name, words[1:]
     return args
 
 
-def _run(command: Command, args: argparse.Namespace) -> int:
+def _run(name: str, args: argparse.Namespace) -> int:
+    command = find_command(name)
+    rank = rank_of(getattr(args, 'launcher', 'none'))
+    if getattr(args, 'local_rank', None) is not None:
+        # mmengine and its launchers read the variable, not the option.
+        os.environ.setdefault('LOCAL_RANK', str(args.local_rank))
     try:
         prefer_language(args.lang)
-        be_quiet(args.quiet)
+        begin(name, args.quiet or rank != 0)
         if command.prepare is not None:
             command.prepare()
         if command.reads_config:
-            register_all()
+            # Before the seconds that the next line takes.
+            if args.config is not None:
+                check_config_path(args.config)
+            _register()
             _import_from_working_folder()
         return command.run(args)
     except SystemExit as stop:
         return _code_of(stop)
     except MMStableError as error:
-        say_error(command.name, _('error: {error}', error=error))
+        say_error(_('error: {error}', error=error))
         _print_notes(error)
         return error.exit_code
     except KeyboardInterrupt:
-        if rank_of(getattr(args, 'launcher', 'none')) == 0:
-            say_error(command.name, _('interrupted'))
+        if rank == 0:
+            say_error(_('interrupted'))
         return _EXIT_INTERRUPTED
     except BrokenPipeError:
-        if not _nobody_reads():
+        if not _is_output_unread():
             raise
         return _EXIT_UNREAD
     except Exception:
@@ -123,7 +199,7 @@ def _run(command: Command, args: argparse.Namespace) -> int:
 
 
 def _code_of(stop: SystemExit) -> int:
-    """What argparse ends with, or code of the user by ``sys.exit``."""
+    """The exit code of argparse, or of the user's ``sys.exit``."""
     if isinstance(stop.code, (int, type(None))):
         return stop.code or 0
     # As Python does with a text.
@@ -131,7 +207,7 @@ def _code_of(stop: SystemExit) -> int:
     return 1
 
 
-def _nobody_reads() -> bool:
+def _is_output_unread() -> bool:
     """Whether the output goes to a program that has ended, as ``head``."""
     poll = select.poll()
     poll.register(sys.stdout.fileno(), 0)
@@ -156,6 +232,22 @@ def _print_notes(error: BaseException) -> None:
         print(note, file=sys.stderr, flush=True)
 
 
+def _register() -> None:
+    """Import torch, mmengine and mmstable's classes.
+
+    They stay as long as the process. Collections that look for garbage among
+    them take a fifth of the time that a start takes, and find none.
+    """
+    if not IS_COMMAND:
+        # A program that calls `main` may have garbage of its own.
+        register_all()
+        return
+    gc.disable()
+    register_all()
+    gc.freeze()
+    gc.enable()
+
+
 def _import_from_working_folder() -> None:
     """Let ``custom_imports`` find modules where the user is.
 
@@ -163,3 +255,32 @@ def _import_from_working_folder() -> None:
     """
     if '' not in sys.path and not getattr(sys.flags, 'safe_path', False):
         sys.path.insert(0, '')
+
+
+def _completion(args: argparse.Namespace) -> int:
+    try:
+        import shtab
+    except ImportError as error:
+        raise usage_error(
+            'the package `shtab` cannot be imported ({error}). Install '
+            'it with: pip install mmstable[completion]',
+            error=error,
+        ) from error
+    parser, parsers = build_parsers()
+    for one in parsers.values():
+        for action in one._actions:
+            if action.choices is None and action.nargs != 0:
+                # shtab completes no values unless it is told what they are.
+                action.complete = shtab.FILE  # type: ignore[attr-defined]
+    print(shtab.complete(parser, args.shell))
+    return 0
+
+
+COMPLETION = Command(
+    _completion,
+    (option('shell', 'your shell', choices=['bash', 'zsh', 'fish']),),
+    'Print the script. For bash: eval "$(mmstable completion bash)"; for '
+    'zsh: eval "$(mmstable completion zsh)"; for fish: mmstable '
+    'completion fish > ~/.config/fish/completions/mmstable.fish',
+    reads_config=False,
+)

@@ -1,72 +1,64 @@
-"""``mmstable profile``: from a config to a table and a trace."""
+"""``mmstable profile``: measure where the time of an iteration goes."""
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import tempfile
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import asdict
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from mmengine.config import Config
-from mmengine.hooks import CheckpointHook
-from mmengine.registry import HOOKS, RUNNERS, init_default_scope
-from mmengine.runner import Runner
+import mmstable.cli.command as cli
+from mmstable.dist.launch import rank_of
+from mmstable.errors import MMStableError
+from mmstable.messages import N_, _
 
-from mmstable.checkpoint.atomic_file import replace_text
-from mmstable.cli import config_edits as edits
-from mmstable.cli.command import say as say_for
-from mmstable.cli.config_checks import check_work_dir
-from mmstable.cli.config_file import load_config
-from mmstable.cli.config_mistakes import explain_mistake
-from mmstable.cli.config_options import read_options
-from mmstable.cli.legacy_config import modernize
-from mmstable.cli.profile_table import as_dict, print_profile
-from mmstable.cli.profile_trace import TRACED, Measured, TraceHook
-from mmstable.cli.texts import NO_FOLDER
-from mmstable.distributed.join_ranks import join_ranks
-from mmstable.distributed.launchers import rank_of
-from mmstable.errors import UsageError
-from mmstable.events.run_header import device_of
-from mmstable.hooks import EmergencyCheckpointHook, IterProfileHook
-from mmstable.messages import _
+if TYPE_CHECKING:
+    from mmengine.config import Config
+    from mmengine.hooks import Hook
+    from mmengine.runner import Runner
 
-_TRACE = 'trace.json'
+    from mmstable.hooks import IterProfileHook
+    from mmstable.profile.causes import Cause, Sample
+
+# The most rows of hooks and of modules, and the least share of a row.
+_MOST, _LEAST = 8, 0.005
+# Iterations of a trace, which has a line for every operation.
+_TRACED = 3
 # An interval so long that there is no second sample.
 _ONCE = 10**9
-# They write checkpoints, or measure as well.
-_LEFT_OUT = (CheckpointHook, EmergencyCheckpointHook, IterProfileHook)
 
 
 def profile(args: argparse.Namespace) -> int:
     """Measure a few iterations, and return the exit code."""
-    if args.local_rank is not None:
-        os.environ.setdefault('LOCAL_RANK', str(args.local_rank))
+    from mmstable.cli.mistakes import check_work_dir
+    from mmstable.events.log import device_of
+    from mmstable.hooks import IterProfileHook
+
     is_first = rank_of(args.launcher) == 0
     cfg = _load(args)
     folder = Path(cfg.pop('work_dir'))
     is_new = not folder.exists()
     check_work_dir(str(folder))
-    _check_folder_of(args.json)
+    cli.check_folder_of(args.json)
     hook = IterProfileHook(
         interval=_ONCE,
         iterations=args.iters,
         begin=args.warmup,
         depth=args.depth,
     )
-    trace = folder / _TRACE
-    if is_first:
-        counts = dict(warmup=args.warmup, iters=args.iters, traced=TRACED)
-        say_for(
-            'profile',
-            _(
-                'training {warmup} iterations to warm up, {iters} to measure '
-                'and {traced} to trace, in a temporary folder',
-                **counts,
-            ),
-        )
+    trace = folder / 'trace.json'
+    cli.tell(
+        'training {warmup} iterations to warm up, {iters} to measure '
+        'and {traced} to trace, in a temporary folder',
+        warmup=args.warmup,
+        iters=args.iters,
+        traced=_TRACED,
+    )
     try:
         runner = _train(cfg, hook, trace if is_first else None)
     except BaseException:
@@ -77,108 +69,242 @@ def profile(args: argparse.Namespace) -> int:
         raise
     sample = hook.sample
     if sample is None:
-        raise UsageError(
-            _(
-                'training ended before all iterations were measured; is '
-                'there data, and does the train loop train?'
-            )
+        raise cli.usage_error(
+            'training ended before all iterations were measured; is '
+            'there data, and does the train loop train?'
         )
     if not is_first:
         return 0
-    device = device_of(runner.model)
-    print_profile(sample, hook.causes, device.type != 'cpu', trace)
+    synchronizes = device_of(runner.model).type != 'cpu'
+    cli.show(_table(sample), *_lines(sample, hook.causes, synchronizes, trace))
     if args.json is not None:
-        content = json.dumps(as_dict(sample, hook.causes), indent=1)
-        replace_text(Path(args.json), content + '\n')
+        cli.write_json(args.json, _as_dict(sample, hook.causes))
     return 0
 
 
 def _load(args: argparse.Namespace) -> Config:
-    options = read_options(args.cfg_options or [])
-    cfg = load_config(args.config)
-    cfg = modernize(cfg, options, lambda text: say_for('profile', text))
+    from mmstable.cli import config as edits
+
+    cfg = edits.open_config(args.config, args.cfg_options)
     edits.set_work_dir(cfg, None, args.config)
-    if args.work_dir is None:
-        cfg.work_dir = os.path.join(cfg.work_dir, 'profile')
-    else:
-        cfg.work_dir = args.work_dir
+    cfg.work_dir = args.work_dir or os.path.join(cfg.work_dir, 'profile')
     cfg.launcher = args.launcher
     edits.drop_absent_hooks(cfg)
     edits.disable_validation(cfg)
     cfg.test_cfg = cfg.test_dataloader = cfg.test_evaluator = None
-    _shorten(cfg, args.warmup + args.iters + TRACED + 1)
+    loop = cfg.get('train_cfg')
+    if not isinstance(loop, dict):
+        raise cli.usage_error(
+            'the config has no `train_cfg`, so there is no training to measure'
+        )
+    # Long enough; the run ends when all is measured.
+    for key in ('max_iters', 'max_epochs'):
+        if key in loop:
+            least = args.warmup + args.iters + _TRACED + 1
+            loop[key] = max(int(loop[key]), least)
     _leave_nothing_behind(cfg)
     return cfg
 
 
-def _shorten(cfg: Config, iterations: int) -> None:
-    """Let the run be long enough; it ends when all is measured."""
-    loop = cfg.get('train_cfg')
-    if not isinstance(loop, dict):
-        raise UsageError(
-            _(
-                'the config has no `train_cfg`, so there is no training to '
-                'measure'
-            )
-        )
-    for key in ('max_iters', 'max_epochs'):
-        if key in loop:
-            loop[key] = max(int(loop[key]), iterations)
-
-
 def _leave_nothing_behind(cfg: Config) -> None:
     """Remove what loads or saves checkpoints, or writes to dashboards."""
+    from mmengine.hooks import CheckpointHook
+    from mmengine.registry import HOOKS
+
+    from mmstable.hooks import EmergencyCheckpointHook, IterProfileHook
+
+    # They write checkpoints, or measure as well.
+    removed = (CheckpointHook, EmergencyCheckpointHook, IterProfileHook)
+
+    def is_kept(hook: Any) -> bool:
+        kind = hook.get('type') if isinstance(hook, dict) else type(hook)
+        if isinstance(kind, str):
+            # An unknown name is reported when the run is built.
+            kind = HOOKS.get(kind)
+        return not (isinstance(kind, type) and issubclass(kind, removed))
+
     cfg.load_from, cfg.resume = None, False
     cfg.log_level = 'ERROR'
     cfg.visualizer = dict(type='Visualizer', vis_backends=[])
-    # As the runner does: names in the config are looked up there.
-    init_default_scope(cfg.get('default_scope') or 'mmengine')
-    hooks = cfg.get('default_hooks') or {}
-    for name in [n for n, hook in hooks.items() if _is_left_out(hook)]:
-        hooks.pop(name)
-    # mmengine adds one where there is none.
-    hooks['checkpoint'] = None
-    cfg.default_hooks = hooks
-    custom = cfg.get('custom_hooks') or []
-    cfg.custom_hooks = [hook for hook in custom if not _is_left_out(hook)]
-
-
-def _is_left_out(hook: Any) -> bool:
-    kind = hook.get('type') if isinstance(hook, dict) else type(hook)
-    if isinstance(kind, str):
-        # An unknown name is reported when the run is built.
-        kind = HOOKS.get(kind)
-    return isinstance(kind, type) and issubclass(kind, _LEFT_OUT)
-
-
-def _check_folder_of(file: str | None) -> None:
-    folder = os.path.dirname(file or '')
-    if not os.path.isdir(folder or '.'):
-        raise UsageError(_(NO_FOLDER, folder=folder))
+    hooks = (cfg.get('default_hooks') or {}).items()
+    # mmengine adds one for checkpoints where there is none.
+    cfg.default_hooks = {
+        **{name: hook for name, hook in hooks if is_kept(hook)},
+        'checkpoint': None,
+    }
+    cfg.custom_hooks = list(filter(is_kept, cfg.get('custom_hooks') or []))
 
 
 def _train(cfg: Config, hook: IterProfileHook, trace: Path | None) -> Runner:
+    from mmstable.cli.mistakes import build_runner, explained
+    from mmstable.dist.collectives import join_ranks
+
     note = join_ranks(cfg)
-    if note is not None and trace is not None:
-        say_for('profile', note)
+    if note is not None:
+        cli.say(note)
     with tempfile.TemporaryDirectory(prefix='mmstable_profile_') as scratch:
         cfg.work_dir = scratch
-        try:
-            runner = _build(cfg)
+        with explained(cfg=cfg._cfg_dict), suppress(Measured):
+            runner = build_runner(cfg)
             runner.register_hook(hook)
-            runner.register_hook(TraceHook(hook, trace))
+            runner.register_hook(_trace_hook(hook, trace))
             runner.train()
-        except Measured:
-            pass
-        except Exception as error:
-            mistake = explain_mistake(error)
-            if mistake is None:
-                raise
-            raise UsageError(mistake) from error
     return runner
 
 
-def _build(cfg: Config) -> Runner:
-    if cfg.get('runner_type') is None:
-        return Runner.from_cfg(cfg)
-    return RUNNERS.build(cfg)
+class Measured(MMStableError):
+    """All was measured: training can end, in whatever loop."""
+
+
+def _trace_hook(hook: IterProfileHook, path: Path | None) -> Hook:
+    """A hook that traces iterations when ``hook`` is done, and ends training.
+
+    Args:
+        hook (IterProfileHook): Takes the sample.
+        path (Path, optional): Where the trace goes; None for no trace, as on
+            all ranks but the first one.
+    """
+    from mmengine.hooks import Hook
+    from torch.profiler import ProfilerActivity, profile
+
+    from mmstable.events.log import device_of
+    from mmstable.profile.measure import IterationSample
+
+    class TraceHook(Hook):
+        # After the other one, which has the same priority.
+        priority = 'LOWEST'
+        count = 0
+        stack = ExitStack()
+
+        def after_train_iter(self, runner: Runner, **kwargs: Any) -> None:
+            """Begin, or end."""
+            if hook.sample is None:
+                return
+            if self.count == 0 and path is not None:
+                self.start(runner, path)
+            self.count += 1
+            if self.count > _TRACED:
+                self.stack.close()
+                raise Measured('')
+
+        def on_exception(self, runner: Runner, **kwargs: Any) -> None:
+            """End, with what there is."""
+            self.stack.close()
+
+        def start(self, runner: Runner, path: Path) -> None:
+            kinds = [ProfilerActivity.CPU]
+            if device_of(runner.model).type == 'cuda':
+                kinds.append(ProfilerActivity.CUDA)
+            profiler = profile(activities=kinds)
+            self.stack.callback(profiler.export_chrome_trace, str(path))
+            self.stack.enter_context(profiler)
+            sample = IterationSample(runner, self, 3, annotates=True)
+            self.stack.callback(sample.stop)
+
+    return TraceHook()
+
+
+def _as_dict(sample: Sample, causes: Sequence[Cause]) -> dict[str, Any]:
+    """The profile for programs, in seconds."""
+    from mmstable.profile.causes import describe_causes
+
+    return {
+        **asdict(sample.profile),
+        'workers': sample.workers,
+        'cores': sample.cores,
+        'loading': sample.loading.state,
+        'gpu_busy': sample.gpu_busy,
+        'ranks': [one._asdict() for one in sample.ranks],
+        'causes': [cause._asdict() for cause in causes],
+        'verdict': describe_causes(sample, causes),
+    }
+
+
+def _table(sample: Sample) -> Any:
+    from mmstable.profile.causes import PHASES, percent
+
+    profile = sample.profile
+    title = _(
+        'an iteration: {milliseconds:.1f} ms, mean of {count}',
+        milliseconds=1e3 * profile.seconds,
+        count=profile.iterations,
+    )
+    rows: list[Sequence[str] | None] = []
+    for text, parts, least in (
+        ('{name}', {_(PHASES[k]): v for k, v in profile.phases.items()}, 0.0),
+        (N_('hook {name}'), profile.hooks, _LEAST),
+        (N_('forward of {name}'), profile.modules, _LEAST),
+    ):
+        for name, seconds in islice(parts.items(), _MOST):
+            share = profile.share(seconds)
+            if share >= least:
+                cells = f'{1e3 * seconds:.1f}', percent(share)
+                rows.append([_(text, name=name), *cells])
+        rows.append(None)
+    return cli.table(rows, [_('part'), _('ms'), _('share')], title, right=1)
+
+
+def _lines(
+    sample: Sample, causes: Sequence[Cause], synchronizes: bool, trace: Path
+) -> Iterator[str]:
+    from mmstable.profile.causes import describe_causes, percent
+
+    yield _(
+        'num_workers={workers}, {cores:core|cores} for this process.',
+        workers=sample.workers,
+        cores=sample.cores,
+    )
+    if sample.gpu_busy is not None:
+        share = percent(sample.gpu_busy / 100)
+        yield _('{name} {share}', name='GPU', share=share)
+    if synchronizes:
+        yield _(
+            'The device was waited for at every boundary, so that times are '
+            'put down to who causes them; without that, iterations are a bit '
+            'faster.'
+        )
+    yield _(
+        'Chrome trace: {path} (chrome://tracing or ui.perfetto.dev)',
+        path=trace,
+    )
+    yield from describe_causes(sample, causes)
+
+
+COMMAND = cli.Command(
+    profile,
+    (
+        cli.CONFIG,
+        cli.number(
+            '--iters',
+            1,
+            'iterations to measure (default: {default})',
+            default=30,
+        ),
+        cli.number(
+            '--warmup',
+            1,
+            'iterations before that (default: {default})',
+            default=10,
+        ),
+        cli.number(
+            '--depth',
+            1,
+            "how deep to look into the model, as 2 for 'backbone.layer3' "
+            '(default: {default})',
+            default=2,
+        ),
+        cli.option(
+            '--work-dir',
+            'where the trace goes (default: profile/ below the work_dir '
+            'of the config)',
+            metavar='FOLDER',
+        ),
+        cli.JSON_FILE,
+        cli.CFG_OPTIONS,
+        *cli.LAUNCHER,
+    ),
+    'Train a few iterations in a temporary folder, and tell what they '
+    'spend their time on, what makes them slow, and what to change. No '
+    'checkpoint is read or written. A Chrome trace is left for '
+    'chrome://tracing or ui.perfetto.dev.',
+)

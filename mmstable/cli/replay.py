@@ -1,42 +1,47 @@
-"""``mmstable replay``: from a bundle to what went wrong in it."""
+"""``mmstable replay``: do the bad step of a fault again."""
 
 from __future__ import annotations
 
 import argparse
 import bdb
 import math
-from collections.abc import Mapping
+import pdb
+import sys
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any
 
-import torch
-from torch.nn import Module
+import mmstable.cli.command as cli
+from mmstable.errors import BundleError, CheckpointError
+from mmstable.messages import N_, _, printable
 
-from mmstable.batches import batch_size
-from mmstable.cli.command import LONGEST_LINE
-from mmstable.cli.commands.replay import EXIT_NOT_REPRODUCED
-from mmstable.cli.module_tree import module_tree, print_tree
-from mmstable.cli.replay_model import build_model, load_weights
-from mmstable.cli.stop_at_birth import StopAtBirth
-from mmstable.errors import BundleError, UsageError
-from mmstable.events import Fault
-from mmstable.events.number_records import Verdict
-from mmstable.events.run_header import versions
-from mmstable.forensics.birth_mode import BirthMode
-from mmstable.forensics.bundle import Bundle
-from mmstable.forensics.bundle_reader import read_bundle
-from mmstable.forensics.finding import Finding
-from mmstable.forensics.finding_text import describe
-from mmstable.forensics.investigate import Investigation
-from mmstable.forensics.module_ranges import ModuleRanges
-from mmstable.forensics.replay import StepScene, replay_step
-from mmstable.messages import _
-from mmstable.messages.printable import printable
-from mmstable.optim.half_precision import require_autocast
+if TYPE_CHECKING:
+    from rich.tree import Tree
+    from torch import Tensor
+    from torch.nn import Module
+
+    from mmstable.forensics.bundle import Bundle
+    from mmstable.forensics.find_cause import Finding
+    from mmstable.forensics.frames import ModuleRanges, Place
+    from mmstable.forensics.replay import StepInputs
+    from mmstable.forensics.trace import AnyOrigin, NanOrigin
+
+# The step is finite now.
+EXIT_NOT_REPRODUCED = 7
+_MOST_NAMED = 5
+# How many modules to show before and after the one that leads to the fault.
+_NEIGHBOURS = 3
+_PASSES = {'forward': N_('forward'), 'backward': N_('backward')}
 
 
 def replay(args: argparse.Namespace) -> int:
     """Do the step of a bundle again, and return the exit code."""
+    from mmstable.events.records import Verdict
+    from mmstable.forensics.bundle import read_bundle
+    from mmstable.forensics.find_cause import CauseFinder
+
     bundle = read_bundle(args.bundle)
     if bundle.batch is None:
         raise BundleError(
@@ -47,35 +52,231 @@ def replay(args: argparse.Namespace) -> int:
             ),
         )
     _check_samples(bundle, args.sample)
-    _introduce(bundle)
-    model = build_model(bundle, args)
-    load_weights(bundle, model, args)
-    scene = _scene(bundle, model, args)
+    cli.show(*_introduction(bundle))
+    model = _build_model(bundle, args)
+    _load_weights(bundle, model, args)
+    inputs = _inputs_of(bundle, model, args)
     wrapper = bundle.index.wrapper or None
-    finding = Investigation([scene], wrapper, math.inf).run()
+    finding = CauseFinder([inputs], wrapper, math.inf).run()
     if args.sample is not None:
         _count_as_before(finding, args.sample)
-    _tell(bundle, model, finding, _changes(args))
+    cli.show(*_result(bundle, model, finding, _changes(args)))
     if finding.verdict is Verdict.NOT_EXAMINED:
         return 1
-    _show(bundle, scene, finding)
+    _show(bundle, inputs, finding)
     if finding.culprit is None:
         return EXIT_NOT_REPRODUCED
     if args.pdb:
-        _debug(scene, StopAtBirth(finding.culprit))
+        _debug(inputs, BreakAtOrigin(finding.culprit))
     return 0
 
 
-def _print(text: str) -> None:
-    print(printable(text, LONGEST_LINE))
+def _build_model(bundle: Bundle, args: argparse.Namespace) -> Module:
+    """Build the model as the runner would, from the config to be run."""
+    from mmstable.check.config_tree import walk
+    from mmstable.cli.config import open_config
+    from mmstable.cli.mistakes import build_model, explained
+    from mmstable.forensics.bundle import CONFIG
+    from mmstable.optim.fp32_modules import Fp32Modules
+
+    own = str(Path(args.bundle, CONFIG))
+    path = own if args.trust_config else args.config
+    if path is None:
+        raise cli.usage_error(
+            'a bundle is data, and none of it is run. Name the config '
+            'that builds the model with --config FILE; or, if you trust '
+            "it, use '{path}' with --trust-config.",
+            path=own,
+        )
+    cfg = open_config(path)
+    failed = N_('the model cannot be built: {error}')
+    model = build_model(cfg, failed)
+    # Leave modules out of autocast as the wrappers did.
+    for __, node in walk(cfg.get('optim_wrapper')):
+        if node.get('fp32_modules'):
+            with explained(failed):
+                Fp32Modules(node['fp32_modules']).install(model, 'cpu')
+    return model.train()
 
 
-def _introduce(bundle: Bundle) -> None:
-    """What the run said, and what is different here."""
+def _load_weights(
+    bundle: Bundle, model: Module, args: argparse.Namespace
+) -> None:
+    """Give the model the weights of the fault, or those of a checkpoint."""
     index = bundle.index
-    told = _known(bundle, 'text')
-    for line in told.splitlines():
-        _print(_('in the run: {line}', line=line))
+    if args.checkpoint is not None:
+        _load_checkpoint(bundle, model, args.checkpoint)
+    elif bundle.model_state is not None:
+        missing = bundle.load_into(model)
+        if missing:
+            raise cli.usage_error(
+                'the config builds another model than the one of the '
+                'bundle, which has no such {names}.',
+                names=missing[:_MOST_NAMED],
+            )
+    elif index.checkpoint is None:
+        raise cli.usage_error(
+            'the bundle has no weights and names no checkpoint; name one '
+            'with --checkpoint FILE.'
+        )
+    else:
+        sha256 = index.checkpoint_sha256 or None
+        _load_checkpoint(bundle, model, index.checkpoint, sha256)
+
+
+def _load_checkpoint(
+    bundle: Bundle, model: Module, path: str, sha256: str | None = None
+) -> None:
+    from torch import Tensor
+
+    from mmstable.checkpoint.loading import load_file, no_dict
+
+    content = load_file(path, sha256=sha256)
+    if not isinstance(content, dict):
+        raise no_dict(path, content)
+    state = content.get('state_dict', content)
+    if not isinstance(state, dict):
+        raise no_dict(path, state)
+    tensors = {k: v for k, v in state.items() if isinstance(v, Tensor)}
+    missing = replace(bundle, model_state=tensors).load_into(model)
+    # Buffers that are not saved stay as they were built.
+    missing = [name for name in missing if name in model.state_dict()]
+    if missing:
+        raise CheckpointError(
+            _(
+                "'{path}' does not fit the model: it has no such {names}.",
+                path=path,
+                names=missing[:_MOST_NAMED],
+            )
+        )
+
+
+def module_tree(
+    model: Module, ranges: ModuleRanges, focus: str, mark: str
+) -> Tree:
+    """The path to a module, with the neighbours on the way.
+
+    Args:
+        model (Module): The model.
+        ranges (ModuleRanges): What its modules have computed.
+        focus (str): The name of the module; '' for the model itself.
+        mark (str): What to say of that one; '' for nothing.
+    """
+    from rich.text import Text
+    from rich.tree import Tree
+
+    modules = dict(model.named_modules())
+    if focus not in modules:
+        focus, mark = '', ''
+
+    def leads_to_focus(name: str) -> bool:
+        return not name or focus == name or focus.startswith(f'{name}.')
+
+    def line(name: str) -> Text:
+        spreads = ranges.below(name)
+        values = [_(_PASSES[k]) + f' {one}' for k, one in spreads.items()]
+        label = name.rpartition('.')[2]
+        text = f'{label}: ' if label else ''
+        text += type(modules[name]).__name__
+        text += '  ' + '  '.join(values or [_('not reached')])
+        if name == focus and mark:
+            text += f'  <- {mark}'
+        is_bad = any(one.is_bad for one in spreads.values())
+        return Text(printable(text), 'bold red' if is_bad else '')
+
+    def grow(name: str, tree: Tree) -> Tree:
+        if not leads_to_focus(name):
+            return tree
+        prefix = f'{name}.' if name else ''
+        names = [prefix + one for one, __ in modules[name].named_children()]
+        # A module that is used twice is known by its first name.
+        names = [one for one in names if one in modules]
+        on_way = [n for n, one in enumerate(names) if leads_to_focus(one)]
+        middle = on_way[0] if on_way else 0
+        first = max(0, middle - _NEIGHBOURS)
+        last = middle + _NEIGHBOURS + 1
+        _add_rest(tree, first)
+        for one in names[first:last]:
+            grow(one, tree.add(line(one)))
+        _add_rest(tree, len(names) - last)
+        return tree
+
+    return grow('', Tree(line('')))
+
+
+def _add_rest(tree: Tree, count: int) -> None:
+    if count > 0:
+        tree.add(_('({count} more)', count=count))
+
+
+class BreakAtOrigin:
+    """Opens the debugger once, in the frame of the line to blame.
+
+    Values can be looked at there; stepping on is not possible, because the
+    line is still running.
+
+    Args:
+        culprit (AnyOrigin): What to wait for: an operation, or the first use
+            of a tensor that was bad before.
+    """
+
+    def __init__(self, culprit: AnyOrigin) -> None:
+        self._culprit = culprit
+        self._has_stopped = False
+
+    def on_origin(self, origin: NanOrigin) -> None:
+        """Stop, if it is the operation to blame."""
+        if all(
+            getattr(self._culprit, name, None) == getattr(origin, name)
+            for name in ('phase', 'op', 'place')
+        ):
+            self._stop(origin)
+
+    def watch(self, phase: str, op: str, place: Place, output: Tensor) -> None:
+        """Stop, if a tensor is used here that was bad before."""
+        culprit = self._culprit
+        if not hasattr(culprit, 'op') and place == culprit.place:
+            self._stop(culprit)
+
+    def _stop(self, origin: AnyOrigin) -> None:
+        if self._has_stopped:
+            return
+        self._has_stopped = True
+        print(printable(origin, 4000))
+        frame = _frame_of(origin.place)
+        if frame is None:
+            # A derivative: no line of the model is running.
+            print(
+                _(
+                    'This is a derivative: no line of the model is running. '
+                    '`p origin` shows what is known.'
+                )
+            )
+            frame = sys._getframe()
+        debugger = pdb.Pdb(nosigint=True)
+        debugger.reset()
+        debugger.interaction(frame, None)
+        if debugger.quitting:
+            raise bdb.BdbQuit
+
+
+def _frame_of(place: Place) -> FrameType | None:
+    """The frame that is at the innermost line of a place."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and place.lines:
+        if (frame.f_code.co_filename, frame.f_lineno) == place.lines[0]:
+            return frame
+        frame = frame.f_back
+    return None
+
+
+def _introduction(bundle: Bundle) -> Iterator[str]:
+    """What the run said, and what is different here."""
+    from mmstable.events.log import versions
+
+    index = bundle.index
+    for line in _known(bundle, 'text').splitlines():
+        yield _('in the run: {line}', line=line)
     here = versions()
     other = [
         f'{name} {version} -> {here[name]}'
@@ -83,40 +284,44 @@ def _introduce(bundle: Bundle) -> None:
         if name in here and here[name] != version
     ]
     if other:
-        _print(_('other versions here: {versions}', versions=other))
+        yield _('other versions here: {versions}', versions=other)
     for note in index.notes:
-        _print(_('note: {note}', note=note))
+        yield _('note: {note}', note=note)
 
 
 def _check_samples(bundle: Bundle, samples: list[int] | None) -> None:
+    from mmstable.batch import batch_size
+
     size = batch_size(bundle.batch)
     for one in samples or []:
         if one >= size:
-            raise UsageError(
-                _(
-                    '--sample {index}: the batch has {size:sample|samples}, '
-                    'counted from 0.',
-                    index=one,
-                    size=size,
-                )
+            raise cli.usage_error(
+                '--sample {index}: the batch has {size:sample|samples}, '
+                'counted from 0.',
+                index=one,
+                size=size,
             )
 
 
-def _scene(
+def _inputs_of(
     bundle: Bundle, model: Module, args: argparse.Namespace
-) -> StepScene:
-    scene = bundle.scene(model)
+) -> StepInputs:
+    import torch
+
+    from mmstable.optim.wrapper import require_autocast
+
+    inputs = bundle.inputs(model)
     if args.dtype is not None:
         dtype = None if args.dtype == 'float32' else args.dtype
         setups = {
             name: replace(one, dtype=dtype)
-            for name, one in scene.setups.items()
+            for name, one in inputs.setups.items()
         }
-        scene = replace(scene, setups=setups)
-    for one in scene.setups.values():
+        inputs = replace(inputs, setups=setups)
+    for one in inputs.setups.values():
         if one.dtype == 'float16':
             require_autocast('cpu', torch.float16)
-    return scene if args.sample is None else scene.only(args.sample)
+    return inputs if args.sample is None else inputs.only(args.sample)
 
 
 def _count_as_before(finding: Finding, samples: list[int]) -> None:
@@ -136,38 +341,35 @@ def _changes(args: argparse.Namespace) -> list[str]:
     return found
 
 
-def _tell(
+def _result(
     bundle: Bundle, model: Module, finding: Finding, changes: list[str]
-) -> None:
+) -> Iterator[str]:
+    """What came out of the step."""
+    from mmstable.events.records import Verdict
+    from mmstable.forensics.explain import describe
+
     index = bundle.index
     if finding.verdict is Verdict.NOT_REPRODUCED:
         if changes:
-            _print(
-                _(
-                    'The step is finite with {changes}; in the run it was '
-                    'not.',
-                    changes=changes,
-                )
+            yield _(
+                'The step is finite with {changes}; in the run it was not.',
+                changes=changes,
             )
         else:
-            _print(
-                _(
-                    'The step is finite here: the same batch, weights and '
-                    'random numbers give no NaN or Inf on this machine. '
-                    'Compare the versions, the device and the precision.'
-                )
+            yield _(
+                'The step is finite here: the same batch, weights and '
+                'random numbers give no NaN or Inf on this machine. '
+                'Compare the versions, the device and the precision.'
             )
         return
     setup = index.setups.get(index.wrapper)
-    lines = describe(
+    yield from describe(
         finding,
         index.iteration,
         _fault(bundle.verdict),
         type(model).__name__,
         loss_scale=1.0 if setup is None else setup.loss_scale,
     )
-    for line in lines:
-        _print(line)
     culprit = finding.culprit
     if culprit is None:
         return
@@ -175,21 +377,22 @@ def _tell(
     now = getattr(culprit, 'op', '') or getattr(culprit, 'name', '')
     where = _known(bundle, 'module'), culprit.place.module or ''
     if was and (was != now or where[0] != where[1]):
-        _print(
-            _(
-                'This is another fault than in the run, where it began in '
-                '{was}.',
-                was=f'{was} ({where[0]})',
-            )
+        yield _(
+            'This is another fault than in the run, where it began in {was}.',
+            was=f'{was} ({where[0]})',
         )
 
 
-def _show(bundle: Bundle, scene: StepScene, finding: Finding) -> None:
+def _show(bundle: Bundle, inputs: StepInputs, finding: Finding) -> None:
     """The tree of modules, and the chain."""
+    from mmstable.forensics.frames import ModuleRanges
+    from mmstable.forensics.replay import replay_step
+    from mmstable.forensics.trace import OriginTracer
+
     ranges = ModuleRanges()
     replay_step(
-        scene,
-        make_mode=lambda model, batch: BirthMode(
+        inputs,
+        make_mode=lambda model, batch: OriginTracer(
             model, batch, watch=ranges.note
         ),
     )
@@ -197,21 +400,25 @@ def _show(bundle: Bundle, scene: StepScene, finding: Finding) -> None:
     if culprit is not None:
         focus = culprit.place.module or ''
         mark = _('{kind} begins here', kind=culprit.kind)
-    print()
-    print_tree(module_tree(scene.model, ranges, focus, mark))
+    cli.show('', module_tree(inputs.model, ranges, focus, mark))
     if finding.chain:
-        print('\n' + _('From there to the loss or the gradient:'))
-    for number, one in enumerate(finding.chain, 1):
-        _print(f'{number}. {one}')
+        cli.show('', _('From there to the loss or the gradient:'))
+    cli.show(
+        *(f'{place}. {one}' for place, one in enumerate(finding.chain, 1))
+    )
 
 
-def _debug(scene: StepScene, stop: StopAtBirth) -> None:
-    size = batch_size(scene.batch)
+def _debug(inputs: StepInputs, stop: BreakAtOrigin) -> None:
+    from mmstable.batch import batch_size
+    from mmstable.forensics.replay import replay_step
+    from mmstable.forensics.trace import OriginTracer
+
+    size = batch_size(inputs.batch)
     try:
         replay_step(
-            scene,
-            make_mode=lambda model, batch: BirthMode(
-                model, batch, size, stop.watch, stop.on_birth
+            inputs,
+            make_mode=lambda model, batch: OriginTracer(
+                model, batch, size, stop.watch, stop.on_origin
             ),
         )
     except bdb.BdbQuit:
@@ -224,8 +431,56 @@ def _known(bundle: Bundle, name: str) -> str:
     return value if isinstance(value, str) else ''
 
 
-def _fault(verdict: Mapping[str, Any]) -> Fault:
+def _fault(verdict: Mapping[str, Any]) -> Any:
+    from mmstable.events import Fault
+
     try:
         return Fault(verdict.get('fault'))
     except ValueError:
         return Fault.NAN_LOSS
+
+
+COMMAND = cli.Command(
+    replay,
+    (
+        cli.option(
+            'bundle', 'folder, as stability/faults/iter_N', metavar='BUNDLE'
+        ),
+        (
+            cli.option(
+                '--config', 'the config that builds the model', metavar='FILE'
+            ),
+            cli.flag(
+                '--trust-config',
+                'use the config in the bundle, which is code: for '
+                'bundles of your own',
+            ),
+        ),
+        cli.option(
+            '--checkpoint',
+            'use these weights: does it happen there, too?',
+            metavar='FILE',
+        ),
+        cli.option(
+            '--dtype',
+            'what to compute in; as in the run by default',
+            choices=['float32', 'bfloat16', 'float16'],
+        ),
+        cli.number(
+            '--sample',
+            0,
+            'use only this sample of the batch, counted from 0; may be '
+            'given several times',
+            action='append',
+            metavar='I',
+        ),
+        cli.flag('--pdb', 'stop in the debugger where the bad value is born'),
+    ),
+    'Do the training step of a fault again, on the CPU of this machine, '
+    'and show where its first bad value comes from. The bundle is read '
+    'as data; only the config that you name, or trust, is run. Exit '
+    'codes: 0 it happens again, {not_again} it does not, 3 the bundle or '
+    'checkpoint is damaged or something else, 2 another mistake, 1 the '
+    'step cannot be done again.',
+    {'not_again': EXIT_NOT_REPRODUCED},
+)

@@ -1,49 +1,47 @@
-"""``mmstable report``: from event files to a page and a summary."""
+"""``mmstable report``: show what happened to a run."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from mmstable.cli.command import say as say_for
-from mmstable.cli.report_text import print_summary, summary
-from mmstable.errors import UsageError
-from mmstable.messages import _
-from mmstable.report.diagnosis.endings import state_of
-from mmstable.report.history import History, read_history
-from mmstable.report.write import REPORT_NAME, report_folder, write_report
+import mmstable.cli.command as cli
+from mmstable.messages import N_, _, printable
+
+if TYPE_CHECKING:
+    from mmstable.report.history import History
+    from mmstable.report.page import Figures
 
 # The number of colours that are easy to tell apart.
 _MOST = 6
 # Seconds between two lines about the progress.
-_PATIENCE = 2.0
+_PATIENCE_S = 2.0
 
 
 def report(args: argparse.Namespace) -> int:
     """Write the report, once or again and again, and return the exit code."""
     if len(args.paths) > _MOST:
-        raise UsageError(
-            _(
-                'at most {most} work directories can be compared, got '
-                '{count}.',
-                most=_MOST,
-                count=len(args.paths),
-            )
+        raise cli.usage_error(
+            'at most {most} work directories can be compared, got {count}.',
+            most=_MOST,
+            count=len(args.paths),
         )
     if args.follow:
         follow(args.paths, args.output)
         return 0
-    histories, path = _write(args.paths, args.output, _Progress())
+    histories, path = _write(args.paths, args.output)
     if args.json:
-        print(json.dumps([summary(one) for one in histories], indent=2))
+        print(json.dumps([_summary(one) for one in histories], indent=2))
     else:
         for history in histories:
-            print_summary(history)
-    say_for('report', _('written to {path}', path=path))
+            cli.show(*_text(history))
+    cli.tell('written to {path}', path=path)
     return 0
 
 
@@ -57,64 +55,138 @@ def follow(
         output (str, optional): The file, or its folder.
         interval_s (float): Seconds between two pages. Defaults to 30.0.
     """
-    histories, path = _write(paths, output, _Progress())
+    from mmstable.report.diagnosis import state_of
+
+    histories, path = _write(paths, output)
     with suppress(KeyboardInterrupt):
-        say_for(
-            'report',
-            _(
-                'writing {path} every {seconds:g} s until the run ends; '
-                'Ctrl-C stops this',
-                path=path,
-                seconds=interval_s,
-            ),
+        text = _(
+            'writing {path} every {seconds:g} s until the run ends; Ctrl-C '
+            'stops this',
+            path=path,
+            seconds=interval_s,
         )
+        cli.say(text)
         while any(state_of(one.starts[-1]) == 'running' for one in histories):
             time.sleep(interval_s)
-            histories, path = _write(paths, output, lambda *__: None)
-    say_for('report', _('written to {path}', path=path))
+            histories, path = _write(paths, output, is_first=False)
+    cli.tell('written to {path}', path=path)
 
 
 def _write(
-    paths: list[str], output: str | None, tell: Callable[[int, int], None]
+    paths: list[str], output: str | None, is_first: bool = True
 ) -> tuple[list[History], Path]:
+    from mmstable.report.history import read_history
+    from mmstable.report.page import REPORT_NAME, report_folder, write_report
+
+    said = time.monotonic()
+
+    def tell(done: int, count: int) -> None:
+        """Say where it is, if that takes long."""
+        nonlocal said
+        if is_first and time.monotonic() - said >= _PATIENCE_S:
+            said = time.monotonic()
+            text = _(
+                'reading event file {number} of {count}',
+                number=done + 1,
+                count=count,
+            )
+            cli.say(text)
+
     histories = [read_history(path, tell) for path in paths]
-    path = _target(output, histories[0])
+    path = Path(output or report_folder(histories[0].path))
+    if output is None or path.is_dir():
+        path /= REPORT_NAME
     try:
         write_report(histories, path)
     except OSError as error:
-        raise UsageError(
-            _(
-                "cannot write '{path}': {error}.",
-                path=path,
-                error=error.strerror,
-            )
+        raise cli.usage_error(
+            "cannot write '{path}': {error}.", path=path, error=error.strerror
         ) from None
     return histories, path
 
 
-def _target(output: str | None, history: History) -> Path:
-    if output is None:
-        return report_folder(history.path) / REPORT_NAME
-    path = Path(output)
-    return path / REPORT_NAME if path.is_dir() else path
+def _text(history: History) -> Iterator[Any]:
+    """The figures, what is wrong, and the headline last."""
+    from mmstable.report.diagnosis import config_lines, diagnose
+    from mmstable.report.page import figures_of, headline, notes_of
+
+    yield cli.table(_rows(figures_of(history)), title=str(history.path))
+    findings = diagnose(history)
+    for one in findings:
+        # A story of several lines begins with what happened.
+        first = replace(one, why=one.why.partition('\\n')[0])
+        yield from cli.finding_lines(first, one.what, N_('evidence: {text}'))
+        for line in config_lines(one.change).splitlines():
+            yield ' ' * 8 + printable(line)
+    yield from map(printable, notes_of(history))
+    yield headline(history, findings)
 
 
-class _Progress:
-    """Says where it is, if that takes long."""
+def _summary(history: History) -> dict[str, Any]:
+    """The same for programs."""
+    from mmstable.report.diagnosis import config_lines, diagnose
+    from mmstable.report.page import figures_of, headline, notes_of
 
-    def __init__(self) -> None:
-        self._told = time.monotonic()
+    findings = diagnose(history)
+    return {
+        'version': 1,
+        'path': str(history.path),
+        'headline': headline(history, findings),
+        'figures': figures_of(history)._asdict(),
+        'findings': [
+            {**one.as_dict(), 'config': config_lines(one.change)}
+            for one in findings
+        ],
+        'notes': notes_of(history),
+    }
 
-    def __call__(self, done: int, count: int) -> None:
-        now = time.monotonic()
-        if now - self._told < _PATIENCE:
-            return
-        self._told = now
-        say_for(
-            'report',
-            _(
-                'reading event file {number} of {count}',
-                number=done + 1,
-                count=count,
+
+def _rows(figures: Figures) -> Iterator[tuple[str, str]]:
+    from mmstable.report.diagnosis import duration
+    from mmstable.report.page import PAGE
+
+    yield _('State'), _(PAGE[f'state_{figures.state}'])
+    yield _('Iterations'), f'{figures.iterations} / {figures.most}'
+    share = (
+        f' ({figures.skipped / figures.steps:.1%})' if figures.steps else ''
+    )
+    yield _('Skipped steps'), f'{figures.skipped}{share}'
+    yield _('Rollbacks'), str(figures.rollbacks)
+    yield _('Wasted'), str(figures.wasted)
+    yield _('Starts'), str(figures.starts)
+    for name in ('last_loss', 'best_loss', 'loss_scale', 'seconds'):
+        value = getattr(figures, name)
+        if value is not None:
+            yield _(PAGE[name]), f'{value:.4g}'
+    yield _('Time'), duration(figures.duration)
+
+
+COMMAND = cli.Command(
+    report,
+    (
+        cli.option(
+            'paths',
+            'a work directory, the folder of one run, or an event file',
+            nargs='+',
+            metavar='WORK_DIR',
+        ),
+        cli.option(
+            '-o --output',
+            'the HTML file; stability_report.html in the first folder by '
+            'default',
+            metavar='FILE',
+        ),
+        (
+            cli.flag(
+                '--follow',
+                'write the file anew every 30 seconds, without a '
+                'summary, until the run ends or Ctrl-C',
             ),
-        )
+            cli.flag('--json', 'print the summary and the findings as JSON'),
+        ),
+    ),
+    'Draw what happened in a work directory, over all its starts, into '
+    'one HTML file that opens offline, and print a summary. With several '
+    'work directories they are compared.',
+    reads_config=False,
+)

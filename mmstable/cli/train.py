@@ -5,49 +5,38 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from functools import partial
-from typing import Any, Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import torch
-from mmengine.config import Config
-from mmengine.registry import RUNNERS
-from mmengine.runner import Runner
-
-from mmstable.cli import config_edits as edits
-from mmstable.cli.command import say as say_for
-from mmstable.cli.command import say_error
-from mmstable.cli.config_checks import check_start, check_work_dir
-from mmstable.cli.config_file import check_config_path, load_config
-from mmstable.cli.config_mistakes import check_log_level, explain_mistake
-from mmstable.cli.config_options import read_options
-from mmstable.cli.legacy_config import modernize
-from mmstable.cli.protect_config import protect_config, tell_protection
-from mmstable.cli.resume import apply_start, choose_start, folders_of
-from mmstable.cli.resume_command import (
-    launch_command,
-    own_program,
-    program_of,
-    resume_command,
-    without_option,
-    without_start,
-)
-from mmstable.cli.run_lock import locked
-from mmstable.cli.supervisor import OPTION, Supervisor
-from mmstable.distributed.join_ranks import (
-    ReportedByRankZero,
-    decide_on_rank_zero,
-    join_ranks,
-    leave_after_rank_zero,
-)
-from mmstable.distributed.launchers import rank_of
+import mmstable.cli.command as cli
+from mmstable.checkpoint.signals import wait_for_training
+from mmstable.dist.launch import rank_of
 from mmstable.errors import StoppedBySignal, TrainingDiverged, UsageError
 from mmstable.messages import _, choose_language
 from mmstable.messages.secrets import MASK, mask_words
-from mmstable.messages.shell_command import shell_command
-from mmstable.protection.change import Protection
-from mmstable.report.write import write_if_quick
+from mmstable.messages.shell import shell_command
+
+if TYPE_CHECKING:
+    from mmengine.config import Config
+
+    from mmstable.protect import Protection
+
+
+class Edited(NamedTuple):
+    """A config as the command line wants it.
+
+    Args:
+        cfg (Config): The config.
+        plain (Mapping): What ``mmstable check`` would see of it: without
+            the options of ``mmstable train``, and unprotected.
+        protection (Protection, optional): What was changed to protect it.
+    """
+
+    cfg: Config
+    plain: Mapping[str, Any]
+    protection: Protection | None
 
 
 def train(args: argparse.Namespace) -> int:
@@ -57,72 +46,73 @@ def train(args: argparse.Namespace) -> int:
         args (argparse.Namespace): The options, and all ``words`` of the
             command line.
     """
-    if args.local_rank is not None:
-        # mmengine and its launchers read the variable, not the option.
-        os.environ.setdefault('LOCAL_RANK', str(args.local_rank))
-    is_first = rank_of(args.launcher) == 0
-    say = partial(say_for, 'train') if is_first else _say_nothing
+    from mmstable.dist.collectives import leave_after_rank_zero
+
     if args.max_restarts:
-        return _supervise(args, say)
-    code = _train(args, say)
+        return _supervise(args)
+    code = _train(args)
     if code:
         leave_after_rank_zero()
     return code
 
 
-def _train(args: argparse.Namespace, say: Callable[[str], None]) -> int:
+def _train(args: argparse.Namespace) -> int:
+    from mmstable.cli import start as starts
+    from mmstable.cli.mistakes import build_runner, explained
+    from mmstable.dist.collectives import ReportedByRankZero
+
     try:
-        cfg, protection = _prepare(args, say)
-        with _lock(cfg, args.force, say):
-            apply_start(cfg, choose_start(cfg, args, say), args)
-            _build_and_train(cfg, lambda: tell_protection(protection, say))
+        cfg, __, protection = _prepare(args)
+        with _lock(cfg, args.force):
+            starts.apply_start(cfg, starts.choose_start(cfg, args), args)
+            with explained(cfg=cfg._cfg_dict):
+                runner = build_runner(cfg)
+                # No mistake is in sight.
+                _tell_protection(protection)
+                runner.train()
     except StoppedBySignal as stop:
-        say(
-            _(
-                'stopped by {signal}; the command to resume is above',
-                signal=stop.name,
-            )
+        cli.tell(
+            'stopped by {signal}; the command to resume is above',
+            signal=stop.name,
         )
         return stop.exit_code
     except ReportedByRankZero as echo:
         return echo.exit_code
     except TrainingDiverged as error:
         if rank_of(args.launcher) == 0:
-            say_error(
-                'train',
+            cli.say_error(
                 _(
                     'error: diverged; the reason is above, and in {file}',
                     file=error.file,
-                ),
+                )
             )
         return error.exit_code
     return 0
 
 
-def _supervise(args: argparse.Namespace, say: Callable[[str], None]) -> int:
+def _supervise(args: argparse.Namespace) -> int:
     """Train in another process, which is started again if it fails."""
-    words = without_option(args.words, OPTION)
-    program = program_of(sys.argv[0])
+    from mmstable.cli import start as starts
+    from mmstable.cli.supervise import OPTION, Supervisor
+    from mmstable.report.page import write_if_quick
+
+    words = starts.without_option(args.words, OPTION)
+    program = starts.program_of(sys.argv[0])
     if args.launcher != 'none':
         if rank_of(args.launcher) != 0:
             return UsageError.exit_code
-        raise UsageError(
-            _how_launchers_restart(args.launcher, program, words, args)
-        )
-    check_config_path(args.config)
+        raise UsageError(_how_launchers_restart(program, words, args))
     # The process that trains says what there is to say about it.
-    cfg, __ = edit_config(load_config(args.config), args, _say_nothing)
+    cli.begin('train', quiet=True)
+    cfg = edit_config(args).cfg
+    cli.begin('train', args.quiet)
     supervisor = Supervisor(
-        own_program(program, sys.argv[0]),
-        words,
-        cfg.work_dir,
-        folders_of(cfg),
-        say,
+        starts.own_program(program, sys.argv[0]),
+        starts.with_work_dir(words, cfg.work_dir),
+        starts.folders_of(cfg),
     )
     code = supervisor.run(args.max_restarts)
-    if code and not any(
-        hook.get('report') is False for hook in _hooks_of(cfg)
-    ):
+    if code and all(hook.get('report') is not False for hook in _hooks(cfg)):
         # A process that was killed could not do it.
         with suppress(Exception):
             write_if_quick(cfg.work_dir)
@@ -130,22 +120,22 @@ def _supervise(args: argparse.Namespace, say: Callable[[str], None]) -> int:
 
 
 def _how_launchers_restart(
-    launcher: str,
-    program: list[str],
-    words: list[str],
-    args: argparse.Namespace,
+    program: list[str], words: list[str], args: argparse.Namespace
 ) -> str:
-    if launcher != 'pytorch':
+    from mmstable.cli import start as starts
+    from mmstable.cli.supervise import OPTION
+
+    if args.launcher != 'pytorch':
         return _(
             '--max-restarts is for one process. With --launcher {launcher} '
             'let the scheduler start the job again (`sbatch --requeue`), '
             'with --resume auto.',
-            launcher=launcher,
+            launcher=args.launcher,
         )
-    torchrun, *rest = launch_command(launcher, os.environ, program)
+    torchrun, *rest = starts.launch_command(args.launcher, os.environ, program)
     command = [
         *(torchrun, f'{OPTION}={args.max_restarts}', *rest),
-        *(*without_start(words), '--resume', 'auto'),
+        *(*starts.without_start(words), '--resume', 'auto'),
     ]
     return _(
         '--max-restarts is for one process. torchrun starts all ranks again '
@@ -154,54 +144,60 @@ def _how_launchers_restart(
     )
 
 
-def _prepare(
-    args: argparse.Namespace, say: Callable[[str], None]
-) -> tuple[Config, Protection | None]:
+def _prepare(args: argparse.Namespace) -> Edited:
     """The config, complete, and with the ranks joined."""
-    check_config_path(args.config)
-    _choose_gpus(args.gpu_ids, args.launcher, say)
+    from mmstable.cli import start as starts
+    from mmstable.cli.mistakes import check_start, check_work_dir
+    from mmstable.dist.collectives import join_ranks
+
+    _choose_gpus(args.gpu_ids, args.launcher)
     if mask_words(args.words) != args.words:
-        say(
-            _(
-                'the command line has secrets, which mmstable shows as '
-                '{mask}. mmengine writes them into the config in the work '
-                'directory, its log and the checkpoints: take them from the '
-                'environment instead.',
-                mask=MASK,
-            )
+        cli.tell(
+            'the command line has secrets, which mmstable shows as {mask}. '
+            'mmengine writes them into the config in the work directory, its '
+            'log and the checkpoints: take them from the environment instead.',
+            mask=MASK,
         )
-    cfg, protection = edit_config(load_config(args.config), args, say)
-    check_start(cfg, args, say)
+    edited = edit_config(args)
+    cfg = edited.cfg
+    check_start(cfg, edited.plain, args)
     check_work_dir(cfg.work_dir)
-    choose_language(_hooks_of(cfg))
+    choose_language(_hooks(cfg))
     # For the hook that tells how to resume.
-    cfg.resume_command = resume_command(
-        launch_command(cfg.launcher, os.environ, program_of(sys.argv[0])),
+    cfg.resume_command = starts.resume_command(
+        starts.launch_command(
+            cfg.launcher, os.environ, starts.program_of(sys.argv[0])
+        ),
         args.words,
         cfg.work_dir,
     )
     note = join_ranks(cfg)
     if note is not None:
-        say(note)
-    return cfg, protection
+        cli.say(note)
+    return edited
 
 
 @contextmanager
-def _lock(
-    cfg: Config, force: bool, say: Callable[[str], None]
-) -> Iterator[None]:
+def _lock(cfg: Config, force: bool) -> Iterator[None]:
     """Keep other runs out; rank 0 does it for all ranks."""
+    from mmstable.cli import start as starts
+    from mmstable.dist.collectives import decide_on_rank_zero
+    from mmstable.io.lock import locked
+
     with ExitStack() as stack:
-        lock = locked(folders_of(cfg), force, say)
+        folders = [f for f in starts.folders_of(cfg) if isinstance(f, Path)]
+        lock = locked(folders, force, cli.say)
         decide_on_rank_zero(lambda: stack.enter_context(lock))
         yield
 
 
-def edit_config(
-    cfg: Config, args: argparse.Namespace, say: Callable[[str], None]
-) -> tuple[Config, Protection | None]:
-    """Translate ``cfg`` if it is old, apply the command line, protect it."""
-    cfg = modernize(cfg, read_options(args.cfg_options or []), say)
+def edit_config(args: argparse.Namespace) -> Edited:
+    """Read the config, translate it if it is old, edit and protect it."""
+    from mmstable.cli import config as edits
+
+    options = edits.read_options(args.cfg_options)
+    cfg = edits.modernize(edits.load_config(args.config), options)
+    plain = edits.plain_settings(cfg)
     edits.set_work_dir(cfg, args.work_dir, args.config)
     edits.set_seed(cfg, args.seed, args.deterministic)
     if args.amp is not None:
@@ -212,51 +208,207 @@ def edit_config(
         edits.disable_validation(cfg)
     if args.probe:
         edits.add_probe(cfg, args.probe)
-    protection = protect_config(cfg, args)
+    protection = _protect(cfg, args)
     edits.drop_absent_hooks(cfg)
     cfg.launcher = args.launcher
-    return cfg, protection
+    return Edited(cfg, plain, protection)
 
 
-def _hooks_of(cfg: Config) -> list[Any]:
+def _protect(cfg: Config, args: argparse.Namespace) -> Protection | None:
+    """Protect a config, unless it shall be trained as it is."""
+    from mmstable.protect import apply_changes
+
+    if args.as_is:
+        for name in ('preset', 'memory'):
+            if getattr(args, name) is not None:
+                raise cli.usage_error(
+                    '--as-is changes nothing: it does not go with {option}.',
+                    option=f'--{name}',
+                )
+        return None
+    protection = protection_of(cfg, args)
+    apply_changes(cfg._cfg_dict, protection.changes)
+    return protection
+
+
+def protection_of(cfg: Config, args: argparse.Namespace) -> Protection:
+    """The changes that ``--preset`` and ``--memory`` ask for."""
+    from mmstable.cli.config import plain_settings
+    from mmstable.protect import protect
+
+    preset = args.preset or 'default'
+    if args.memory is not None and preset == 'observe_only':
+        raise cli.usage_error(
+            '--memory changes training, and --preset observe_only does '
+            'not: choose one of them.'
+        )
+    return protect(plain_settings(cfg), preset, args.memory)
+
+
+def _tell_protection(protection: Protection | None) -> None:
+    from mmstable.protect import protection_lines
+
+    if protection is None:
+        return
+    title = _(
+        'protected with preset {preset} (--as-is changes nothing):',
+        preset=protection.preset,
+    )
+    for line in protection_lines(protection, title):
+        cli.say(line)
+
+
+def _hooks(cfg: Config) -> list[Any]:
     hooks = cfg.get('default_hooks') or {}
     return [*hooks.values(), *(cfg.get('custom_hooks') or [])]
 
 
-def _build_and_train(cfg: Config, begin: Callable[[], None]) -> None:
-    """Train, and call ``begin`` as soon as there is no mistake in sight."""
-    try:
-        check_log_level(cfg)
-        if cfg.get('runner_type') is None:
-            runner = Runner.from_cfg(cfg)
-        else:
-            runner = RUNNERS.build(cfg)
-        begin()
-        runner.train()
-    except Exception as error:
-        mistake = explain_mistake(error)
-        if mistake is None:
-            raise
-        raise UsageError(mistake) from error
+def _choose_gpus(gpu_ids: list[int] | None, launcher: str) -> None:
+    import torch
 
-
-def _choose_gpus(
-    gpu_ids: list[int] | None, launcher: str, say: Callable[[str], None]
-) -> None:
     if gpu_ids is None:
         return
     # Read by CUDA when it starts, so this comes before anything uses it.
     os.environ['CUDA_VISIBLE_DEVICES'] = ','.join(map(str, gpu_ids))
     if not torch.cuda.is_available():
-        say(
-            _(
-                '--gpu-ids {ids}: no such GPU here, the option is ignored',
-                ids=str(gpu_ids),
-            )
+        cli.tell(
+            '--gpu-ids {ids}: no such GPU here, the option is ignored',
+            ids=str(gpu_ids),
         )
     elif launcher == 'none' and len(gpu_ids) > 1:
-        say(_('only the first of --gpu-ids is used without --launcher'))
+        cli.tell('only the first of --gpu-ids is used without --launcher')
 
 
-def _say_nothing(text: str) -> None:
-    """Rank 0 says it."""
+def _share(text: str) -> float:
+    try:
+        share = float(text)
+    except ValueError:
+        share = 0.0
+    if not 0 < share <= 1:
+        raise argparse.ArgumentTypeError(
+            _(
+                "a share is a number above 0 and up to 1, got '{text}'",
+                text=text,
+            )
+        )
+    return share
+
+
+COMMAND = cli.Command(
+    train,
+    (
+        cli.CONFIG,
+        cli.flag(
+            '--as-is',
+            'train the config as it is: no class is made safe, no hook added',
+        ),
+        *cli.PROTECTION,
+        cli.option(
+            '--work-dir',
+            'folder for logs and checkpoints; work_dirs/<name of the '
+            'config> if neither this nor the config says',
+        ),
+        cli.flag(
+            '--force', 'train although another run seems to use the work dir'
+        ),
+        cli.option(
+            '--amp',
+            'train in mixed precision with mmstable.SafeAmpOptimWrapper; '
+            'in fp16 if neither this nor the config says',
+            nargs='?',
+            const='auto',
+            choices=['auto', 'fp16', 'bf16'],
+        ),
+        cli.flag(
+            '--auto-scale-lr',
+            'scale the learning rate by the batch size of all ranks over '
+            'auto_scale_lr.base_batch_size of the config',
+        ),
+        cli.CFG_OPTIONS,
+        cli.number(
+            '--max-restarts',
+            0,
+            'start the run again up to N times after a crash, a hang or '
+            'a kill, from its newest good checkpoint',
+            default=0,
+        ),
+        cli.option('--seed', 'seed of all generators', type=int),
+        cli.flag(
+            '--deterministic', 'let torch use deterministic algorithms only'
+        ),
+        cli.flag('--no-validate', 'do not validate during training'),
+        cli.option(
+            '--probe',
+            'let `mmstable probe` look into the run, through a socket '
+            'that is open to you only (`socket`, the default); with '
+            '`--probe probing` also the package `probing`, which lets '
+            'every user of the machine run code as you',
+            nargs='?',
+            const='socket',
+            choices=['socket', 'probing'],
+        ),
+        cli.flag(
+            '--check',
+            'say all that `mmstable check` would say, and train only if '
+            'there are no errors; without it the worst is told in a few lines',
+        ),
+        (
+            cli.option(
+                '--resume',
+                'resume from a checkpoint; from the newest good one of '
+                'the work dir by default',
+                nargs='?',
+                const='auto',
+                metavar='auto|PATH',
+            ),
+            cli.option(
+                '--resume-from',
+                'the same; a folder stands for its newest good checkpoint',
+                metavar='auto|PATH',
+            ),
+            cli.option(
+                '--load-from',
+                'start a new run with the weights of this checkpoint',
+                metavar='PATH',
+            ),
+        ),
+        cli.number(
+            '--before-iter',
+            1,
+            'resume from the newest good checkpoint before iteration N',
+        ),
+        cli.flag(
+            '--override-lr-schedule',
+            'use the learning rate, the other numbers of the optimizer '
+            'and the schedule of the config, moved to where the run is, '
+            'not those in the checkpoint',
+        ),
+        cli.flag(
+            '--trust-checkpoint',
+            'load the named checkpoint even if that runs code in it',
+        ),
+        cli.option(
+            '--allow-partial',
+            'resume although up to this share of the weights does not '
+            'fit the model; 0.5 without a number',
+            nargs='?',
+            type=_share,
+            const=0.5,
+            default=0.0,
+            metavar='SHARE',
+        ),
+        (
+            cli.number('--gpu-ids', 0, 'GPUs to use', nargs='+', metavar='ID'),
+            cli.number(
+                '--gpu-id',
+                0,
+                'the one GPU to use',
+                nargs=1,
+                dest='gpu_ids',
+                metavar='ID',
+            ),
+        ),
+        *cli.LAUNCHER,
+    ),
+    prepare=wait_for_training,
+)

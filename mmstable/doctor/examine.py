@@ -1,50 +1,50 @@
-"""Do the tests, one after the other, whatever becomes of them."""
+"""Run the tests of the machine one after the other; survive exceptions."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from typing import Callable
 
-from mmstable.doctor.allocation import allocation
-from mmstable.doctor.arithmetic import arithmetic
-from mmstable.doctor.clock import clock
-from mmstable.doctor.disk import disk
-from mmstable.doctor.gpus import gpus
-from mmstable.doctor.host import host
-from mmstable.doctor.items import Fact, MachineTest, NotSeen, Plan, not_seen
-from mmstable.doctor.precision import precision
-from mmstable.doctor.processes import processes
-from mmstable.doctor.versions import versions
-from mmstable.doctor.xid import xid
+from mmstable.doctor import Fact, MachineTest, NotSeen, Plan
+from mmstable.doctor.compute import (
+    allocation,
+    arithmetic,
+    precision,
+    processes,
+)
+from mmstable.doctor.gpus import gpus, xid
+from mmstable.doctor.host import clock, disk, host, versions
 from mmstable.finding import Finding, Severity
+from mmstable.messages import N_, _
 
 # GPUs come after the tests that heat them: an idle link is a slow link.
 TESTS = [
-    MachineTest('versions', versions),
-    MachineTest('host', host),
-    MachineTest('disk', disk),
-    MachineTest('clock', clock),
-    MachineTest('precision', precision),
-    MachineTest('allocation', allocation),
-    MachineTest('arithmetic', arithmetic),
-    MachineTest('gpus', gpus),
-    MachineTest('xid', xid),
-    MachineTest('processes', processes),
+    MachineTest('versions', N_('versions'), versions),
+    MachineTest('host', N_('host'), host),
+    MachineTest('disk', N_('disk'), disk),
+    MachineTest('clock', N_('clock'), clock),
+    MachineTest('precision', N_('half precision'), precision),
+    MachineTest('allocation', N_('host and GPU memory'), allocation),
+    MachineTest('arithmetic', N_('matrix products'), arithmetic),
+    MachineTest('gpus', N_('state of the GPUs'), gpus),
+    MachineTest('xid', N_('kernel log'), xid),
+    MachineTest('processes', N_('start of DDP'), processes),
 ]
 
 
 @dataclass
 class Report:
-    """What all tests have told.
+    """The results of all tests.
 
     Args:
-        facts (dict[str, list[Fact]]): By the name of the test.
+        facts (dict[MachineTest, list[Fact]]): The facts of each test.
         findings (list[Finding]): The worst first, once all is done.
-        not_seen (list[NotSeen]): What could not be looked at.
+        not_seen (list[NotSeen]): Parts that could not be tested.
     """
 
-    facts: dict[str, list[Fact]] = field(default_factory=dict)
+    facts: dict[MachineTest, list[Fact]] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
     not_seen: list[NotSeen] = field(default_factory=list)
 
@@ -54,12 +54,12 @@ def examine(
     tests: Iterable[MachineTest],
     around: Callable[[MachineTest], AbstractContextManager[None]],
 ) -> Report:
-    """Do the tests.
+    """Run the tests.
 
     Args:
         plan (Plan): How.
         tests (Iterable[MachineTest]): Which.
-        around (Callable): Gives a context for each.
+        around (Callable): Returns a context for each.
     """
     report = Report()
     for test in tests:
@@ -71,7 +71,7 @@ def examine(
 
 
 def _run(test: MachineTest, plan: Plan, report: Report) -> None:
-    facts = report.facts.setdefault(test.id, [])
+    facts = report.facts.setdefault(test, [])
     try:
         for item in test.run(plan):
             if isinstance(item, Finding):
@@ -81,6 +81,6 @@ def _run(test: MachineTest, plan: Plan, report: Report) -> None:
             else:
                 facts.append(item)
     except Exception as error:
-        # A sick machine fails in ways nobody has thought of.
+        # A sick machine fails in ways that no test foresees.
         why = f'{type(error).__name__}: {error}'
-        report.not_seen.append(not_seen(test.id, why))
+        report.not_seen.append(NotSeen(_(test.label), why))

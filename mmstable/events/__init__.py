@@ -1,4 +1,4 @@
-"""What can happen to a run, and who is told of it?
+"""Events of a run, and the monitor that publishes them to hooks.
 
 One training iteration, with each stage of :class:`RunMonitor` in its place::
 
@@ -16,20 +16,22 @@ One training iteration, with each stage of :class:`RunMonitor` in its place::
         after_step                    on any hook that has it
         after_bad_step                if the report has a fault
         after_event                   the report, if it has a fault
-      DivergenceGuardHook           acts; tells of it by after_event
+      DivergenceGuardHook           acts, and reports it by after_event
       SafeEMAHook                   averages, unless steps were skipped
       LoggerHook                    logs the scalars of RunMonitor
-      SafeParamSchedulerHook        moves schedules, or lets them wait
-      SafeCheckpointHook            saves; refuses a poisoned state
+      SafeParamSchedulerHook        moves schedules, or holds them back
+      SafeCheckpointHook            saves; refuses a state with NaN
       EmergencyCheckpointHook       stops here if a signal came
 """
 
-from mmstable.events.event import Event
-from mmstable.events.records import Action, Injection, Intervention
-from mmstable.events.step_report import (
+from mmstable.events.records import (
+    Action,
     ClipRecord,
     Culprit,
+    Event,
     Fault,
+    Injection,
+    Intervention,
     Origin,
     Outcome,
     StepReport,

@@ -1,52 +1,49 @@
-"""Numbers of a running training, taken without disturbing it."""
+"""Losses, rates, memory and times of a running training."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from functools import cache
 from numbers import Real
-from typing import Any, Callable
+from typing import Any
 
+import psutil
 import torch
 from mmengine.optim import BaseOptimWrapper
 from torch import Tensor
 
-from mmstable import run_view
-from mmstable.events.records import WrapperSample
-from mmstable.events.step_report import StepReport
+from mmstable import runner_view
+from mmstable.events.records import StepReport, WrapperSample
 
 
 def read_losses(outputs: Mapping[str, Any] | None) -> dict[str, float]:
-    """The losses among the outputs of a training iteration.
+    """Read the losses among the outputs of a training iteration.
 
     Args:
         outputs (Mapping, optional): ``outputs`` of ``after_train_iter``.
     """
     if not isinstance(outputs, Mapping):
         return {}
-    return {
-        name: float(value.detach() if isinstance(value, Tensor) else value)
-        for name, value in outputs.items()
-        if 'loss' in name and _is_number(value)
-    }
-
-
-def _is_number(value: Any) -> bool:
-    if isinstance(value, Tensor):
-        return value.numel() == 1
-    return isinstance(value, Real)
+    losses = {}
+    for name, value in outputs.items():
+        if 'loss' not in name:
+            continue
+        if isinstance(value, Tensor) and value.numel() == 1:
+            losses[name] = float(value.detach())
+        elif isinstance(value, Real):
+            losses[name] = float(value)
+    return losses
 
 
 def read_lr(wrapper: BaseOptimWrapper) -> float | None:
-    """The learning rate of the first parameter group."""
+    """Read the learning rate of the first parameter group."""
     rates = wrapper.get_lr().get('lr')
     return float(rates[0]) if rates else None
 
 
 def read_scale(wrapper: BaseOptimWrapper) -> float | None:
-    """The loss scale; None if losses are not scaled."""
-    scaler = run_view.loss_scaler(wrapper)
+    """Read the loss scale; None if losses are not scaled."""
+    scaler = runner_view.loss_scaler(wrapper)
     return None if scaler is None else float(scaler.get_scale())
 
 
@@ -55,7 +52,7 @@ def sample_wrapper(
     newest: StepReport | None,
     norms: Mapping[str, float],
 ) -> WrapperSample:
-    """An optimizer wrapper as it is now.
+    """Sample an optimizer wrapper.
 
     Args:
         wrapper (BaseOptimWrapper): The wrapper.
@@ -71,19 +68,9 @@ def sample_wrapper(
     )
 
 
-def host_memory() -> int | None:
-    """Resident bytes of this process; None without psutil."""
-    read = _memory_reader()
-    return None if read is None else read()
-
-
-@cache
-def _memory_reader() -> Callable[[], int] | None:
-    try:
-        import psutil
-    except ImportError:
-        return None
-    return lambda: psutil.Process().memory_info().rss
+def host_memory() -> int:
+    """Resident bytes of this process."""
+    return psutil.Process().memory_info().rss
 
 
 def device_memory(device: torch.device) -> tuple[int | None, int | None]:
@@ -102,21 +89,14 @@ def device_memory(device: torch.device) -> tuple[int | None, int | None]:
 class IterationTimer:
     """Mean time of the iterations between two heartbeats.
 
-    The first iteration only starts the clock: before it, a resumed run may
-    read its data set up to where it stopped.
+    Args:
+        iteration (int): The iteration that has just ended.
     """
 
-    def __init__(self) -> None:
-        self._start: float | None = None
+    def __init__(self, iteration: int) -> None:
+        self._iteration = iteration
+        self._start = time.perf_counter()
         self._paused_at: float | None = None
-        self._iterations = 0
-
-    def count(self) -> None:
-        """Note the end of an iteration."""
-        if self._start is None:
-            self._start = time.perf_counter()
-        else:
-            self._iterations += 1
 
     def pause(self) -> None:
         """Leave out the time from now on."""
@@ -124,15 +104,16 @@ class IterationTimer:
 
     def go_on(self) -> None:
         """End a pause."""
-        if self._start is not None and self._paused_at is not None:
+        if self._paused_at is not None:
             self._start += time.perf_counter() - self._paused_at
         self._paused_at = None
 
-    def lap(self) -> float | None:
+    def lap(self, iteration: int) -> float | None:
         """Mean seconds for an iteration since the last call, if any."""
-        if self._start is None or self._iterations == 0:
+        count = iteration - self._iteration
+        if count == 0:
             return None
         now = time.perf_counter()
-        mean = (now - self._start) / self._iterations
-        self._start, self._iterations = now, 0
+        mean = (now - self._start) / count
+        self._start, self._iteration = now, iteration
         return mean

@@ -1,10 +1,8 @@
-"""Why did it happen?  A bad step done again, and looked at closely.
+"""Why a step was bad: replayed, traced and explained.
 
-``replay`` runs the training step of a model once more on the same batch,
-``traceless`` sees that nothing of that is left behind, and ``birth_mode``
-watches every operation: where does a NaN or Inf come out although none went
-in?  ``chain`` tells which of these births reached the loss or the gradients,
-``samples`` whose data it was, ``verdict`` what kind of cause that is.
-``investigate`` puts it all together; ``bundle`` keeps what is needed to do
-it again elsewhere.
+``replay`` runs the training step of a model once more on the same batch and
+restores all state. ``trace`` watches every operation for the first NaN or Inf,
+``find_cause`` tells the kind of cause and the samples, ``explain`` puts that
+into words, and ``bundle`` keeps what a replay elsewhere needs. ``headroom``
+warns before values leave the range of their dtype.
 """

@@ -1,4 +1,4 @@
-"""A fault in a folder: all that is needed to look at it again elsewhere.
+"""A fault in a folder: all that a replay elsewhere needs.
 
 ::
 
@@ -8,27 +8,50 @@
       model.pth       weights and buffers, unless they are too large
       config.py       the config of the run, as text
       verdict.json    what was found, for programs
-      verdict.txt     the same for people
+      verdict.txt     the same as text
 
-Only tensors and plain types are in it. It is read as data by
-:func:`mmstable.forensics.bundle_reader.read_bundle`.
+It holds tensors and plain types only, and is read as data: nothing in it is
+run.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 import torch
+from mmengine.config import Config
+from mmengine.runner import Runner
 from torch import Tensor
 from torch.nn import Module
 
-from mmstable.checkpoint.atomic_file import atomic_file, replace_text
-from mmstable.forensics.replay import StepScene
-from mmstable.forensics.step_setup import StepSetup
+from mmstable import runner_view
+from mmstable.batch import Packed, unpack
+from mmstable.checkpoint.catalog import find_checkpoint
+from mmstable.checkpoint.loading import BadCheckpoint, load_file
+from mmstable.errors import BundleError
+from mmstable.events.codec import plain
+from mmstable.events.log import versions
+from mmstable.events.records import FaultExplained
+from mmstable.forensics.replay import StepInputs, StepSetup
+from mmstable.io.files import atomic_file, read_bounded, replace_text
+from mmstable.io.schema import (
+    boolean,
+    integer,
+    list_of,
+    mapping_of,
+    number,
+    optional,
+    parse_json,
+    record,
+    text,
+)
+from mmstable.messages import _
+from mmstable.messages.secrets import mask_values
+from mmstable.state.rng_check import check_rng
 
 SCHEMA = 1
 INDEX, STEP, MODEL, CONFIG = (
@@ -117,10 +140,10 @@ class Bundle:
                 tensor.data.copy_(saved)
         return missing
 
-    def scene(self, model: Module) -> StepScene:
+    def inputs(self, model: Module) -> StepInputs:
         """The step of the fault, with a model that was built for it."""
         index = self.index
-        return StepScene(
+        return StepInputs(
             model,
             self.batch,
             index.setups,
@@ -173,3 +196,229 @@ def _save(path: Path, content: Any) -> None:
 
 def _json(content: Mapping[str, Any]) -> str:
     return json.dumps(content, indent=1, ensure_ascii=False) + '\n'
+
+
+_LONGEST_INDEX, _LONGEST_CONFIG = 1 << 22, 1 << 24
+
+
+def read_bundle(folder: str | Path) -> Bundle:
+    """Read a bundle.
+
+    Args:
+        folder (str or Path): The folder of the bundle.
+
+    Raises:
+        BundleError: If it is no bundle, or a damaged one.
+    """
+    folder = Path(folder)
+    try:
+        index = _read_index(folder)
+        step = load_file(folder / STEP)
+        model_state = None
+        if (folder / MODEL).exists():
+            model_state = _check_state(load_file(folder / MODEL))
+        batch, rng, scalers, indices = _check_step(step)
+        config = read_bounded(folder / CONFIG, _LONGEST_CONFIG)
+        verdict = parse_json(
+            read_bounded(folder / VERDICT, _LONGEST_INDEX), _LONGEST_INDEX
+        )
+        return Bundle(
+            index,
+            batch,
+            rng,
+            scalers,
+            indices,
+            model_state,
+            str(config, 'utf-8'),
+            verdict if isinstance(verdict, dict) else {},
+        )
+    except BadCheckpoint as error:
+        raise BundleError(folder, str(error)) from error
+    except OSError as error:
+        reason = f'{error.strerror}: {error.filename}'
+        raise BundleError(folder, reason) from error
+    except (ValueError, TypeError) as error:
+        raise BundleError(folder, str(error)) from error
+
+
+_NAME = text(4096)
+
+
+_check_setup = record(
+    dtype=optional(text(32)),
+    loss_scale=number,
+    loss_factor=integer(1),
+    parameters=list_of(_NAME, 1 << 20),
+)
+_check_index = record(
+    iteration=integer(0),
+    rank=integer(0),
+    wrapper=_NAME,
+    setups=mapping_of(_NAME, _check_setup),
+    has_many=boolean,
+    versions=mapping_of(_NAME, text(256)),
+    checkpoint=optional(_NAME),
+    checkpoint_iteration=optional(integer(0)),
+    checkpoint_sha256=text(64),
+    notes=list_of(_NAME, 1000),
+    schema=integer(1),
+)
+
+
+def _read_index(folder: Path) -> BundleIndex:
+    content = read_bounded(folder / INDEX, _LONGEST_INDEX)
+    known = parse_json(content, _LONGEST_INDEX)
+    schema = known.get('schema') if isinstance(known, dict) else None
+    if isinstance(schema, int) and schema > SCHEMA:
+        raise ValueError(f'schema {schema} is of a newer mmstable')
+    facts = _check_index(known)
+    if not facts['setups']:
+        raise ValueError('`setups`: must have at least one wrapper')
+    setups = {
+        name: StepSetup(**{**one, 'parameters': tuple(one['parameters'])})
+        for name, one in facts['setups'].items()
+    }
+    notes = tuple(facts['notes'])
+    return BundleIndex(**{**facts, 'setups': setups, 'notes': notes})
+
+
+def _check_step(
+    step: Any,
+) -> tuple[Any, Any, dict[str, Any], tuple[int, ...]]:
+    if not isinstance(step, dict) or not {'batch', 'rng'} <= step.keys():
+        raise ValueError(f'{STEP} must have a batch and a random state')
+    rng, scalers = step['rng'], step.get('scalers', {})
+    try:
+        rng = optional(check_rng)(rng)
+    except ValueError as error:
+        raise ValueError(f'{STEP} has no random state: {error}') from error
+    if not isinstance(scalers, dict):
+        raise ValueError(f'{STEP} has scalers that are no dict')
+    indices = list_of(integer(0), 1 << 20)(step.get('indices', []))
+    return unpack(step['batch']), rng, scalers, tuple(indices)
+
+
+def _check_state(state: Any) -> dict[str, Tensor]:
+    if not isinstance(state, dict) or not all(
+        isinstance(name, str) and isinstance(one, Tensor)
+        for name, one in state.items()
+    ):
+        raise ValueError(f'{MODEL} must be a dict of tensors')
+    return state
+
+
+_MIB = 2**20
+
+
+def save_fault(
+    runner: Runner,
+    folder: Path,
+    inputs: StepInputs,
+    found: FaultExplained,
+    text: str,
+    max_size: float,
+) -> BundleIndex:
+    """Write the bundle of a fault.
+
+    Args:
+        runner (Runner): The runner.
+        folder (Path): Where to.
+        inputs (StepInputs): The step.
+        found (FaultExplained): What was found.
+        text (str): The same for people.
+        max_size (float): The most MiB that batch and weights may take each.
+
+    Returns:
+        BundleIndex: What the bundle says of itself.
+    """
+    notes: list[str] = []
+    index = BundleIndex(
+        iteration=found.iteration,
+        rank=found.rank,
+        wrapper=found.wrapper,
+        setups=inputs.setups,
+        has_many=inputs.has_many,
+        versions=versions(),
+    )
+    state, index = _pack_model(runner, inputs.model, index, max_size, notes)
+    step = {
+        'batch': _pack_batch(inputs.batch, max_size, notes),
+        'rng': None if inputs.rng is None else dict(inputs.rng),
+        'scalers': _scalers(runner),
+        'indices': list(inputs.indices),
+    }
+    index = replace(index, notes=tuple(notes))
+    config = Config(mask_values(runner.cfg.to_dict())).pretty_text
+    write_bundle(folder, index, step, state, config, plain(found), text)
+    return index
+
+
+def _pack_batch(batch: Any, max_size: float, notes: list[str]) -> Any:
+    packed = Packed(batch)
+    notes += [
+        _('not saved, because it is no tensor: {path}', path=one)
+        for one in packed.left_out
+    ]
+    size = packed.size / _MIB
+    if size <= max_size:
+        return packed.value
+    notes.append(
+        _(
+            'the batch is not saved: {size:.0f} MiB are more than {limit:g}',
+            size=size,
+            limit=max_size,
+        )
+    )
+    return None
+
+
+def _pack_model(
+    runner: Runner,
+    model: Module,
+    index: BundleIndex,
+    max_size: float,
+    notes: list[str],
+) -> tuple[dict[str, Tensor] | None, BundleIndex]:
+    tensors = model_tensors(model)
+    sizes = [one.numel() * one.element_size() for one in tensors.values()]
+    size = sum(sizes) / _MIB
+    if size <= max_size:
+        state = {
+            name: one.detach().as_subclass(Tensor).cpu().clone()
+            for name, one in tensors.items()
+        }
+        return state, index
+    notes.append(
+        _(
+            'the weights are not saved: {size:.0f} MiB are more than '
+            '{limit:g}',
+            size=size,
+            limit=max_size,
+        )
+    )
+    good = find_checkpoint(Path(runner.work_dir)).found
+    if good is None:
+        return None, index
+    path = str(good.path.absolute())
+    notes.append(
+        _(
+            'weights are those of {path}, iteration {iteration}',
+            path=path,
+            iteration=good.iteration,
+        )
+    )
+    return None, replace(
+        index,
+        checkpoint=path,
+        checkpoint_iteration=good.iteration,
+        checkpoint_sha256=good.sha256,
+    )
+
+
+def _scalers(runner: Runner) -> dict[str, Any]:
+    found = {}
+    for name, wrapper in runner_view.wrappers(runner).items():
+        scaler = runner_view.loss_scaler(wrapper)
+        if scaler is not None:
+            found[name] = scaler.state_dict()
+    return found

@@ -1,4 +1,4 @@
-"""Which module, and which line of whose code, is running right now?"""
+"""Places in the code, and tensors as ranges without their values."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ import os
 import sys
 import sysconfig
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cache
 from types import FrameType
 from typing import NamedTuple
 
 import torch
+from torch import Tensor
 from torch.autograd.function import FunctionCtx
 from torch.nn import Module
 
@@ -128,3 +130,199 @@ def short_path(file: str) -> str:
             return file.rpartition(folder)[2]
     here = os.getcwd() + os.sep
     return file[len(here) :] if file.startswith(here) else file
+
+
+# How bad a tensor is; a larger number is worse.
+FINITE, INF, NAN = 0, 1, 2
+KINDS = ('finite', 'Inf', 'NaN')
+
+
+@dataclass(frozen=True)
+class Range:
+    """What is known of the values of a tensor.
+
+    Args:
+        shape (tuple[int]): Its shape.
+        dtype (str): Its dtype, as 'float16'.
+        size (int): How many elements it has.
+        low (float, optional): The smallest finite one. Defaults to None.
+        high (float, optional): The largest finite one. Defaults to None.
+        zeros (int): How many are 0. Defaults to 0.
+        nans (int): How many are NaN. Defaults to 0.
+        infs (int): How many are infinite. Defaults to 0.
+        minus_infs (int): How many of these are negative. Defaults to 0.
+    """
+
+    shape: tuple[int, ...]
+    dtype: str
+    size: int
+    low: float | None = None
+    high: float | None = None
+    zeros: int = 0
+    nans: int = 0
+    infs: int = 0
+    minus_infs: int = 0
+
+    @property
+    def kind(self) -> str:
+        """'finite', 'Inf' or 'NaN'."""
+        return KINDS[NAN if self.nans else INF if self.infs else FINITE]
+
+    @property
+    def bad_share(self) -> float:
+        """The share of elements that are not finite."""
+        return (self.nans + self.infs) / self.size if self.size else 0.0
+
+    @property
+    def peak(self) -> float:
+        """The largest finite absolute value."""
+        return max(abs(self.low or 0.0), abs(self.high or 0.0))
+
+    @property
+    def looks_like_mask(self) -> bool:
+        """Whether it is made to hide something: nothing but 0 and -Inf."""
+        return (
+            not self.nans
+            and 0 < self.infs == self.minus_infs
+            and self.infs + self.zeros == self.size
+        )
+
+    def __str__(self) -> str:
+        text = f'{self.dtype}[{", ".join(map(str, self.shape))}]'
+        if self.low is not None and self.high is not None:
+            text += f' {self.low:.4g}..{self.high:.4g}'
+        if self.nans or self.infs:
+            counts = [(self.nans, 'NaN'), (self.infs, 'Inf')]
+            named = [f'{count} {name}' for count, name in counts if count]
+            text += f' ({" and ".join(named)} of {self.size})'
+        return text
+
+
+def severity(tensor: Tensor) -> int:
+    """FINITE, INF or NAN; waits for the device."""
+    if not can_be_bad(tensor):
+        return FINITE
+    values = plain_values(tensor)
+    if bool(torch.isfinite(values).all()):
+        return FINITE
+    return NAN if bool(torch.isnan(values).any()) else INF
+
+
+def can_be_bad(tensor: Tensor) -> bool:
+    """Whether a tensor has values that can be NaN or Inf."""
+    return (
+        (tensor.is_floating_point() or tensor.is_complex())
+        # torch knows no `isfinite` for the dtypes of eight bits.
+        and tensor.element_size() > 1
+        and tensor.device.type != 'meta'
+        and tensor.numel() > 0
+    )
+
+
+def plain_values(tensor: Tensor) -> Tensor:
+    """The numbers that a tensor holds in memory; all of them if dense."""
+    values = tensor.detach()
+    if values.layout is torch.strided:
+        return values
+    is_coo = values.layout is torch.sparse_coo
+    return values._values() if is_coo else values.values()
+
+
+def measure(tensor: Tensor) -> Range:
+    """The range of a tensor; waits for the device."""
+    dtype = str(tensor.dtype).replace('torch.', '')
+    shape, size = tuple(tensor.shape), tensor.numel()
+    if (
+        size == 0
+        or tensor.is_complex()
+        or tensor.dtype is torch.bool
+        or tensor.device.type == 'meta'
+        or (tensor.is_floating_point() and tensor.element_size() == 1)
+    ):
+        return Range(shape, dtype, size)
+    values = plain_values(tensor)
+    infs = values.isinf()
+    finite = values[values.isfinite()]
+    return Range(
+        shape,
+        dtype,
+        size,
+        low=float(finite.min()) if len(finite) else None,
+        high=float(finite.max()) if len(finite) else None,
+        zeros=int((finite == 0).sum()),
+        nans=int(values.isnan().sum()),
+        infs=int(infs.sum()),
+        minus_infs=int((infs & (values < 0)).sum()),
+    )
+
+
+@dataclass
+class Spread:
+    """The values of many tensors.
+
+    Args:
+        dtypes (dict): Their dtypes, in order; the values mean nothing.
+            Defaults to {}.
+        low (float, optional): The smallest finite value. Defaults to None.
+        high (float, optional): The largest finite value. Defaults to None.
+        nans (int): How many are NaN. Defaults to 0.
+        infs (int): How many are infinite. Defaults to 0.
+    """
+
+    dtypes: dict[str, None] = field(default_factory=dict)
+    low: float | None = None
+    high: float | None = None
+    nans: int = 0
+    infs: int = 0
+
+    @property
+    def is_bad(self) -> bool:
+        """Whether some values are not finite."""
+        return bool(self.nans or self.infs)
+
+    def add(self, other: Range | Spread) -> None:
+        """Widen it by another one."""
+        dtypes = (
+            dict.fromkeys([other.dtype])
+            if isinstance(other, Range)
+            else other.dtypes
+        )
+        self.dtypes.update(dtypes)
+        lows = [one for one in (self.low, other.low) if one is not None]
+        highs = [one for one in (self.high, other.high) if one is not None]
+        self.low = min(lows, default=None)
+        self.high = max(highs, default=None)
+        self.nans += other.nans
+        self.infs += other.infs
+
+    def __str__(self) -> str:
+        text = '/'.join(self.dtypes)
+        if self.low is not None and self.high is not None:
+            text += f' {self.low:.4g}..{self.high:.4g}'
+        counts = [(self.nans, 'NaN'), (self.infs, 'Inf')]
+        named = [f'{count} {name}' for count, name in counts if count]
+        return text + (f' ({", ".join(named)})' if named else '')
+
+
+class ModuleRanges:
+    """Collects the outputs of operations by module and pass."""
+
+    def __init__(self) -> None:
+        self._spreads: dict[tuple[str, str], Spread] = {}
+
+    def note(self, phase: str, op: str, place: Place, output: Tensor) -> None:
+        """Take note of an output; a ``watch`` of ``OriginTracer``."""
+        key = place.module or '', phase
+        self._spreads.setdefault(key, Spread()).add(measure(output))
+
+    def below(self, name: str) -> dict[str, Spread]:
+        """What a module and all in it have computed, by pass.
+
+        Args:
+            name (str): The name of the module in the model.
+        """
+        found: dict[str, Spread] = {}
+        for (module, phase), spread in self._spreads.items():
+            if not name or module == name or module.startswith(f'{name}.'):
+                found.setdefault(phase, Spread()).add(spread)
+        return found

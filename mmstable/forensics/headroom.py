@@ -1,22 +1,393 @@
-"""Who comes too close to the end of the range, and was that said before?"""
+"""Warn before activations or gradients leave the range of their dtype.
+
+The largest values of one iteration are measured module by module, and their
+trend is extrapolated. The share of fp16 gradients that underflow to zero is
+estimated from the values just above the smallest number: zeros alone do not
+tell, since behind a ReLU half of all gradients are zero.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import weakref
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from itertools import combinations
+from statistics import median
+from typing import Any, NamedTuple
 
-from mmstable.checked_json import (
-    Check,
-    count,
-    list_of,
-    number,
-    text,
-    tuple_of,
-)
-from mmstable.forensics.headroom_probe import GRADIENT, Place
-from mmstable.forensics.headroom_trend import WINDOW, Forecast, forecast
+import torch
+from torch import Tensor
+from torch.nn import Module
+
+from mmstable.io.schema import Check, count, list_of, number, text, tuple_of
+from mmstable.messages import N_, _
+from mmstable.optim.grad_health import clean_name
+from mmstable.torch_internals import in_backward
+
+# Fewer of the smallest values than that tell nothing.
+_FEWEST = 8
+# How the density goes on towards zero, as a power of how much it grew from
+# one bin to the next: 0.2 for a bell, 0.5 for an exponential.
+_STEEPNESS = 0.5
+# Values of a gradient that are looked at.
+_LOOKED_AT = 1 << 16
+_SMALLEST_NORMAL = 2.0**-14
+
+
+@dataclass(frozen=True)
+class SmallValues:
+    """The smallest values of an fp16 gradient, in units of 2**-24.
+
+    Args:
+        module (str): The module whose output it is the gradient of.
+        size (int): How many values the gradient has.
+        total (int): How many of them were looked at.
+        zeros (int): How many are 0.
+        ones (int): How many are 1 (from 0.5 to 1.5 before rounding).
+        few (int): How many are 2 or 3 (from 1.5 to 3.5).
+    """
+
+    module: str
+    size: int
+    total: int
+    zeros: int
+    ones: int
+    few: int
+
+
+@dataclass(frozen=True)
+class Underflow:
+    """What was lost in one iteration.
+
+    Args:
+        share (float): Of all gradients that should not be zero.
+        module (str): The module that lost the largest share.
+        worst (float): That share.
+    """
+
+    share: float
+    module: str
+    worst: float
+
+
+def count_small(grad: Tensor) -> tuple[Tensor, int]:
+    """Count zeros, ones and values up to 3, on the device of the gradient.
+
+    Args:
+        grad (Tensor): In fp16.
+
+    Returns:
+        tuple: A tensor with the three counts, and how many were looked at.
+    """
+    # Odd, so that it does not fall into step with rows of pixels.
+    step = grad.numel() // _LOOKED_AT | 1
+    bits = grad.reshape(-1)[::step].view(torch.int16).bitwise_and(0x7FFF)
+    counts = [(bits == 0).sum(), (bits == 1).sum(), (bits < 4).sum()]
+    return torch.stack(counts), bits.numel()
+
+
+def find_underflow(
+    found: Iterable[SmallValues], peaks: Iterable[float]
+) -> Underflow | None:
+    """Put the gradients of an iteration together.
+
+    Args:
+        found (Iterable[SmallValues]): Of each of them.
+        peaks (Iterable[float]): Their largest values.
+
+    Returns:
+        Underflow or None: None if there are no gradients in fp16.
+    """
+    # Where nothing is left there is nothing to tell from. It was lost if
+    # gradients fade away in this model.
+    fade = min((p for p in peaks if p > 0), default=0.0) < _SMALLEST_NORMAL
+    lost: dict[str, float] = {}
+    alive: dict[str, float] = {}
+    for one in found:
+        flushed = estimate_flushed(one.zeros, one.ones, one.few)
+        if one.zeros == one.total and fade:
+            flushed = float(one.total)
+        weight = one.size / one.total
+        kept = one.total - one.zeros
+        lost[one.module] = lost.get(one.module, 0.0) + weight * flushed
+        alive[one.module] = alive.get(one.module, 0.0) + weight * kept
+    shares = {name: _share(lost[name], alive[name]) for name in lost}
+    if not shares:
+        return None
+    worst = max(shares, key=lambda name: shares[name])
+    total = _share(sum(lost.values()), sum(alive.values()))
+    return Underflow(total, worst, shares[worst])
+
+
+def estimate_flushed(zeros: int, ones: int, few: int) -> float:
+    """How many of the zeros were not zero before rounding.
+
+    The density of values is followed from the two bins down to zero. Where
+    values spread over many orders of magnitude that gives too few: those are
+    lost, but would hardly count.
+
+    Args:
+        zeros (int): Zeros.
+        ones (int): Values from 0.5 to 1.5 times the smallest number.
+        few (int): Values from 1.5 to 3.5 times the smallest number.
+    """
+    if ones + few < _FEWEST:
+        return 0.0
+    # Counts for a width of 1, of both signs together.
+    near, far = ones, few / 2
+    density = near * (near / far) ** _STEEPNESS if far else float('inf')
+    # Zeros come from a width of one half.
+    return min(float(zeros), density / 2)
+
+
+def _share(lost: float, alive: float) -> float:
+    return lost / (lost + alive) if lost else 0.0
+
+
+_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+# Tensors of one output that are looked at.
+_MOST_TENSORS = 16
+
+OUTPUT, INPUT, GRADIENT = 'output', 'input', 'gradient'
+
+
+class Place(NamedTuple):
+    """Where a value was seen, and in which range it has to stay.
+
+    Args:
+        module (str): Name of the module.
+        kind (str): 'output' or 'gradient' of that; 'input' if the module
+            casts its input to a shorter type.
+        dtype (str): The type, as 'float16'.
+    """
+
+    module: str
+    kind: str
+    dtype: str
+
+    @property
+    def range_end(self) -> float:
+        """The largest finite number there."""
+        return torch.finfo(getattr(torch, self.dtype)).max
+
+
+class HeadroomProbe:
+    """Watches all modules of a model until it is removed.
+
+    One operation is done for each tensor that a module gives, and one for
+    its gradient; nothing is read by the host before :meth:`read`. A part that
+    activation checkpointing runs a second time is counted once.
+
+    Args:
+        model (Module): The model, outside of any wrapper.
+    """
+
+    def __init__(self, model: Module) -> None:
+        self._peaks: list[tuple[Place, Tensor, Tensor]] = []
+        self._small: list[tuple[str, int, int, Tensor]] = []
+        # A container gives what its last module gave.
+        self._seen: dict[int, tuple[weakref.ref[Tensor], int]] = {}
+        self._handles = [
+            module.register_forward_hook(
+                partial(self._after_forward, _clean(name))
+            )
+            for name, module in model.named_modules()
+            # What the model itself gives are losses.
+            if name and not isinstance(module, torch.jit.ScriptModule)
+        ]
+
+    def remove(self) -> None:
+        """End watching."""
+        while self._handles:
+            self._handles.pop().remove()
+        self._seen.clear()
+
+    def read(self) -> tuple[dict[Place, float], list[SmallValues]]:
+        """The largest values, and the smallest gradients in fp16.
+
+        Returns:
+            tuple: Places to the largest absolute value that was seen there,
+            which is infinity if there was a NaN; and the small values.
+        """
+        peaks: dict[Place, float] = {}
+        lows = _read([one[1] for one in self._peaks])
+        highs = _read([one[2] for one in self._peaks])
+        for (place, *__), low, high in zip(self._peaks, lows, highs):
+            peak = math.inf if math.isnan(low) else max(-low, high)
+            peaks[place] = max(peak, peaks.get(place, 0.0))
+        counts = _read([found for *__, found in self._small])
+        small = [
+            SmallValues(name, size, total, zeros, ones, up_to_3 - zeros - ones)
+            for (name, size, total, __), (zeros, ones, up_to_3) in zip(
+                self._small, counts
+            )
+        ]
+        return peaks, small
+
+    def _after_forward(
+        self, name: str, module: Module, args: Any, output: Any
+    ) -> None:
+        is_repeated = in_backward()
+        tensors = list(_tensors(output))[:_MOST_TENSORS]
+        for tensor in tensors:
+            if self._was_seen(tensor):
+                continue
+            if tensor.requires_grad:
+                tensor.register_hook(partial(self._after_backward, name))
+            if not is_repeated:
+                self._note(name, OUTPUT, tensor, tensor.dtype)
+        if tensors and not is_repeated and _is_leaf(module):
+            self._note_cast(name, args, tensors[0])
+
+    def _note_cast(self, name: str, args: Any, output: Tensor) -> None:
+        """Note an input that autocast had to make shorter."""
+        for tensor in list(_tensors(args))[:1]:
+            if _bits(output) < _bits(tensor):
+                self._note(name, INPUT, tensor, output.dtype)
+
+    def _after_backward(self, name: str, grad: Tensor) -> None:
+        if not _can_be_read(grad):
+            return
+        self._note(name, GRADIENT, grad, grad.dtype)
+        if grad.dtype is torch.float16:
+            with torch.no_grad():
+                counts, total = count_small(grad)
+            self._small.append((name, grad.numel(), total, counts))
+
+    def _note(
+        self, name: str, kind: str, tensor: Tensor, dtype: torch.dtype
+    ) -> None:
+        place = Place(name, kind, str(dtype).replace('torch.', ''))
+        with torch.no_grad():
+            low, high = torch.aminmax(tensor)
+        self._peaks.append((place, low, high))
+
+    def _was_seen(self, tensor: Tensor) -> bool:
+        """Whether it is the same tensor with the same values."""
+        known, version = self._seen.get(id(tensor), (None, -1))
+        if (
+            known is not None
+            and known() is tensor
+            and tensor._version == version
+        ):
+            return True
+        self._seen[id(tensor)] = (weakref.ref(tensor), tensor._version)
+        return False
+
+
+def _clean(name: str) -> str:
+    return clean_name(f'{name}.').rstrip('.')
+
+
+def _tensors(output: Any) -> Iterator[Tensor]:
+    if isinstance(output, Tensor):
+        if _can_be_read(output):
+            yield output
+    elif isinstance(output, Mapping):
+        for one in output.values():
+            yield from _tensors(one)
+    elif isinstance(output, (list, tuple)):
+        for one in output:
+            yield from _tensors(one)
+
+
+def _can_be_read(tensor: Tensor) -> bool:
+    # Of a distributed tensor, that would be a collective operation.
+    return (
+        type(tensor) is Tensor
+        and tensor.dtype in _DTYPES
+        and tensor.layout is torch.strided
+        and tensor.numel() > 0
+        and not tensor.is_meta
+        and not tensor.is_inference()
+    )
+
+
+def _bits(tensor: Tensor) -> int:
+    return torch.finfo(tensor.dtype).bits
+
+
+def _is_leaf(module: Module) -> bool:
+    return next(module.children(), None) is None
+
+
+def _read(values: list[Tensor]) -> list[Any]:
+    """Read many small tensors in as few transfers as possible."""
+    groups: dict[Any, list[int]] = {}
+    for index, value in enumerate(values):
+        groups.setdefault((value.device, value.dtype), []).append(index)
+    found: list[Any] = [None] * len(values)
+    for indices in groups.values():
+        read = torch.stack([values[index] for index in indices]).tolist()
+        for index, value in zip(indices, read):
+            found[index] = value
+    return found
+
+
+# Samples that are kept, and the fewest that make a trend.
+WINDOW = 8
+FEWEST = 4
+# The share of pairs of samples in which the later one is larger, and the
+# doublings from the first to the last: less than that may be chance.
+_AGREEMENT = 0.9
+_LEAST_GROWTH = 1.0
+
+# An iteration, and log2 of the largest value there as a share of the range.
+Point = tuple[int, float]
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """What samples of one place tell.
+
+    Args:
+        share (float): The largest value, as a share of the range.
+        doubling (float, optional): Iterations in which it doubles; None if
+            it does not grow steadily. Defaults to None.
+        left (float): Iterations until it leaves the range, if that goes on.
+            Defaults to infinity.
+    """
+
+    share: float
+    doubling: float | None = None
+    left: float = math.inf
+
+
+def forecast(points: Sequence[Point]) -> Forecast:
+    """Tell from samples, of which the newest is the last, what is to come.
+
+    The growth is the median of the slopes of all pairs (Theil and Sen): one
+    sample that is far off does not move it.
+
+    Args:
+        points (Sequence[Point]): At least one.
+    """
+    now, newest = points[-1]
+    slope = _slope(points)
+    if slope is None:
+        return Forecast(_power(newest))
+    level = median(bits + slope * (now - when) for when, bits in points)
+    return Forecast(_power(level), 1 / slope, max(0.0, -level) / slope)
+
+
+def _slope(points: Sequence[Point]) -> float | None:
+    """Doublings in an iteration; None if there is no steady growth."""
+    if len(points) < FEWEST:
+        return None
+    slopes = [(b - a) / (t - s) for (s, a), (t, b) in combinations(points, 2)]
+    slope = median(slopes)
+    growing = sum(one > 0 for one in slopes) / len(slopes)
+    growth = slope * (points[-1][0] - points[0][0])
+    if growing < _AGREEMENT or growth < _LEAST_GROWTH:
+        return None
+    return slope
+
+
+def _power(bits: float) -> float:
+    return 2.0 ** min(bits, 64.0)
+
 
 # Places that are more doublings away than that are not followed.
 _FAR = -20.0
@@ -152,3 +523,102 @@ def shares_of_range(
 
 def _urgency(known: Forecast) -> tuple[float, float]:
     return known.left, -known.share
+
+
+_SHORT_NAMES = {'float16': 'fp16', 'bfloat16': 'bf16', 'float32': 'fp32'}
+_FP16_END = 65504.0
+_KINDS = {
+    'output': N_('output'),
+    'input': N_('input'),
+    'gradient': N_('gradient, at the smallest loss scale,'),
+}
+
+
+def describe_low(iteration: int, warned: Warned) -> str:
+    """The line for a place that is close to overflowing.
+
+    Args:
+        iteration (int): The iteration.
+        warned (Warned): The place.
+    """
+    place, known = warned.place, warned.forecast
+    trend = more = ''
+    if known.doubling is not None:
+        trend = _(
+            ', doubling every {doubling:.0f} iterations; about {left:.0f} '
+            'left',
+            doubling=known.doubling,
+            left=known.left,
+        )
+    if warned.more:
+        more = _(
+            ' ({count:more place is|more places are} close, too)',
+            count=warned.more,
+        )
+    if place.dtype == 'float16':
+        advice = _(
+            "It will overflow: try fp32_modules=['{module}'] of "
+            "SafeAmpOptimWrapper, dtype='bfloat16', or a lower learning rate.",
+            module=place.module,
+        )
+    else:
+        advice = _(
+            'The run is about to diverge: try a lower learning rate, or '
+            'clipping.'
+        )
+    return _(
+        'Iter {iteration}: {module} {kind} at {share} of the {dtype} '
+        'range{trend}{more}. {advice}',
+        iteration=iteration,
+        module=place.module,
+        kind=_(_KINDS[place.kind]),
+        share=_percent(known.share),
+        dtype=_SHORT_NAMES.get(place.dtype, place.dtype),
+        trend=trend,
+        more=more,
+        advice=advice,
+    )
+
+
+def describe_underflow(
+    iteration: int, found: Underflow, scale: float, largest: float
+) -> str:
+    """The line for gradients that are flushed to zero.
+
+    Args:
+        iteration (int): The iteration.
+        found (Underflow): What was lost.
+        scale (float): The loss scale.
+        largest (float): The largest gradient in fp16, scaled.
+    """
+    fields = dict(
+        iteration=iteration,
+        share=_percent(found.share),
+        scale=scale,
+        module=found.module,
+        worst=_percent(found.worst),
+    )
+    # Half of the room is left for batches with larger gradients.
+    room = 0.5 * _FP16_END / largest if largest > 0 else math.inf
+    if room < 2:
+        return _(
+            'Iter {iteration}: about {share} of the fp16 gradients are '
+            'flushed to zero at loss_scale {scale} (most at {module}: '
+            '{worst}), and the largest leave no room for a larger scale: no '
+            "scale fits them all. Try fp32_modules=['{module}'] or "
+            "dtype='bfloat16'.",
+            **fields,
+        )
+    best = 2.0 ** min(math.floor(math.log2(scale * min(room, 2.0**24))), 24)
+    return _(
+        'Iter {iteration}: about {share} of the fp16 gradients are flushed '
+        'to zero at loss_scale {scale} (most at {module}: {worst}). The '
+        'scale is too small: gradients have room for one up to {largest}.',
+        largest=max(best, scale),
+        **fields,
+    )
+
+
+def _percent(share: float) -> str:
+    percent = 100 * share
+    return f'{percent:.0f} %' if percent >= 1 else f'{percent:.1g} %'

@@ -14,8 +14,7 @@ from mmstable.hooks.memory_guard_hook import MemoryGuardHook
 from mmstable.hooks.nan_forensics_hook import NanForensicsHook
 from mmstable.hooks.rank_failure_hook import RankFailureHook
 from mmstable.hooks.replica_check_hook import ReplicaCheckHook
-from mmstable.hooks.resume_check_hook import ResumeCheckHook
-from mmstable.hooks.resume_report_hook import ResumeReportHook
+from mmstable.hooks.resume_hooks import ResumeCheckHook, ResumeReportHook
 from mmstable.hooks.safe_activation_checkpoint_hook import (
     SafeActivationCheckpointHook,
 )

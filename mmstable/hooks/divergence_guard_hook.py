@@ -3,34 +3,45 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from mmengine.dist import is_main_process
+from mmengine.hooks.hook import DATA_BATCH
 from mmengine.runner import Runner
 
+from mmstable import runner_view
+from mmstable.dist.collectives import lists_of_ranks
+from mmstable.errors import TrainingDiverged
 from mmstable.events import Event, StepReport
-from mmstable.events.records import Poisoned
+from mmstable.events.records import FaultExplained, Poisoned
 from mmstable.hooks.step_hook import StepHook
-from mmstable.optim.parameter_names import unwrap
-from mmstable.recovery.budget import RollbackBudget
-from mmstable.recovery.detector import DivergenceDetector
-from mmstable.recovery.guard import DivergenceGuard
-from mmstable.recovery.guard_settings import parse_ramp, parse_spike
-from mmstable.recovery.interventions import NAME, Interventions
-from mmstable.recovery.lr_factor import LearningRateFactor
-from mmstable.recovery.policy import Policy, parse_actions
-from mmstable.recovery.rollback import Rollback
+from mmstable.messages import _
+from mmstable.optim.grad_health import unwrap
 from mmstable.registry import HOOKS, register_globally
 from mmstable.settings import integer, language, number
+
+if TYPE_CHECKING:
+    from mmstable.state.run_state import Snapshot
+
+_NAME = 'DivergenceGuardHook'
+# Samples that the last line names; the file has all of them.
+_MOST_SAMPLES = 20
 
 
 @register_globally(HOOKS)
 class DivergenceGuardHook(StepHook):
     """Keep a run from being lost when bad steps do not stay single.
 
-    The optimizer wrapper skips a bad step; this looks at the run. Too many
-    bad steps, a state that is not finite, or a spike lead to the action that
-    is chosen for that fault: 'warn', 'skip' (spikes only: a step is skipped
-    before it is made), 'lower_lr', 'rollback' or 'stop'.
+    The optimizer wrapper skips a bad step; this looks at the run, and acts on
+    evidence. A step whose loss or norm is far above all before (a spike) is
+    held and repeated before its update: the same again is applied, as without
+    this hook; not the same is a fault of the machine, and is skipped. Too
+    many bad steps, exploded losses, or a state that is not finite lead to the
+    action that is chosen for that fault: 'warn', 'lower_lr', 'rollback' or
+    'stop', for spikes also 'ask' and 'skip'. A rollback needs proof: a state
+    that is not finite, or earlier weights that are at least 10 times better
+    on the newest batches.
 
     A rollback restores weights, buffers, their average, optimizers, loss
     scale and schedule from a snapshot in host memory, or from the newest good
@@ -40,8 +51,10 @@ class DivergenceGuardHook(StepHook):
 
     Args:
         actions (dict, optional): Fault to action. 'overflow', 'nan_loss' and
-            'nan_grad' are about too many such steps and have 'rollback' by
-            default, as 'poisoned' has; 'spike' has 'skip'. Defaults to None.
+            'nan_grad' are about too many such steps, 'diverged' about losses
+            1000 times those of the start: both have 'rollback' by default,
+            if earlier weights are better; 'poisoned' has it in any case.
+            'spike' has 'ask'. Defaults to None.
         max_consecutive_bad (int): So many bad steps in a row are too many.
             Defaults to 10.
         max_bad_rate (float): The share of bad steps that is too high.
@@ -50,8 +63,9 @@ class DivergenceGuardHook(StepHook):
             of them on. Defaults to 200.
         calibration_steps (int): Overflows before so many steps were applied
             are the loss scale finding its level. Defaults to 20.
-        spike (dict, optional): Settings of
-            :class:`~mmstable.numerics.spike.SpikeDetector`. Defaults to None.
+        spike (dict, optional): ``factor`` (10.0) and ``warmup`` (50): from so
+            many steps on, a loss or norm above so many times the largest
+            one before is a spike. Defaults to None.
         lr_factor (float): What a rollback, or 'lower_lr', multiplies the
             learning rate by. Defaults to 0.5.
         lr_recovery (int): Iterations until the learning rate is back at that
@@ -60,8 +74,9 @@ class DivergenceGuardHook(StepHook):
             warm-up on top of the schedule's own. Defaults to None.
         snapshot_interval (int): Iterations between two snapshots, of which
             the newest and an older one are kept. Defaults to 50.
-        max_snapshot_memory (float): GiB that both may take; above it
-            rollbacks use checkpoints. Defaults to 8.0.
+        max_snapshot_memory (float): GiB that those of all ranks of a host may
+            take, and never more than a quarter of its free memory; above it
+            one is kept, or rollbacks use checkpoints. Defaults to 8.0.
         max_rollbacks (int): After so many the run is stopped. Defaults to 3.
         renew_rollbacks (int): Good steps after the last one that make them
             all available again. Defaults to 10000.
@@ -73,7 +88,13 @@ class DivergenceGuardHook(StepHook):
     # After those that record a step, ahead of EMAHook (NORMAL), so that a bad
     # state does not get into the average, and of the schedules (LOW).
     priority = 'ABOVE_NORMAL'
-    saved = staticmethod(DivergenceGuard.saved)
+
+    @staticmethod
+    def saved(state: Any) -> Any:
+        """Check what :meth:`state_dict` gave."""
+        from mmstable.guard.actions import DivergenceGuard
+
+        return DivergenceGuard.saved(state)
 
     def __init__(
         self,
@@ -92,45 +113,56 @@ class DivergenceGuardHook(StepHook):
         renew_rollbacks: int = 10000,
         lang: str | None = None,
     ) -> None:
+        # Only a run that has this hook pays for the import.
+        from mmstable.guard.actions import DivergenceGuard
+        from mmstable.guard.detector import (
+            DivergenceDetector,
+            Policy,
+            parse_actions,
+            parse_ramp,
+            parse_spike,
+        )
+        from mmstable.guard.rollback import LearningRateFactor, Rollback
+
         super().__init__()
-        self.lang = language(NAME, lang)
-        policy = Policy(parse_actions(NAME, actions))
-        window = integer(NAME, 'window', window, 20)
+        self.lang = language(_NAME, lang)
+        policy = Policy(parse_actions(_NAME, actions))
+        window = integer(_NAME, 'window', window, 20)
         limits = dict(
             window=window,
             max_rate=_share('max_bad_rate', max_bad_rate),
             max_consecutive_bad=integer(
-                NAME, 'max_consecutive_bad', max_consecutive_bad
+                _NAME, 'max_consecutive_bad', max_consecutive_bad
             ),
             calibration_steps=integer(
-                NAME, 'calibration_steps', calibration_steps, 0
+                _NAME, 'calibration_steps', calibration_steps, 0
             ),
             least=window // 2,
         )
         self._guard = DivergenceGuard(
             policy,
-            DivergenceDetector(limits, parse_spike(NAME, spike)),
-            Interventions(
-                LearningRateFactor(
-                    parse_ramp(NAME, lr_recovery, warmup),
-                    _share('lr_factor', lr_factor),
+            DivergenceDetector(
+                limits, parse_spike(_NAME, spike), policy.reports_spikes
+            ),
+            LearningRateFactor(
+                parse_ramp(_NAME, lr_recovery, warmup),
+                _share('lr_factor', lr_factor),
+            ),
+            Rollback(
+                integer(_NAME, 'snapshot_interval', snapshot_interval),
+                number(
+                    _NAME,
+                    'max_snapshot_memory',
+                    max_snapshot_memory,
+                    at_least=0,
                 ),
-                RollbackBudget(
-                    integer(NAME, 'max_rollbacks', max_rollbacks, 0),
-                    integer(NAME, 'renew_rollbacks', renew_rollbacks),
-                ),
-                Rollback(
-                    integer(NAME, 'snapshot_interval', snapshot_interval),
-                    number(
-                        NAME,
-                        'max_snapshot_memory',
-                        max_snapshot_memory,
-                        at_least=0,
-                    ),
-                ),
+                integer(_NAME, 'max_rollbacks', max_rollbacks, 0),
+                integer(_NAME, 'renew_rollbacks', renew_rollbacks),
             ),
         )
-        self._rates = self._guard.interventions.rates
+        self._rates = self._guard.rates
+        self._last_iteration = 0
+        self._notes_batches = False
 
     def before_run(self, runner: Runner) -> None:
         """Look at the model before anything is loaded into it."""
@@ -140,14 +172,13 @@ class DivergenceGuardHook(StepHook):
     def before_train(self, runner: Runner) -> None:
         """Be able to roll back from the very first iteration on."""
         super().before_train(runner)
-        self._guard.bind(self.monitor)
+        self._guard.bind(runner, self.monitor)
         self._guard.start(runner)
+        self._last_iteration = runner.max_iters
+        self._notes_batches = self._guard.notes_batches
 
     def before_train_iter(
-        self,
-        runner: Runner,
-        batch_idx: int,
-        data_batch: dict | tuple | list | None = None,
+        self, runner: Runner, batch_idx: int, data_batch: DATA_BATCH = None
     ) -> None:
         """Take a snapshot if it is time, and lower the learning rate."""
         # Only now the last iteration is over for all hooks.
@@ -156,19 +187,27 @@ class DivergenceGuardHook(StepHook):
         if self._guard.incidents:
             self._guard.act(runner, done)
         self._rates.put_on(runner, done)
+        if self._notes_batches:
+            self._guard.note_batch(data_batch, done + 1)
 
     def after_train_iter(
         self,
         runner: Runner,
         batch_idx: int,
-        data_batch: dict | tuple | list | None = None,
+        data_batch: DATA_BATCH = None,
         outputs: dict | None = None,
     ) -> None:
         """Act on what the steps of this iteration were like."""
         # Before schedules step, and before anything is saved.
         self._rates.take_off()
-        if self._guard.incidents:
-            self._guard.act(runner, self.monitor.iteration)
+        guard, iteration = self._guard, self.monitor.iteration
+        if guard.votes:
+            guard.vote(iteration)
+        if guard.incidents:
+            guard.act(runner, iteration)
+        if iteration == self._last_iteration:
+            # Before the last checkpoint is saved.
+            guard.finish(runner, iteration)
 
     def after_step(
         self, runner: Runner, name: str, report: StepReport
@@ -180,15 +219,69 @@ class DivergenceGuardHook(StepHook):
         """Take note of a state that SafeCheckpointHook has not saved."""
         if isinstance(event, Poisoned):
             self._guard.note_poison(event.culprits, event.iteration)
+        elif isinstance(event, FaultExplained):
+            self._guard.note_explained(event)
+
+    def after_train(self, runner: Runner) -> None:
+        """List the samples that have spoiled steps, with how to skip them."""
+        super().after_train(runner)
+        self._list_samples(runner)
+
+    def _list_samples(self, runner: Runner) -> None:
+        samples = self._guard.samples
+        found = dict(lists_of_ranks(list(samples.names.items())))
+        unknown = sorted(set(lists_of_ranks(list(samples.unknown))))
+        if not is_main_process() or not (found or unknown):
+            return
+        shown = [name or str(index) for index, name in sorted(found.items())]
+        lines = _(
+            '{count:sample|samples} with NaN or Inf spoiled steps, which were '
+            'skipped: {names}',
+            count=len(found) + len(unknown),
+            names=[*shown, *unknown][:_MOST_SAMPLES],
+        )
+        if found:
+            path = self._write_skip_list(runner, found)
+            lines += '. ' + _(
+                'Leave them out with train_dataloader.dataset=dict('
+                "type='mmstable.SkipSamples', dataset=..., "
+                "skip_list='{path}')",
+                path=path,
+            )
+        runner.logger.warning(f'{_NAME}: {lines}')
+
+    def _write_skip_list(self, runner: Runner, found: dict[int, str]) -> Path:
+        from mmstable.check.dataset import (
+            facts_of,
+            identity_of,
+            write_skip_list,
+        )
+
+        dataset = runner.train_dataloader.dataset
+        path = runner_view.stability_folder(runner) / 'skip_list.json'
+        path.parent.mkdir(parents=True, exist_ok=True)
+        rows = [
+            (index, identity_of(facts_of(dataset, index)), ['NaN or Inf'])
+            for index in sorted(found)
+        ]
+        write_skip_list(path, len(dataset), rows)
+        return path
 
     def on_exception(self, runner: Runner, exception: BaseException) -> None:
         """Let checkpoints have the learning rate of the schedule."""
         self._rates.take_off()
+        if isinstance(exception, TrainingDiverged):
+            # On all ranks.
+            self._list_samples(runner)
 
     def before_save_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
         """Save the state of this hook, and the rates of the schedule."""
         super().before_save_checkpoint(runner, checkpoint)
         self._rates.take_off_saved(runner, checkpoint)
+
+    def newest_snapshot(self) -> Snapshot | None:
+        """The newest state of the run in host memory, if there is one."""
+        return self._guard.rollback.newest_snapshot()
 
     def state_dict(self) -> dict[str, Any]:
         """What a resumed run has to know."""
@@ -200,4 +293,4 @@ class DivergenceGuardHook(StepHook):
 
 
 def _share(name: str, value: float) -> float:
-    return number(NAME, name, value, above=0, at_most=1)
+    return number(_NAME, name, value, above=0, at_most=1)

@@ -2,42 +2,72 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence, Sized
+from functools import partial
 from signal import Signals
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mmengine.dist import get_world_size, is_main_process
 from mmengine.hooks import Hook
+from mmengine.hooks.hook import DATA_BATCH
 from mmengine.runner import Runner
 
-from mmstable import run_view
-from mmstable.checkpoint.resume_hint import RESUME_FROM_NEWEST, resume_hint
-from mmstable.checkpoint.stop_signal import (
+from mmstable import runner_view
+from mmstable.checkpoint.signals import (
     RESTART,
     SAVE,
     SIGNALS,
     StopSignal,
+    resume_hint,
 )
-from mmstable.distributed import collectives as dist
-from mmstable.distributed.coordinated_stop import CoordinatedStop
-from mmstable.distributed.parallelism import Sharing, find_sharing
+from mmstable.dist import collectives as dist
+from mmstable.dist.collectives import Sharing, find_sharing
 from mmstable.errors import (
     RestartNeeded,
     StoppedBySignal,
     TrainingDiverged,
     TrainingHangs,
     add_note,
+    is_device_lost,
 )
-from mmstable.hooks.safe_checkpoint_hook import SafeCheckpointHook
-from mmstable.loops.after_failure import is_half_updated, why_inexact
-from mmstable.loops.shielded_workers import shield_loop, shield_workers
-from mmstable.loops.worker_deaths import WorkerDeaths
-from mmstable.messages import _
+from mmstable.hooks.event_log_hook import EventLogHook
+from mmstable.hooks.safe_checkpoint_hook import (
+    SafeCheckpointHook,
+    resume_from_last,
+)
+from mmstable.loops.train import is_half_updated, why_inexact
+from mmstable.loops.workers import (
+    WorkerDeaths,
+    restart_signal_safe,
+    use_signal_safe_workers,
+)
+from mmstable.messages import N_, _
 from mmstable.registry import HOOKS, register_globally
-from mmstable.run_state.rng_keeper import RngKeeper
 from mmstable.settings import integer, names, one_of
+from mmstable.state.rng import own_rng
+
+if TYPE_CHECKING:
+    from mmstable.dist.failure import CoordinatedStop
+    from mmstable.hang.stop_watch import StopWatch
 
 _NAME = 'EmergencyCheckpointHook'
+# Seconds without an instruction of Python until a device is asked whether it
+# works: less than schedulers wait between two signals.
+_STANDSTILL_S = 4.0
+
+
+# By whether the signal ends the run, and whether a checkpoint was saved.
+_OBEYED = {
+    (False, False): N_(
+        'mmstable: {signal}: nothing could be saved. Training continues.'
+    ),
+    (False, True): N_('mmstable: {signal}: saved {path}. Training continues.'),
+    (True, False): N_(
+        'mmstable: stopped by {signal}: no state that could be saved.'
+    ),
+    (True, True): N_('mmstable: stopped by {signal}: saved {path}. {resume}'),
+}
 
 
 @register_globally(HOOKS)
@@ -58,6 +88,10 @@ class EmergencyCheckpointHook(Hook):
     needs one of mmstable's loops, which tell hooks of exceptions. In all
     cases it needs :class:`SafeCheckpointHook`, which does the saving: a
     state with NaN in it is not saved.
+
+    If the device is lost, or does not answer after a signal, nothing on it
+    can be read. Then the newest snapshot in host memory is saved, with its
+    own iteration in its name.
 
     Args:
         signals (Sequence[str]): What to listen to. Defaults to
@@ -84,9 +118,9 @@ class EmergencyCheckpointHook(Hook):
         self._common_val_iters = 0
         self._last_look = 0
         self._coordinated_stop: CoordinatedStop | None = None
-        self._keeper = RngKeeper()
         # Who has asked, if it was no signal.
         self._asker: str | None = None
+        self._watch: StopWatch | None = None
 
     def request(self, asker: str, number: Signals = SAVE) -> None:
         """Save on all ranks at the end of the window, as on a signal.
@@ -106,10 +140,15 @@ class EmergencyCheckpointHook(Hook):
         """Listen to signals from now on."""
         self._is_training = True
         self._is_alone = get_world_size() == 1
+        if self._is_alone:
+            # An iteration that fails has drawn random numbers.
+            runner.train_loop.keeps_rng = True
         self._last_look = runner.iter
         self._coordinated_stop = None
         self._asker = None
         if find_sharing(runner.model) in (Sharing.REDUCED, Sharing.SHARDED):
+            from mmstable.dist.failure import CoordinatedStop
+
             self._coordinated_stop = CoordinatedStop([*SIGNALS, RESTART.name])
         if not self._signal.install():
             runner.logger.warning(
@@ -120,13 +159,19 @@ class EmergencyCheckpointHook(Hook):
             )
             return
         self._deaths.install()
-        shield_loop(runner.train_loop)
+        restart_signal_safe(runner.train_loop)
+        if runner_view.device_of(runner.model).type != 'cpu':
+            from mmstable.hang.stop_watch import StopWatch
+
+            self._watch = StopWatch(
+                [Signals[name] for name in SIGNALS if name != SAVE.name],
+                lambda: max(_STANDSTILL_S, 3 * _iteration_time(runner)),
+                partial(self._end_stuck, runner),
+            )
+            self._watch.start()
 
     def before_train_iter(
-        self,
-        runner: Runner,
-        batch_idx: int,
-        data_batch: dict | tuple | list | None = None,
+        self, runner: Runner, batch_idx: int, data_batch: DATA_BATCH = None
     ) -> None:
         """Raise here, between two steps, if a worker has died."""
         if self._deaths.is_pending:
@@ -136,15 +181,13 @@ class EmergencyCheckpointHook(Hook):
         self,
         runner: Runner,
         batch_idx: int,
-        data_batch: dict | tuple | list | None = None,
+        data_batch: DATA_BATCH = None,
         outputs: dict | None = None,
     ) -> None:
         """Obey a signal, if no accumulation window is open."""
         if self._is_alone:
-            # An iteration that fails has drawn random numbers.
-            self._keeper.after_train_iter(runner, batch_idx)
             if self._signal.pending is not None and (
-                not run_view.window_is_open(runner, runner.iter + 1)
+                not runner_view.window_is_open(runner, runner.iter + 1)
             ):
                 self._obey(runner, self._signal.pending)
             return
@@ -152,7 +195,7 @@ class EmergencyCheckpointHook(Hook):
         if stop is not None and self._signal.pending is not None:
             # Before the others average, or they have to do it once more.
             stop.request(iteration, self._signal.pending)
-        if run_view.window_is_open(runner, iteration):
+        if runner_view.window_is_open(runner, iteration):
             return
         if stop is None:
             self._look_together(runner, iteration)
@@ -169,29 +212,21 @@ class EmergencyCheckpointHook(Hook):
             length = len(loader) if isinstance(loader, Sized) else 2**31
             self._common_val_iters = dist.least_of_ranks(length)
             self._last_look = 0
-            shield_workers(loader)
+            use_signal_safe_workers(loader)
 
-    def before_val_iter(
-        self,
-        runner: Runner,
-        batch_idx: int,
-        data_batch: dict | tuple | list | None = None,
-    ) -> None:
-        """Raise here, between two steps, if a worker has died."""
-        if self._deaths.is_pending:
-            self._deaths.raise_pending()
+    before_val_iter = before_train_iter
 
     def after_val_iter(
         self,
         runner: Runner,
         batch_idx: int,
-        data_batch: dict | tuple | list | None = None,
+        data_batch: DATA_BATCH = None,
         outputs: Any = None,
     ) -> None:
         """Obey a signal; half of them arrive here."""
         if not self._is_training:
             return
-        if run_view.window_is_open(runner, runner.iter):
+        if runner_view.window_is_open(runner, runner.iter):
             return
         # Nobody would answer a rank that has more to validate than others.
         if batch_idx < self._common_val_iters:
@@ -200,8 +235,6 @@ class EmergencyCheckpointHook(Hook):
     def after_val(self, runner: Runner) -> None:
         """Count iterations of training again."""
         self._last_look = runner.iter
-        if self._is_alone:
-            self._keeper.after_val(runner)
 
     def after_train(self, runner: Runner) -> None:
         """Leave the signals to others."""
@@ -223,14 +256,41 @@ class EmergencyCheckpointHook(Hook):
         :meth:`~mmstable.loops.train_step.TrainStep.freeze`.
         """
         runner.train_loop.train_step.undo_failed()
-        rng = self._keeper.of(runner)
+        rng = own_rng(runner, runner_view.iterations_done(runner))
         if not rng or is_half_updated(runner):
             return None
         if why_inexact(runner, TrainingHangs()) is not None:
             return None
         return self._save(runner, rng)
 
+    def _end_stuck(self, runner: Runner, number: Signals) -> None:
+        """End a run that cannot obey, because its device does not answer.
+
+        Called from another thread. The ranks of a run would write the same
+        file: the main process does.
+        """
+        from mmstable.state.device import answers
+
+        if not is_main_process() or answers(
+            runner_view.device_of(runner.model)
+        ):
+            return
+        step = getattr(runner.train_loop, 'train_step', None)
+        if step is not None:
+            step.freeze()
+        error = _error_of(number)
+        try:
+            for hook in runner.hooks:
+                if isinstance(hook, EventLogHook):
+                    hook.on_exception(runner, error)
+            save_newest_snapshot(runner)
+        finally:
+            os._exit(error.exit_code)
+
     def _leave(self) -> None:
+        if self._watch is not None:
+            self._watch.stop()
+            self._watch = None
         self._is_training = False
         self._deaths.uninstall()
         self._signal.uninstall()
@@ -250,47 +310,23 @@ class EmergencyCheckpointHook(Hook):
         """Save; stop if the signal asks for that. A collective call."""
         path = self._save(runner)
         asker, self._asker = self._asker or number.name, None
-        if number is not SAVE:
-            self._stop(runner, number, path, asker)
+        ends, is_saved = number is not SAVE, path is not None
+        facts = dict(signal=asker, path=path, resume=resume_hint(runner, path))
+        if is_main_process():
+            log = runner.logger.warning if ends else runner.logger.info
+            log(_(_OBEYED[ends, is_saved], **facts))
+        if ends:
+            raise _error_of(number)
         self._signal.saved()
-        if is_main_process():
-            facts = dict(signal=asker, path=path)
-            runner.logger.info(
-                _(
-                    'mmstable: {signal}: nothing could be saved. Training '
-                    'continues.',
-                    **facts,
-                )
-                if path is None
-                else _(
-                    'mmstable: {signal}: saved {path}. Training continues.',
-                    **facts,
-                )
-            )
-
-    def _stop(
-        self, runner: Runner, number: Signals, path: str | None, asker: str
-    ) -> None:
-        text = _(
-            'mmstable: stopped by {signal}: no state that could be saved.',
-            signal=asker,
-        )
-        if path is not None:
-            resume = resume_hint(runner, path)
-            text = _(
-                'mmstable: stopped by {signal}: saved {path}. {resume}',
-                signal=asker,
-                path=path,
-                resume=resume,
-            )
-        if is_main_process():
-            runner.logger.warning(text)
-        raise _error_of(number)
 
     def _save_what_is_left(
         self, runner: Runner, exception: BaseException
     ) -> None:
         error = type(exception).__name__
+        if self._is_alone and is_device_lost(exception):
+            __, resume = save_newest_snapshot(runner, describe_lost(exception))
+            add_note(exception, resume)
+            return
         if not self._is_alone:
             if not any(hasattr(h, 'saves_on_exception') for h in runner.hooks):
                 runner.logger.error(
@@ -303,9 +339,7 @@ class EmergencyCheckpointHook(Hook):
                 )
             return
         if is_half_updated(runner):
-            saver = run_view.find_hook(runner, SafeCheckpointHook)
-            last = None if saver is None else saver.last_ckpt
-            resume = resume_hint(runner, last) or _(RESUME_FROM_NEWEST)
+            resume = resume_from_last(runner)
             runner.logger.error(
                 _(
                     'mmstable: training failed with {error} while the '
@@ -317,11 +351,12 @@ class EmergencyCheckpointHook(Hook):
             )
             add_note(exception, resume)
             return
-        path = self._save(runner, self._keeper.of(runner))
+        done = runner_view.iterations_done(runner)
+        reason = why_inexact(runner, exception)
+        path = self._save(runner, own_rng(runner, done), reason)
         if path is None:
             return
         facts = dict(error=error, path=path, resume=resume_hint(runner, path))
-        reason = why_inexact(runner, exception)
         runner.logger.error(
             _(
                 'mmstable: training failed with {error}. The state before it '
@@ -344,9 +379,12 @@ class EmergencyCheckpointHook(Hook):
             raise _error_of(number)
 
     def _save(
-        self, runner: Runner, rng: Mapping[int, Any] | None = None
+        self,
+        runner: Runner,
+        rng: Mapping[int, Any] | None = None,
+        inexact: str | None = None,
     ) -> str | None:
-        saver = run_view.find_hook(runner, SafeCheckpointHook)
+        saver = runner_view.find_hook(runner, SafeCheckpointHook)
         if saver is None:
             runner.logger.warning(
                 _(
@@ -356,8 +394,67 @@ class EmergencyCheckpointHook(Hook):
             )
             return None
         if rng:
-            return saver.save_alone(runner, rng)
-        return saver.save_emergency(runner)
+            return saver.save_alone(runner, rng, inexact)
+        return saver.save_emergency(runner, inexact)
+
+
+def describe_lost(error: BaseException) -> str:
+    """Why a device cannot be read after a sticky error."""
+    line = str(error).partition('\n')[0]
+    return _('the device is lost ({error})', error=line)
+
+
+def save_newest_snapshot(
+    runner: Runner, reason: str | None = None
+) -> tuple[str | None, str]:
+    """Save the newest state in host memory: the device cannot be read.
+
+    Args:
+        runner (Runner): The runner.
+        reason (str, optional): Why the device cannot be read; None if it
+            does not answer. Defaults to None.
+
+    Returns:
+        tuple: The checkpoint, if there is one, and what to do now.
+    """
+    owner = next(
+        (one for one in runner.hooks if hasattr(one, 'newest_snapshot')), None
+    )
+    saver = runner_view.find_hook(runner, SafeCheckpointHook)
+    snapshot = None if owner is None else owner.newest_snapshot()
+    path = None
+    if snapshot is not None and saver is not None:
+        path = saver.save_snapshot(runner, snapshot)
+    reason = reason or _('the device does not answer')
+    if snapshot is None or path is None:
+        resume = resume_from_last(runner)
+        text = _(
+            'mmstable: {reason}: its state cannot be read, and no snapshot '
+            'is newer than the last checkpoint. {resume}',
+            reason=reason,
+            resume=resume,
+        )
+    else:
+        done = runner_view.iterations_done(runner)
+        resume = resume_hint(runner, path)
+        text = _(
+            'mmstable: {reason}: its state after iteration {done} cannot be '
+            'read. The newest snapshot in host memory, of iteration '
+            '{iteration}, is saved in {path}. {resume}',
+            reason=reason,
+            done=done,
+            iteration=snapshot.meta['iter'],
+            path=path,
+            resume=resume,
+        )
+    runner.logger.error(text)
+    return path, resume
+
+
+def _iteration_time(runner: Runner) -> float:
+    """Seconds of an iteration lately; 0 if they are not known."""
+    times = runner.message_hub.log_scalars.get('train/time')
+    return 0.0 if times is None else float(times.mean(20))
 
 
 def _error_of(number: Signals) -> StoppedBySignal:

@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 import traceback
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from mmengine.hooks.hook import DATA_BATCH
 from mmengine.runner import Runner
 
-from mmstable import run_view
+from mmstable import runner_view
 from mmstable.errors import StoppedBySignal, TrainingDiverged
 from mmstable.events import Event, Injection, StepReport
-from mmstable.events.event_log import EventLog
-from mmstable.events.live_records import LiveChange
-from mmstable.events.machine_records import Hang, MemoryAlarm, OutOfMemory
-from mmstable.events.module_norms import newest_module_norms
-from mmstable.events.number_records import FaultExplained
 from mmstable.events.records import (
+    FaultExplained,
+    Hang,
     Heartbeat,
+    LiveChange,
+    MemoryAlarm,
+    OutOfMemory,
     RunEnd,
     WrapperSample,
     WrapperTotals,
 )
-from mmstable.events.run_header import describe_run, device_of
 from mmstable.events.samples import (
     IterationTimer,
     device_memory,
@@ -31,9 +31,12 @@ from mmstable.events.samples import (
 )
 from mmstable.hooks.step_hook import StepHook
 from mmstable.messages import _
+from mmstable.optim.grad_health import newest_module_norms
 from mmstable.registry import HOOKS, register_globally
-from mmstable.report.write import write_if_quick
 from mmstable.settings import flag, integer
+
+if TYPE_CHECKING:
+    from mmstable.events.log import EventLog
 
 # What every rank writes down; the rest is the same on all of them.
 _OF_EACH_RANK = (
@@ -71,19 +74,28 @@ class EventLogHook(StepHook):
         self._interval = integer('EventLogHook', 'interval', interval)
         self._writes_report = flag('EventLogHook', 'report', report)
         self._log: EventLog | None = None
-        self._timer = IterationTimer()
+        self._config: str | None = None
+        self._timer: IterationTimer | None = None
         self._rank = 0
         self._totals: dict[str, WrapperTotals] = {}
         self._has_trained = False
 
+    def before_run(self, runner: Runner) -> None:
+        """Take the text of the config that RuntimeInfoHook has written."""
+        super().before_run(runner)
+        # A resumed run gets the one of the checkpoint after this.
+        self._config = runner.message_hub.get_info('cfg', None)
+
     def before_train(self, runner: Runner) -> None:
         """Start the event file of this run."""
+        from mmstable.events.log import EventLog, describe_run
+
         super().before_train(runner)
-        header = describe_run(runner)
+        header = describe_run(runner, self._config)
         self._rank = header.rank
         self._has_trained = True
-        self._timer = IterationTimer()
-        self._log = EventLog(run_view.stability_folder(runner), header)
+        self._timer = None
+        self._log = EventLog(runner_view.stability_folder(runner), header)
         self._totals = {
             name: source.steps.tally.totals()
             for name, source in self.monitor.sources.items()
@@ -95,13 +107,16 @@ class EventLogHook(StepHook):
         self,
         runner: Runner,
         batch_idx: int,
-        data_batch: dict | tuple | list | None = None,
+        data_batch: DATA_BATCH = None,
         outputs: dict | None = None,
     ) -> None:
         """Take a sample now and then."""
-        self._timer.count()
-        if self.monitor.iteration % self._interval == 0:
-            self._write(self._sample(runner, outputs))
+        iteration = self.monitor.iteration
+        if self._timer is None:
+            # Not before: a resumed run may read its dataset up to here first.
+            self._timer = IterationTimer(iteration)
+        if iteration % self._interval == 0:
+            self._write(self._sample(runner, outputs, self._timer))
 
     def after_event(self, runner: Runner, event: Event) -> None:
         """Record whatever happens."""
@@ -109,11 +124,13 @@ class EventLogHook(StepHook):
 
     def before_val(self, runner: Runner) -> None:
         """Keep validation out of the iteration time."""
-        self._timer.pause()
+        if self._timer is not None:
+            self._timer.pause()
 
     def after_val(self, runner: Runner) -> None:
         """Count time again."""
-        self._timer.go_on()
+        if self._timer is not None:
+            self._timer.go_on()
 
     def after_train(self, runner: Runner) -> None:
         """Record the end, and close the file."""
@@ -145,6 +162,8 @@ class EventLogHook(StepHook):
         is_due, self._has_trained = self._has_trained, False
         if not (is_due and self._writes_report and self._rank == 0):
             return
+        from mmstable.report.page import write_if_quick
+
         try:
             written = write_if_quick(runner.work_dir)
         except Exception:
@@ -168,16 +187,18 @@ class EventLogHook(StepHook):
         if self._rank == 0 or isinstance(event, _OF_EACH_RANK):
             self._log.write(event)
 
-    def _sample(self, runner: Runner, outputs: dict | None) -> Heartbeat:
-        allocated, peak = device_memory(device_of(runner.model))
+    def _sample(
+        self, runner: Runner, outputs: dict | None, timer: IterationTimer
+    ) -> Heartbeat:
+        allocated, peak = device_memory(runner_view.device_of(runner.model))
         return Heartbeat.now(
             self.monitor.iteration,
             losses=read_losses(outputs),
             wrappers={
                 name: self._sample_wrapper(name, wrapper)
-                for name, wrapper in run_view.wrappers(runner).items()
+                for name, wrapper in runner_view.wrappers(runner).items()
             },
-            iteration_time=self._timer.lap(),
+            iteration_time=timer.lap(self.monitor.iteration),
             host_memory=host_memory(),
             device_memory=allocated,
             device_memory_peak=peak,
@@ -194,7 +215,7 @@ class EventLogHook(StepHook):
         if self._log is None:
             return
         end = RunEnd.now(
-            run_view.iterations_done(runner),
+            runner_view.iterations_done(runner),
             reason=reason,
             wrappers={
                 name: self.monitor.sources[name].steps.tally.since(before)

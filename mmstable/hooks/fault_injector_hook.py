@@ -5,49 +5,50 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mmengine.dist import get_rank, get_world_size
 from mmengine.hooks import Hook
+from mmengine.hooks.hook import DATA_BATCH
 from mmengine.runner import Runner
 
-from mmstable import run_view
+from mmstable import runner_view
 from mmstable.errors import ConfigError
 from mmstable.events import Injection
-from mmstable.fault_injection.action import Scene, disarm
-from mmstable.fault_injection.kinds import PlannedFault, plan_fault
-from mmstable.fault_injection.ledger import Ledger
 from mmstable.messages import _
-from mmstable.optim.parameter_names import unwrap
-from mmstable.optim.step_sources import monitor_of
+from mmstable.optim.grad_health import unwrap
+from mmstable.optim.observer import monitor_of
 from mmstable.registry import HOOKS, register_globally
 from mmstable.settings import flag, integer, refuse
+
+if TYPE_CHECKING:
+    from mmstable.inject.plan import Ledger, PlannedFault
 
 _NAME = 'FaultInjectorHook'
 
 
 @register_globally(HOOKS)
 class FaultInjectorHook(Hook):
-    """Inject faults, to see what a run survives before it matters.
+    """Inject faults, to test which faults a run survives.
 
-    Every fault that has really happened is told to hooks by
+    Every injected fault is reported to hooks by
     ``after_fault_injected(runner, fault)`` with an
-    :class:`~mmstable.events.Injection`, and :class:`EventLogHook` writes it
-    down. Faults that end a process (``oom``, ``hang``, ``signal``,
-    ``exception``) happen once in a work directory: a run that goes on after
-    them is spared. The others come again, as in an unbroken run.
+    :class:`~mmstable.events.Injection`, and :class:`EventLogHook` records
+    it. Faults that end a process (``oom``, ``hang``, ``signal``,
+    ``exception``) happen once in a work directory: a resumed run does not
+    repeat them. Other faults are repeated, as in an uninterrupted run.
 
     Args:
-        faults (Sequence[dict]): What to inject: ``kind``, the settings of
+        faults (Sequence[dict]): The faults: ``kind``, the settings of
             that kind, and ``at``, ``between``, ``probability`` and ``rank``
             for when and where. See ``docs/en/fault_injection.md``.
             Defaults to ().
-        enabled (bool): Must be True if there are faults, so that nobody
-            trains with them by accident. Defaults to False.
-        seed (int): What probabilities are drawn from. Defaults to 0.
+        enabled (bool): Must be True if there are faults, so that they are
+            never left in a config by accident. Defaults to False.
+        seed (int): Seed of probabilities. Defaults to 0.
     """
 
-    # All other hooks see what it breaks, and its records come first.
+    # Before all other hooks, which see the fault, and its record first.
     priority = 'HIGHEST'
 
     def __init__(
@@ -63,9 +64,9 @@ class FaultInjectorHook(Hook):
         if faults and not enabled:
             raise ValueError(
                 _(
-                    '{owner}: `faults` has {count} of them that would spoil '
-                    'this run. Set `enabled=True` if that is what you want, '
-                    'or take the hook out of the config.',
+                    '{owner}: `faults` lists {count:fault|faults} that '
+                    'would break this run. Set `enabled=True` to inject '
+                    'them, or remove the hook from the config.',
                     owner=_NAME,
                     count=len(faults),
                 )
@@ -77,20 +78,24 @@ class FaultInjectorHook(Hook):
         self._handles: list[Any] = []
         # Due in this iteration, to how often it has happened.
         self._due: dict[PlannedFault, int] = {}
-        self._untold: list[dict[str, Any]] = []
+        self._pending: list[dict[str, Any]] = []
 
     @staticmethod
     def _read(index: int, fault: Any) -> PlannedFault:
+        from mmstable.inject.plan import plan_fault
+
         try:
             return plan_fault(index, fault)
         except (TypeError, ValueError) as error:
             raise type(error)(f'{_NAME}: {error}') from None
 
     def before_train(self, runner: Runner) -> None:
-        """Say loudly what is going to happen."""
-        disarm(self._handles)
+        """Check the faults, and log them."""
         if not self._plan:
             return
+        from mmstable.inject.plan import Ledger
+
+        self._disarm()
         self._rank = get_rank()
         model = unwrap(runner.model)
         for fault in self._plan:
@@ -104,17 +109,13 @@ class FaultInjectorHook(Hook):
         runner.logger.warning(self._announcement(runner))
 
     def before_train_iter(
-        self,
-        runner: Runner,
-        batch_idx: int,
-        data_batch: dict | tuple | list | None = None,
+        self, runner: Runner, batch_idx: int, data_batch: DATA_BATCH = None
     ) -> None:
-        """Prepare what is due."""
+        """Prepare the faults that are due."""
         if not self._plan:
             return
-        if self._handles:
-            # Of an iteration that an exception has cut short.
-            disarm(self._handles)
+        # Of an iteration that an exception has cut short.
+        self._disarm()
         iteration = runner.iter + 1
         due = [
             fault
@@ -127,30 +128,30 @@ class FaultInjectorHook(Hook):
                 for fault in due:
                     self._arm(runner, fault, iteration)
             except BaseException:
-                # mmengine's own loops would not tell of it.
-                disarm(self._handles)
+                # mmengine's own loops call no hook after an exception.
+                self._disarm()
                 raise
 
     def after_train_iter(
         self,
         runner: Runner,
         batch_idx: int,
-        data_batch: dict | tuple | list | None = None,
+        data_batch: DATA_BATCH = None,
         outputs: dict | None = None,
     ) -> None:
-        """Clear up, and tell of what happened."""
+        """Remove all hooks, and report the injected faults."""
         if not self._due:
             return
-        disarm(self._handles)
-        self._tell(runner)
+        self._disarm()
+        self._report(runner)
         missed = [fault for fault, count in self._due.items() if not count]
         self._due = {}
         for fault in missed:
             runner.logger.warning(
                 _(
                     'mmstable: FaultInjectorHook: faults[{index}] ({fault}) '
-                    'found nothing to act on in iteration {iteration}: '
-                    'nothing was injected.',
+                    'was not injected: iteration {iteration} has no target '
+                    'for it.',
                     iteration=runner.iter + 1,
                     index=fault.index,
                     fault=fault.name,
@@ -158,21 +159,29 @@ class FaultInjectorHook(Hook):
             )
 
     def on_exception(self, runner: Runner, exception: BaseException) -> None:
-        """Clear up; mmstable's loops tell of exceptions."""
-        disarm(self._handles)
-        self._tell(runner)
+        """Remove all hooks, and report the injected faults."""
+        self._disarm()
+        self._report(runner)
         self._due = {}
+
+    def _disarm(self) -> None:
+        if self._handles:
+            from mmstable.inject.faults import disarm
+
+            disarm(self._handles)
 
     def _arm(
         self, runner: Runner, fault: PlannedFault, iteration: int
     ) -> None:
+        from mmstable.inject.faults import Scene
+
         ledger = self._ledger if fault.action.ends_process else None
         if ledger is not None and (iteration, fault.name) in ledger:
             runner.logger.warning(
                 _(
                     'mmstable: FaultInjectorHook: {kind} of iteration '
-                    '{iteration} has happened already, and is not injected '
-                    'again: see {file}',
+                    '{iteration} was injected before the restart and is not '
+                    'repeated: see {file}',
                     iteration=iteration,
                     kind=fault.kind,
                     file=ledger.path,
@@ -182,18 +191,18 @@ class FaultInjectorHook(Hook):
             return
         note = partial(self._note, fault, iteration)
 
-        def tell(target: str, value: str) -> None:
+        def report(target: str, value: str) -> None:
             note(target, value)
             if ledger is not None:
                 ledger.add((iteration, fault.name))
-            self._tell(runner)
+            self._report(runner)
 
         fault.action.arm(
             Scene(
                 model=unwrap(runner.model),
-                wrappers=run_view.wrappers(runner),
+                wrappers=runner_view.wrappers(runner),
                 handles=self._handles,
-                tell=tell,
+                report=report,
                 note=note,
             )
         )
@@ -209,13 +218,13 @@ class FaultInjectorHook(Hook):
             target=target,
             value=value,
         )
-        # The same said of every parameter is said once.
-        if facts not in self._untold:
-            self._untold.append(facts)
+        # One record, if the same fault hits every parameter.
+        if facts not in self._pending:
+            self._pending.append(facts)
 
-    def _tell(self, runner: Runner) -> None:
-        untold, self._untold = self._untold, []
-        for facts in untold:
+    def _report(self, runner: Runner) -> None:
+        pending, self._pending = self._pending, []
+        for facts in pending:
             injection = Injection.now(**facts)
             runner.logger.warning(
                 _(
@@ -233,8 +242,10 @@ class FaultInjectorHook(Hook):
         ]
         return _(
             'mmstable: FaultInjectorHook: THIS RUN IS BROKEN ON PURPOSE, by '
-            '{count:fault|faults}, seed {seed}:\n{faults:\n}\nTake '
-            'FaultInjectorHook out of the config to train for real.',
+            '{count:fault|faults}, seed {seed}:\n'
+            '{faults:\n'
+            '}\n'
+            'Remove FaultInjectorHook from the config to train normally.',
             count=len(faults),
             seed=self._seed,
             faults=faults,

@@ -9,8 +9,11 @@ from typing import Any
 from mmengine.optim import OptimWrapper
 from mmengine.runner import Runner
 
-from mmstable import run_view
-from mmstable.checked_json import (
+from mmstable import runner_view
+from mmstable.errors import ConfigError
+from mmstable.events import StepReport
+from mmstable.hooks.step_hook import StepHook
+from mmstable.io.schema import (
     count,
     fields,
     list_of,
@@ -20,13 +23,8 @@ from mmstable.checked_json import (
     tuple_of,
     within,
 )
-from mmstable.errors import ConfigError
-from mmstable.events import StepReport
-from mmstable.hooks.step_hook import StepHook
-from mmstable.numerics.clip_settings import Clip, parse_clip
-from mmstable.numerics.clipping import NormClip
-from mmstable.optim.clip_plan import check_modules
-from mmstable.optim.parameter_names import ParameterNames
+from mmstable.optim.clipping import Clip, NormClip, check_modules, parse_clip
+from mmstable.optim.grad_health import ParameterNames
 from mmstable.registry import HOOKS, register_globally
 
 
@@ -83,11 +81,11 @@ class GradClipHook(StepHook):
         if not isinstance(runner.optim_wrapper, Mapping) and hasattr(
             runner.optim_wrapper, 'step'
         ):
-            wrappers = run_view.wrappers(runner)
+            wrappers = runner_view.wrappers(runner)
             parameters: list[str] = []
             for wrapper in wrappers.values():
                 names = ParameterNames(wrapper.optimizer)
-                names.learn(runner.model)
+                names.bind_model(runner.model)
                 parameters += names.all()
             check_modules('GradClipHook', self._clip, parameters)
             for name, wrapper in wrappers.items():

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 from typing import Any
 
 from mmengine.runner import Runner
 
-from mmstable import run_view
-from mmstable.checked_json import (
+from mmstable import runner_view
+from mmstable.events import Event, Fault, Intervention, StepReport
+from mmstable.events.step_lines import StepStatistics, describe_step
+from mmstable.hooks.event_log_hook import EventLogHook
+from mmstable.hooks.step_hook import StepHook
+from mmstable.io.schema import (
     count,
     mapping_of,
     optional,
@@ -16,13 +21,8 @@ from mmstable.checked_json import (
     text,
     within,
 )
-from mmstable.events import Event, Fault, Intervention, StepReport
-from mmstable.events.step_statistics import StepStatistics
-from mmstable.events.step_text import describe_step
-from mmstable.hooks.event_log_hook import EventLogHook
-from mmstable.hooks.step_hook import StepHook
 from mmstable.messages import N_, _
-from mmstable.messages.rate_limit import RateLimit
+from mmstable.messages.shell import RateLimit
 from mmstable.registry import HOOKS, register_globally
 from mmstable.settings import integer, language, number, renamed
 
@@ -55,12 +55,36 @@ _ADVICE = {
         'gradients (clip_grad=dict(max_norm=...)); lower the learning rate '
         'or lengthen the warm-up.'
     ),
+    'transient': N_(
+        'Steps go wrong, and are right when they are repeated. Test the '
+        'machine with `mmstable doctor`.'
+    ),
     'oom': N_(
         'Batches do not fit in memory and are left out. Use a smaller '
         'batch_size with accumulative_counts, smaller crops, or --memory '
         'balanced; mmstable estimate CONFIG tells what fits.'
     ),
 }
+
+
+@dataclass
+class _Wrapper:
+    """An optimizer wrapper.
+
+    Args:
+        stats (StepStatistics): Its recent bad steps.
+        rate (float, optional): The rate that was last published.
+        quiet_until (int): No warning of too many before this iteration.
+        is_scaled (bool): Whether its losses are scaled.
+        spoiled_at (int, optional): The iteration that first updated the
+            weights with NaN, which only mmengine's own wrappers do.
+    """
+
+    stats: StepStatistics
+    rate: float | None = None
+    quiet_until: int = 0
+    is_scaled: bool = False
+    spoiled_at: int | None = None
 
 
 @register_globally(HOOKS)
@@ -123,26 +147,22 @@ class GradNanLoggerHook(StepHook):
         )
         self.lang = language(_NAME, lang)
         self._max_names = integer(_NAME, 'max_names', max_names)
-        self._window = integer(_NAME, 'window', window, 20)
         self._limits = (
-            self._window,
+            integer(_NAME, 'window', window, 20),
             number(_NAME, 'max_bad_rate', max_bad_rate, above=0, at_most=1),
             integer(_NAME, 'max_consecutive_bad', max_consecutive_bad),
             integer(_NAME, 'calibration_steps', calibration_steps, 0),
         )
         self._budget = RateLimit(integer(_NAME, 'max_lines', max_lines), 100)
-        self._stats: dict[str, StepStatistics] = {}
-        self._quiet_until: dict[str, int] = {}
-        self._rates: dict[str, float] = {}
-        self._scaled: dict[str, bool] = {}
-        # Where a wrapper of mmengine has first updated weights with NaN.
-        self._spoiled_at: dict[str, int] = {}
+        self._wrappers: dict[str, _Wrapper] = {}
 
     def before_train(self, runner: Runner) -> None:
         """Say what can only be observed."""
         super().before_train(runner)
-        for name, wrapper in run_view.wrappers(runner).items():
-            self._stats.setdefault(name, StepStatistics(*self._limits))
+        for name, wrapper in runner_view.wrappers(runner).items():
+            state = self._state_of(name)
+            state.is_scaled = runner_view.loss_scaler(wrapper) is not None
+            state.spoiled_at = None
             if self.monitor.sources[name].is_stock:
                 kind = type(wrapper).__name__
                 runner.logger.warning(
@@ -154,75 +174,73 @@ class GradNanLoggerHook(StepHook):
                         wrapper=kind,
                     )
                 )
-            self._scaled[name] = run_view.loss_scaler(wrapper) is not None
-        self._spoiled_at = {}
 
     def after_step(
         self, runner: Runner, name: str, report: StepReport
     ) -> None:
         """Count the step, and tell of it if it is bad."""
-        stats = self._stats[name]
+        state = self._wrappers[name]
         applied = self.monitor.sources[name].steps.tally.applied
-        alarming = stats.add(report, applied)
-        if stats.rate != self._rates.get(name):
-            self._publish(runner, name, stats.rate)
+        alarming = state.stats.add(report, applied)
+        if state.stats.rate != state.rate:
+            self._publish(runner, name, state)
         if report.fault is not None:
-            if report.applied and not report.dropped_micro_batches:
-                self._spoiled_at.setdefault(name, report.iteration)
+            is_spoiled = report.applied and bool(report.culprits)
+            if is_spoiled and state.spoiled_at is None:
+                state.spoiled_at = report.iteration
             self._tell(runner, name, report)
-        if alarming:
+        if alarming and report.iteration >= state.quiet_until:
             self._warn_if_too_many(runner, name, report)
 
     def after_event(self, runner: Runner, event: Event) -> None:
         """Say how many lines were not printed before the run is changed."""
         if isinstance(event, Intervention):
-            self._tell_unprinted(runner)
+            self.close(runner)
 
-    def after_train(self, runner: Runner) -> None:
-        """Say how many lines were not printed."""
-        self._tell_unprinted(runner)
+    def _state_of(self, name: str) -> _Wrapper:
+        new = _Wrapper(StepStatistics(*self._limits))
+        return self._wrappers.setdefault(name, new)
 
-    def on_exception(self, runner: Runner, exception: BaseException) -> None:
-        """Say how many lines were not printed."""
-        self._tell_unprinted(runner)
-
-    def _publish(self, runner: Runner, name: str, rate: float) -> None:
-        hub = runner.message_hub
-        tag = 'train/stable/' + ('' if self._is_alone() else f'{name}/')
-        self._rates[name] = rate
+    def _publish(self, runner: Runner, name: str, state: _Wrapper) -> None:
+        state.rate = state.stats.rate
+        prefix = '' if self._is_alone() else f'{name}/'
         # A wrapper of mmengine without a scaler does not skip anything.
         is_applied = (
-            self.monitor.sources[name].is_stock and not self._scaled[name]
+            self.monitor.sources[name].is_stock and not state.is_scaled
         )
-        hub.update_scalar(
-            f'{tag}{"bad_rate" if is_applied else "skip_rate"}', rate
+        kind = 'bad_rate' if is_applied else 'skip_rate'
+        runner.message_hub.update_scalar(
+            f'train/stable/{prefix}{kind}', state.rate
         )
 
     def _is_alone(self) -> bool:
-        return len(self._stats) == 1
+        return len(self._wrappers) == 1
 
     def _tell(self, runner: Runner, name: str, report: StepReport) -> None:
         if not self._budget.allows(report.iteration):
             return
-        self._tell_unprinted(runner)
-        where = self._where(name, report)
-        scaled = self._scaled[name]
+        self.close(runner)
+        is_normal = report.fault is Fault.OVERFLOW
         runner.logger.log(
-            logging.INFO
-            if report.fault is Fault.OVERFLOW
-            else logging.WARNING,
-            describe_step(where, report, scaled, self._max_names),
+            logging.INFO if is_normal else logging.WARNING,
+            describe_step(
+                self._where(name, report),
+                report,
+                self._wrappers[name].is_scaled,
+                self._max_names,
+            ),
         )
 
     def _where(self, name: str, report: StepReport) -> str:
         wrapper = '' if self._is_alone() else f' [{name}]'
         return f'Iter {report.iteration}{wrapper}'
 
-    def _tell_unprinted(self, runner: Runner) -> None:
+    def close(self, runner: Runner) -> None:
+        """Say how many lines were not printed."""
         facts = self._budget.take_unprinted()
         if facts is not None:
             count, first, last = facts
-            has_file = run_view.find_hook(runner, EventLogHook) is not None
+            has_file = runner_view.find_hook(runner, EventLogHook) is not None
             runner.logger.info(
                 _(
                     '{count:more bad step|more bad steps} (NaN or Inf) '
@@ -242,15 +260,14 @@ class GradNanLoggerHook(StepHook):
     def _warn_if_too_many(
         self, runner: Runner, name: str, report: StepReport
     ) -> None:
-        stats = self._stats[name]
-        is_quiet = report.iteration < self._quiet_until.get(name, 0)
-        if is_quiet or not stats.is_too_high:
+        state = self._wrappers[name]
+        stats, spoiled = state.stats, state.spoiled_at
+        if not stats.is_too_high:
             return
-        self._quiet_until[name] = report.iteration + self._window
+        state.quiet_until = report.iteration + self._limits[0]
         bad, seen = stats.counts()
         __, max_rate, max_consecutive, __ = self._limits
         fault = stats.commonest_fault()
-        spoiled = self._spoiled_at.get(name)
         runner.logger.warning(
             _(
                 '{where}: {bad:.4g} of the last {seen} steps were bad '
@@ -281,18 +298,16 @@ class GradNanLoggerHook(StepHook):
         """What a resumed run has to know."""
         return {
             name: {
-                **stats.state_dict(),
-                'quiet_until': self._quiet_until.get(name, 0),
-                'rate': self._rates.get(name),
+                **one.stats.state_dict(),
+                'quiet_until': one.quiet_until,
+                'rate': one.rate,
             }
-            for name, stats in self._stats.items()
+            for name, one in self._wrappers.items()
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over what :meth:`state_dict` gave."""
         for name, saved in state.items():
-            self._stats[name] = StepStatistics(*self._limits)
-            self._stats[name].load_state_dict(saved)
-            self._quiet_until[name] = saved['quiet_until']
-            if saved['rate'] is not None:
-                self._rates[name] = saved['rate']
+            one = self._state_of(name)
+            one.stats.load_state_dict(saved)
+            one.quiet_until, one.rate = saved['quiet_until'], saved['rate']

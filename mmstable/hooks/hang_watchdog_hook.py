@@ -4,83 +4,91 @@ from __future__ import annotations
 
 import math
 import os
+import threading
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mmengine.dist import get_rank, get_world_size
+from mmengine.hooks.hook import DATA_BATCH
 from mmengine.runner import Runner
 
-from mmstable import run_view
-from mmstable.checkpoint.resume_hint import RESUME_FROM_NEWEST, resume_hint
+from mmstable import runner_view
+from mmstable.checkpoint.signals import resume_hint
 from mmstable.errors import TrainingHangs
-from mmstable.events.machine_records import Hang
-from mmstable.hooks.emergency_checkpoint_hook import EmergencyCheckpointHook
+from mmstable.events.records import Hang
+from mmstable.hooks.emergency_checkpoint_hook import (
+    EmergencyCheckpointHook,
+    save_newest_snapshot,
+)
 from mmstable.hooks.event_log_hook import EventLogHook
 from mmstable.hooks.rank_failure_hook import RankFailureHook
-from mmstable.hooks.safe_checkpoint_hook import SafeCheckpointHook
+from mmstable.hooks.safe_checkpoint_hook import resume_from_last
 from mmstable.hooks.step_hook import StepHook
-from mmstable.liveness.collectives import read_collectives
-from mmstable.liveness.dead_man_switch import DeadManSwitch
-from mmstable.liveness.hang_text import describe_ranks
-from mmstable.liveness.inspection import Finding, inspect
-from mmstable.liveness.limits import PHASES, PhaseLimits
-from mmstable.liveness.loader import asked_loader, batches_read
-from mmstable.liveness.peers import RankStatus, StatusBoard, behind
-from mmstable.liveness.phases import DEBUGGER, Phase
-from mmstable.liveness.sign_of_life import is_supervised, show_life
-from mmstable.liveness.stacks import stacks_file, write_stacks
-from mmstable.liveness.watchdog import Stall, Watchdog
-from mmstable.loops.shielded_workers import shield_workers
+from mmstable.loops.workers import use_signal_safe_workers
 from mmstable.messages import N_, _
 from mmstable.registry import HOOKS, register_globally
 from mmstable.settings import language, mapping, number, one_of, text
+from mmstable.torch_internals import (
+    asked_loader,
+    batches_read,
+    read_collectives,
+)
+
+if TYPE_CHECKING:
+    from mmstable.dist.failure import RankStatus, StatusBoard
+    from mmstable.hang.report import StallCause
+    from mmstable.hang.watchdog import Phase, Stall, Watchdog
 
 _NAME = 'HangWatchdogHook'
 # Phases in which the state is complete once the failed iteration is undone.
 _COMPLETE = ('data', 'forward', 'backward', 'validation')
-# Seconds that saving may take, after which a supervisor kills the process.
+# Seconds that saving may take.
 _SAVING = 1800.0
+# The same if the device hangs, so that only a snapshot can be saved: some,
+# and one for each so many bytes.
+_SAVING_SNAPSHOT, _BYTES_A_SECOND = 5.0, 50 * 2**20
 _NOT_SAVED = N_(
-    'mmstable: the state is in the middle of something and was not saved. '
-    '{resume}'
+    'mmstable: the state is incomplete (an update was half done) and was '
+    'not saved. {resume}'
 )
 
 
 @register_globally(HOOKS)
 class HangWatchdogHook(StepHook):
-    """Say where a run hangs, instead of nothing.
+    """Report where a run hangs.
 
-    A thread looks once a second at what the training calls, which tells the
-    phase: 'data', 'forward', 'backward', 'step', 'hook', 'validation',
-    'checkpoint', 'resume', 'compile' or 'other'. A healthy iteration pays
-    nothing. If a phase takes too long, the log names the rank, the line, the
-    samples, the worker of the data loader that is waited for, and the rank
-    that others wait for; stacks of all threads and workers are in
-    ``stability/stacks.rankN.txt``. While a call in C holds Python's lock, the
-    stack of the training thread is in ``stability/watchdog.rankN.txt``. A
-    suspended process, a debugger and a busy machine do not count.
+    Once a second a thread reads the call stack of the training thread, which
+    shows the phase: 'data', 'forward', 'backward', 'step', 'hook',
+    'validation', 'checkpoint', 'resume', 'compile' or 'other'. A healthy
+    iteration has no overhead. If a phase exceeds its limit, the log names the
+    rank, the line, the samples, the dataloader worker that training waits
+    for, and the rank that other ranks wait for. Stacks of all threads and
+    workers go to ``stability/stacks.rankN.txt``. While a C call holds the
+    GIL, the stack of the training thread is in
+    ``stability/watchdog.rankN.txt``. A suspended process, a debugger and a
+    busy machine do not count as a hang.
 
     Args:
-        min_limit (float): Seconds that data, forward, backward and step may
-            take at least. Defaults to 300.0.
-        rare_limit (float): The same for all else, and for the first three
-            iterations. Defaults to 1800.0.
-        factor (float): A phase may also take so many times longer than it
-            has taken twice before. Defaults to 5.0.
-        limits (dict, optional): Limits of phases, or of hooks by their class,
-            in seconds, that are not learned. Defaults to None.
+        min_limit (float): Least limit in seconds of data, forward, backward
+            and step. Defaults to 300.0.
+        rare_limit (float): Least limit in seconds of all other phases, and of
+            the first three iterations. Defaults to 1800.0.
+        factor (float): The limit of a phase is at least this multiple of its
+            second longest time so far. Defaults to 5.0.
+        limits (dict, optional): Fixed limits in seconds by phase, or by class
+            of a hook. Defaults to None.
         action (str, optional): 'wait'; or 'exit': save the last complete
-            state if it can be had, and end with exit code 23. Defaults to
-            None, which means 'exit' if somebody is going to start the run
-            again (``mmstable train --max-restarts``, torchrun), else 'wait'.
-        lang (str, optional): The language of all lines of the run, 'en' or
+            state if possible, and exit with code 23. Defaults to None, which
+            means 'exit' under a supervisor that restarts the run
+            (``mmstable train --max-restarts``, torchrun), else 'wait'.
+        lang (str, optional): Language of all log lines of the run, 'en' or
             'zh_cn'. Defaults to None, which means that of another hook, or
             of the environment variable ``MMSTABLE_LANG``, or English.
     """
 
-    # Ahead of EmergencyCheckpointHook, which shields the same workers.
+    # Ahead of EmergencyCheckpointHook, which changes the same workers.
     priority = 'VERY_HIGH'
     observes_stock = False
 
@@ -108,16 +116,23 @@ class HangWatchdogHook(StepHook):
         self.watchdog: Watchdog | None = None
         self._board: StatusBoard | None = None
         self._validated = 0
-        # Whether the log says of the present phase that it hangs.
-        self._has_told = False
+        # Whether a hang of the current phase was logged.
+        self._has_logged = False
 
     def before_run(self, runner: Runner) -> None:
-        """Start to watch."""
+        """Start the watchdog."""
+        from mmstable.hang.dead_man_switch import DeadManSwitch
+        from mmstable.hang.watchdog import PhaseLimits, Watchdog
+
         super().before_run(runner)
         self._stop()
         self._runner = runner
-        self._folder = run_view.stability_folder(runner)
-        self._board = StatusBoard() if get_world_size() > 1 else None
+        self._folder = runner_view.stability_folder(runner)
+        self._board = None
+        if get_world_size() > 1:
+            from mmstable.dist.failure import StatusBoard
+
+            self._board = StatusBoard()
         self.watchdog = Watchdog(
             self,
             PhaseLimits(**self._settings),
@@ -126,33 +141,35 @@ class HangWatchdogHook(StepHook):
         self.watchdog.start()
 
     def before_train(self, runner: Runner) -> None:
-        """Let workers write their stacks when they are asked to."""
+        """Let workers write their stacks on request."""
         super().before_train(runner)
-        shield_workers(runner.train_loop.dataloader, self._workers_file)
+        use_signal_safe_workers(
+            runner.train_loop.dataloader, self._workers_file
+        )
 
     def before_val(self, runner: Runner) -> None:
-        """Let workers write their stacks when they are asked to."""
+        """Let workers write their stacks on request."""
         loader = getattr(runner.val_loop, 'dataloader', None)
-        shield_workers(loader, self._workers_file)
+        use_signal_safe_workers(loader, self._workers_file)
 
     def after_val_iter(
         self,
         runner: Runner,
         batch_idx: int,
-        data_batch: dict | tuple | list | None = None,
+        data_batch: DATA_BATCH = None,
         outputs: Any = None,
     ) -> None:
-        """Note the progress."""
+        """Count the validated batches."""
         self._validated += 1
 
     after_test_iter = after_val_iter
 
     def after_run(self, runner: Runner) -> None:
-        """All went well."""
+        """Stop the watchdog."""
         self._stop()
 
     def on_exception(self, runner: Runner, exception: BaseException) -> None:
-        """It has not hung, but failed."""
+        """Stop the watchdog."""
         self._stop()
 
     @property
@@ -160,31 +177,37 @@ class HangWatchdogHook(StepHook):
         return self._folder / f'workers.rank{get_rank()}.txt'
 
     def _stop(self) -> None:
-        dog, self.watchdog = self.watchdog, None
-        if dog is not None:
-            dog.stop()
+        if self.watchdog is not None:
+            # Still set while it stops: its last report reads it.
+            self.watchdog.stop()
+            self.watchdog = None
             with suppress(OSError):
                 if self._workers_file.stat().st_size == 0:
                     self._workers_file.unlink()
 
-    # The rest is called from the thread.
+    # The watchdog's thread calls the methods below.
 
     def progress(self) -> tuple[int, Any]:
-        """Iterations of training done, and what else changes with time."""
+        """Return the iterations done, and other counts that advance."""
         frame = None if self.watchdog is None else self.watchdog.frame()
         read = batches_read(asked_loader(frame))
         return self._runner.iter, (self._validated, read)
 
     def on_look(self, phase: Phase, seconds: float, limit: float) -> None:
-        """Show that this rank is alive, and that it makes no progress."""
-        show_life(limit if self._ends() else math.inf, str(phase))
+        """Write the heartbeat, and publish a rank without progress."""
+        from mmstable.io.lock import write_heartbeat
+
+        write_heartbeat(limit if self._ends() else math.inf, str(phase))
         if seconds > 0 and self._board is not None:
             # The store may be gone.
             with suppress(RuntimeError):
                 self._board.leave(self._status(phase, seconds, ''))
 
     def on_stall(self, stall: Stall) -> None:
-        """Report it; end the run if that is wanted."""
+        """Log the hang; exit if `action` asks for it."""
+        from mmstable.hang.report import inspect, write_stacks
+        from mmstable.hang.watchdog import DEBUGGER
+
         dog = self.watchdog
         if dog is None:
             return
@@ -196,25 +219,25 @@ class HangWatchdogHook(StepHook):
             with suppress(RuntimeError):
                 ranks = self._board.exchange(own, 1.5 * dog.interval)
         if any(one and one.phase == DEBUGGER for one in ranks.values()):
-            # The others wait for its user.
+            # A rank in a debugger: the others wait for its user.
             return
-        # Not if training has ended meanwhile.
+        # Training may have ended meanwhile.
         ends = self._ends() and not (stall.is_over or dog.is_stopped)
         text = self._describe(stall, ranks, ends)
         try:
             write_stacks(self._folder, get_rank(), text, found.stacks)
             self._runner.logger.error(text)
-            self._has_told |= not stall.is_over
+            self._has_logged |= not stall.is_over
             self._emit(stall, found, ranks, ends, text)
         finally:
-            # Also if another hook fails: the run would hang for ever.
+            # Also if another hook raises: the run would hang for ever.
             if ends:
                 self._leave(stall, TrainingHangs(text))
 
     def on_recovery(self, phase: Phase, seconds: float) -> None:
-        """Say that it was no hang for ever."""
-        if self._has_told:
-            self._has_told = False
+        """Log that training continues."""
+        if self._has_logged:
+            self._has_logged = False
             self._runner.logger.warning(
                 _(
                     'mmstable: training continues after {seconds:.0f} s in '
@@ -226,19 +249,23 @@ class HangWatchdogHook(StepHook):
 
     def _ends(self) -> bool:
         if self._action is None:
+            from mmstable.io.lock import is_supervised
+
             return is_supervised()
         return self._action == 'exit'
 
     def _batch(self) -> Any:
-        loop = run_view.built_train_loop(self._runner)
+        loop = runner_view.built_train_loop(self._runner)
         step = getattr(getattr(loop, 'train_step', None), 'last', None)
         return getattr(step, 'batch', None)
 
     def _status(self, phase: Phase, seconds: float, where: str) -> RankStatus:
+        from mmstable.dist.failure import RankStatus
+
         known = read_collectives() if self._board is not None else None
         return RankStatus(
             get_rank(),
-            run_view.iterations_done(self._runner),
+            runner_view.iterations_done(self._runner),
             str(phase),
             seconds,
             where,
@@ -252,6 +279,8 @@ class HangWatchdogHook(StepHook):
         ranks: Mapping[int, RankStatus | None],
         ends: bool,
     ) -> str:
+        from mmstable.hang.report import describe_ranks, stacks_file
+
         facts = dict(
             ranks=describe_ranks(ranks),
             limit=stall.limit,
@@ -260,15 +289,16 @@ class HangWatchdogHook(StepHook):
         if stall.is_over:
             over = _('Training continues.')
             return _(
-                'mmstable: training hung: {ranks:; }. A call in C held '
-                "Python's lock all that time. The limit is {limit:.0f} s. "
-                'All stacks are in {file}. {action}',
+                'mmstable: training hung: {ranks:; }. A C call held the GIL '
+                'all that time. The limit is {limit:.0f} s. All stacks are '
+                'in {file}. {action}',
                 **facts,
                 action=over,
             )
         action = _(
-            "Training waits; HangWatchdogHook(action='exit') would end it, "
-            'and `mmstable train --max-restarts N` start it again.'
+            "Training keeps waiting; HangWatchdogHook(action='exit') would "
+            'end the run, and `mmstable train --max-restarts N` would '
+            'restart it.'
         )
         if ends:
             action = _(
@@ -286,13 +316,16 @@ class HangWatchdogHook(StepHook):
     def _emit(
         self,
         stall: Stall,
-        found: Finding,
+        found: StallCause,
         ranks: Mapping[int, RankStatus | None],
         ends: bool,
         text: str,
     ) -> None:
+        from mmstable.dist.failure import behind
+        from mmstable.hang.report import stacks_file
+
         event = Hang.now(
-            run_view.iterations_done(self._runner),
+            runner_view.iterations_done(self._runner),
             rank=get_rank(),
             phase=stall.phase.name,
             part=stall.phase.part,
@@ -307,54 +340,72 @@ class HangWatchdogHook(StepHook):
         self.monitor.emit(self._runner, event)
 
     def _leave(self, stall: Stall, error: TrainingHangs) -> None:
-        """End this process, even if saving fails."""
-        show_life(_SAVING, str(stall.phase))
+        """End this process in time, even if saving fails or hangs."""
+        from mmstable.io.lock import write_heartbeat
+        from mmstable.state.device import answers
+        from mmstable.state.run_state import RunState
+
+        runner, limit = self._runner, _SAVING
+        is_readable = answers(runner_view.device_of(runner.model))
+        if not is_readable:
+            size = RunState(runner).size()
+            limit = _SAVING_SNAPSHOT + size / _BYTES_A_SECOND
+        write_heartbeat(limit, str(stall.phase))
+        saving = threading.Thread(
+            target=self._rescue, args=(stall, error, is_readable), daemon=True
+        )
         try:
-            self._rescue(stall, error)
+            saving.start()
+            saving.join(limit)
         finally:
             os._exit(error.exit_code)
 
-    def _rescue(self, stall: Stall, error: TrainingHangs) -> None:
-        """Save what can be had, and say what that is."""
+    def _rescue(
+        self, stall: Stall, error: TrainingHangs, is_readable: bool
+    ) -> None:
+        """Save a checkpoint if there is a complete state, and log its path."""
         runner = self._runner
-        loop = run_view.built_train_loop(runner)
+        log = runner_view.find_hook(runner, EventLogHook)
+        if log is not None:
+            # Before saving, which may be cut off.
+            log.on_exception(runner, error)
+        loop = runner_view.built_train_loop(runner)
         step = getattr(loop, 'train_step', None)
         is_complete = stall.phase.name in _COMPLETE and step is not None
         if step is not None:
             step.freeze()
         path = None
         try:
-            path = self._save(error, is_complete)
+            path = self._save(error, is_complete, is_readable)
         except Exception:
             runner.logger.exception(_(_NOT_SAVED, resume=''))
         if path is None:
-            last = run_view.find_hook(runner, SafeCheckpointHook)
-            resume = resume_hint(runner, getattr(last, 'last_ckpt', None))
-            resume = resume or _(RESUME_FROM_NEWEST)
+            resume = resume_from_last(runner)
             runner.logger.error(_(_NOT_SAVED, resume=resume))
         else:
             resume = resume_hint(runner, path)
             runner.logger.error(
                 _(
-                    'mmstable: saved {path} before the end. {resume}',
+                    'mmstable: saved {path} before exiting. {resume}',
                     path=path,
                     resume=resume,
                 )
             )
-        log = run_view.find_hook(runner, EventLogHook)
-        if log is not None:
-            log.on_exception(runner, error)
 
-    def _save(self, error: TrainingHangs, is_complete: bool) -> str | None:
+    def _save(
+        self, error: TrainingHangs, is_complete: bool, is_readable: bool
+    ) -> str | None:
         runner = self._runner
         if self._board is not None:
-            ranks = run_view.find_hook(runner, RankFailureHook)
+            ranks = runner_view.find_hook(runner, RankFailureHook)
             if ranks is None:
                 return None
-            if is_complete:
+            if is_complete and is_readable:
                 runner.train_loop.train_step.undo_failed()
-            return ranks.end_hanging(runner, error, is_complete)
-        saver = run_view.find_hook(runner, EmergencyCheckpointHook)
+            return ranks.end_hanging(runner, error, is_complete, is_readable)
+        if not is_readable:
+            return save_newest_snapshot(runner)[0]
+        saver = runner_view.find_hook(runner, EmergencyCheckpointHook)
         if saver is None or not is_complete:
             return None
         return saver.save_hanging(runner)
@@ -365,6 +416,8 @@ def _check_limits(limits: Any) -> dict[str, float]:
     for name, seconds in checked.items():
         key = f'limits.{text(_NAME, "limits", name)}'
         if not name[:1].isupper():
+            from mmstable.hang.watchdog import PHASES
+
             one_of(_NAME, 'limits', name, PHASES)
         checked[name] = number(_NAME, key, seconds, above=0)
     return checked

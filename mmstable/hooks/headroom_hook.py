@@ -5,37 +5,27 @@ from __future__ import annotations
 import math
 from collections import deque
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mmengine.dist import is_main_process
+from mmengine.hooks.hook import DATA_BATCH
 from mmengine.runner import Runner
 
-from mmstable import run_view
-from mmstable.checked_json import (
-    list_of,
-    number_or_inf,
-    optional,
-    record,
-    within,
-)
-from mmstable.events.number_records import LowHeadroom
+from mmstable import runner_view
+from mmstable.events.records import LowHeadroom
 from mmstable.events.samples import read_scale
-from mmstable.forensics.headroom import (
-    HeadroomTracks,
-    Warned,
-    shares_of_range,
-)
-from mmstable.forensics.headroom_probe import GRADIENT, HeadroomProbe, Place
-from mmstable.forensics.headroom_text import describe_low, describe_underflow
-from mmstable.forensics.headroom_underflow import (
-    SmallValues,
-    Underflow,
-    find_underflow,
-)
 from mmstable.hooks.step_hook import StepHook
+from mmstable.io.schema import list_of, number_or_inf, optional, record, within
 from mmstable.messages import _
 from mmstable.registry import HOOKS, register_globally
 from mmstable.settings import integer, language, number
+
+if TYPE_CHECKING:
+    from mmstable.forensics.headroom import (
+        HeadroomProbe,
+        Place,
+        SmallValues,
+    )
 
 _NAME = 'HeadroomHook'
 _FP16 = 'float16'
@@ -71,14 +61,18 @@ class HeadroomHook(StepHook):
     # Ends watching before the monitor (20) tells of the step: others may
     # then run the model again. After RuntimeInfoHook (10) has read the loss.
     priority = 15
-    saved = staticmethod(
-        record(
+    observes_stock = False
+
+    @staticmethod
+    def saved(state: Any) -> Any:
+        """Check what :meth:`state_dict` gave."""
+        from mmstable.forensics.headroom import HeadroomTracks
+
+        return record(
             **HeadroomTracks.checks,
             underflows=list_of(within(0, 1)),
             told_at=optional(number_or_inf),
-        )
-    )
-    observes_stock = False
+        )(state)
 
     def __init__(
         self,
@@ -88,6 +82,8 @@ class HeadroomHook(StepHook):
         max_underflow: float = 0.1,
         lang: str | None = None,
     ) -> None:
+        from mmstable.forensics.headroom import HeadroomTracks
+
         self.lang = language(_NAME, lang)
         self._interval = integer(_NAME, 'interval', interval)
         self._tracks = HeadroomTracks(
@@ -108,7 +104,7 @@ class HeadroomHook(StepHook):
         """Find out whether the model can be looked into."""
         super().before_train(runner)
         self._is_on = is_main_process()
-        if self._is_on and run_view.is_compiled(runner.model):
+        if self._is_on and runner_view.is_compiled(runner.model):
             self._is_on = False
             runner.logger.info(
                 _(
@@ -118,10 +114,7 @@ class HeadroomHook(StepHook):
             )
 
     def before_train_iter(
-        self,
-        runner: Runner,
-        batch_idx: int,
-        data_batch: dict | tuple | list | None = None,
+        self, runner: Runner, batch_idx: int, data_batch: DATA_BATCH = None
     ) -> None:
         """Begin to watch, if it is time."""
         # The monitor, which is called later, knows the iteration before.
@@ -129,38 +122,35 @@ class HeadroomHook(StepHook):
             self._scale = max(
                 (
                     scale
-                    for one in run_view.wrappers(runner).values()
+                    for one in runner_view.wrappers(runner).values()
                     if (scale := read_scale(one)) is not None
                 ),
                 default=None,
             )
-            self._stop()
-            self._probe = HeadroomProbe(run_view.saved_model(runner))
+            from mmstable.forensics.headroom import HeadroomProbe
 
-    def after_train_iter(
+            self.close(runner)
+            self._probe = HeadroomProbe(runner_view.saved_model(runner))
+            self.after_train_iter = self._read  # type: ignore[method-assign]
+
+    def _read(
         self,
         runner: Runner,
         batch_idx: int,
-        data_batch: dict | tuple | list | None = None,
+        data_batch: DATA_BATCH = None,
         outputs: dict | None = None,
     ) -> None:
-        """End watching, and tell what was seen."""
-        if self._probe is not None:
-            probe = self._probe
-            self._stop()
+        """End watching, and report the peaks."""
+        del self.after_train_iter
+        probe = self._probe
+        if probe is not None:
+            self.close(runner)
             peaks, small = probe.read()
             self._tell_of_overflow(runner, peaks)
             self._tell_of_underflow(runner, peaks, small)
 
-    def after_train(self, runner: Runner) -> None:
+    def close(self, runner: Runner) -> None:
         """End watching."""
-        self._stop()
-
-    def on_exception(self, runner: Runner, exception: BaseException) -> None:
-        """End watching."""
-        self._stop()
-
-    def _stop(self) -> None:
         if self._probe is not None:
             self._probe.remove()
             self._probe = None
@@ -168,9 +158,11 @@ class HeadroomHook(StepHook):
     def _tell_of_overflow(
         self, runner: Runner, peaks: dict[Place, float]
     ) -> None:
+        from mmstable.forensics.headroom import describe_low, shares_of_range
+
         iteration = runner.iter + 1
-        held = run_view.wrappers(runner).values()
-        floor = max(map(run_view.smallest_loss_scale, held))
+        held = runner_view.wrappers(runner).values()
+        floor = max(map(runner_view.smallest_loss_scale, held))
         scale = self._scale or 1.0
         shares = shares_of_range(peaks, scale, min(floor, scale))
         self._tracks.add(iteration, shares)
@@ -185,23 +177,19 @@ class HeadroomHook(StepHook):
             )
         warned = self._tracks.warn(iteration)
         if warned is not None:
-            runner.logger.warning(describe_low(iteration, warned))
-            self._emit_low(runner, warned)
-
-    def _emit_low(self, runner: Runner, warned: Warned) -> None:
-        place, known = warned.place, warned.forecast
-        event = LowHeadroom.now(
-            runner.iter + 1,
-            problem='overflow',
-            module=place.module,
-            kind=place.kind,
-            dtype=place.dtype,
-            share=known.share,
-            doubling=known.doubling,
-            left=None if math.isinf(known.left) else known.left,
-            loss_scale=self._scale,
-        )
-        self.monitor.emit(runner, event)
+            place, known = warned.place, warned.forecast
+            self._warn(
+                runner,
+                describe_low(iteration, warned),
+                problem='overflow',
+                module=place.module,
+                kind=place.kind,
+                dtype=place.dtype,
+                share=known.share,
+                doubling=known.doubling,
+                left=None if math.isinf(known.left) else known.left,
+                loss_scale=self._scale,
+            )
 
     def _tell_of_underflow(
         self,
@@ -209,6 +197,12 @@ class HeadroomHook(StepHook):
         peaks: dict[Place, float],
         small: list[SmallValues],
     ) -> None:
+        from mmstable.forensics.headroom import (
+            GRADIENT,
+            describe_underflow,
+            find_underflow,
+        )
+
         largest = [
             peak
             for place, peak in peaks.items()
@@ -226,26 +220,21 @@ class HeadroomHook(StepHook):
             and self._told_at != self._scale
         ):
             self._told_at = self._scale
-            self._warn_of_underflow(runner, found, max(largest))
+            iteration, scale = runner.iter + 1, self._scale or 1.0
+            self._warn(
+                runner,
+                describe_underflow(iteration, found, scale, max(largest)),
+                problem='underflow',
+                module=found.module,
+                kind=GRADIENT,
+                dtype=_FP16,
+                share=found.share,
+                loss_scale=scale,
+            )
 
-    def _warn_of_underflow(
-        self, runner: Runner, found: Underflow, largest: float
-    ) -> None:
-        iteration = runner.iter + 1
-        scale = self._scale or 1.0
-        runner.logger.warning(
-            describe_underflow(iteration, found, scale, largest)
-        )
-        event = LowHeadroom.now(
-            iteration,
-            problem='underflow',
-            module=found.module,
-            kind=GRADIENT,
-            dtype=_FP16,
-            share=found.share,
-            loss_scale=scale,
-        )
-        self.monitor.emit(runner, event)
+    def _warn(self, runner: Runner, text: str, **facts: Any) -> None:
+        runner.logger.warning(text)
+        self.monitor.emit(runner, LowHeadroom.now(runner.iter + 1, **facts))
 
     def state_dict(self) -> dict[str, Any]:
         """What a resumed run has to know."""

@@ -1,31 +1,25 @@
-"""The hook that says why training is slow."""
+"""The hook that reports why training is slow."""
 
 from __future__ import annotations
 
 import time
 from itertools import islice
+from typing import TYPE_CHECKING
 
 from mmengine.dist import get_rank
+from mmengine.hooks.hook import DATA_BATCH
 from mmengine.runner import Runner
 
-from mmstable import run_view
-from mmstable.doctor.gpu_load import gpu_busy
-from mmstable.events.machine_records import IterationProfile
-from mmstable.events.run_header import device_of
+from mmstable import runner_view
+from mmstable.events.records import IterationProfile
 from mmstable.hooks.step_hook import StepHook
-from mmstable.liveness.iteration_sample import IterationSample
-from mmstable.liveness.profile_text import describe_profile
-from mmstable.liveness.rank_times import cores_of_rank, gather_times
-from mmstable.liveness.slow_causes import (
-    Between,
-    Cause,
-    Sample,
-    find_causes,
-)
-from mmstable.memory.loading import loading_of
 from mmstable.messages import _
 from mmstable.registry import HOOKS, register_globally
 from mmstable.settings import integer, language, refuse
+
+if TYPE_CHECKING:
+    from mmstable.profile.causes import Between, Cause, Sample
+    from mmstable.profile.measure import IterationSample
 
 _NAME = 'IterProfileHook'
 # Hooks and modules of a record.
@@ -34,31 +28,30 @@ _MOST = 10
 
 @register_globally(HOOKS)
 class IterProfileHook(StepHook):
-    """Say where the time of an iteration goes, and what makes it slow.
+    """Report where the time of an iteration goes, and what makes it slow.
 
-    A few iterations now and then are measured: waiting for data, forward,
+    A few iterations at intervals are measured: waiting for data, forward,
     backward, step, every hook by its class, every module to some depth. While
-    training waits for data, a thread looks at what the workers do. With
-    several ranks, the one that others wait for is named. In all other
-    iterations nothing is done. The log tells when the verdict changes, and
-    the event file each time.
+    training waits for data, a thread reads the state of the workers. With
+    several ranks, the one that others wait for is named. All other iterations
+    have no overhead. A new cause is logged; the event file gets every sample.
 
-    On a GPU, measured iterations wait for the device at every boundary, so
-    that times are put down to who causes them.
+    On a GPU, measured iterations synchronize the device at every boundary, so
+    that each part is charged its own time.
 
     Args:
         interval (int): Iterations between two samples. Defaults to 500.
         iterations (int): Iterations of a sample. Defaults to 10.
         begin (int): Iterations before the first sample, which are slow by
             nature. Defaults to 50.
-        depth (int): How deep to look into the model, as 2 for
+        depth (int): How many module names deep to measure, such as 2 for
             'backbone.layer3'. Defaults to 2.
-        lang (str, optional): The language of all lines of the run, 'en' or
+        lang (str, optional): Language of all log lines of the run, 'en' or
             'zh_cn'. Defaults to None, which means that of another hook, or
             of the environment variable ``MMSTABLE_LANG``, or English.
     """
 
-    # After all others: what is left of an iteration is waiting for data.
+    # After all other hooks: the rest of an iteration is waiting for data.
     priority = 'LOWEST'
     observes_stock = False
 
@@ -81,28 +74,28 @@ class IterProfileHook(StepHook):
             refuse(_NAME, 'iterations', rule, iterations)
         self._begin = integer(_NAME, 'begin', begin)
         self._depth = integer(_NAME, 'depth', depth)
-        # The newest sample, and what it says.
+        # The newest sample and its causes.
         self.sample: Sample | None = None
         self.causes: list[Cause] = []
         self._running: IterationSample | None = None
         self._next = 0
-        # Causes that are in the log; None before the first line.
-        self._told: set[tuple[str, str]] | None = None
+        # Causes that were logged; None before the first line.
+        self._logged: set[tuple[str, str]] | None = None
         self._is_repeated: bool
         self._reset()
 
     def before_train(self, runner: Runner) -> None:
         """Wait for the first iterations."""
         super().before_train(runner)
-        self._stop()
-        self.sample, self._told = None, None
+        self.close(runner)
+        self.sample, self._logged = None, None
         self._next = runner.iter + self._begin
-        if run_view.is_compiled(runner.model):
+        if runner_view.is_compiled(runner.model):
             runner.logger.info(
                 _(
-                    'IterProfileHook: the model is compiled, and looking '
-                    'into it would compile it again; its training step is '
-                    'measured as a whole.'
+                    'IterProfileHook: the model is compiled, and timers '
+                    'inside it would trigger a recompilation; its training '
+                    'step is measured as a whole.'
                 )
             )
 
@@ -110,63 +103,58 @@ class IterProfileHook(StepHook):
         self,
         runner: Runner,
         batch_idx: int,
-        data_batch: dict | tuple | list | None = None,
+        data_batch: DATA_BATCH = None,
         outputs: dict | None = None,
     ) -> None:
-        """Begin a sample if it is time, and end it."""
+        """Start a sample if it is due, and finish it."""
         if self.monitor.iteration >= self._next:
             if self._running is None:
                 self._between = self._since_last()
                 self._begin_sample(runner)
             elif self._running.mark() == self._iterations:
                 if self._has_to_repeat():
-                    self._stop()
+                    self.close(runner)
                     self._begin_sample(runner)
                 else:
                     self._finish(runner)
 
     def _begin_sample(self, runner: Runner) -> None:
+        from mmstable.profile.measure import IterationSample
+
         self._running = IterationSample(runner, self, self._depth)
         self._saved_before = self._checkpoints
 
     def _has_to_repeat(self) -> bool:
         """Whether a checkpoint was saved meanwhile, which is rare.
 
-        If one is saved again, that is how it is in this run.
+        If one is saved again, saving is a part of normal iterations.
         """
         has_saved = self._checkpoints > self._saved_before
         self._is_repeated = has_saved and not self._is_repeated
         return self._is_repeated
 
     def before_train_epoch(self, runner: Runner) -> None:
-        """Count it."""
+        """Count them for the time between samples."""
         self._epochs += 1
 
     def before_save_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
-        """Count it."""
+        """Count them for the time between samples."""
         super().before_save_checkpoint(runner, checkpoint)
         self._checkpoints += 1
 
     def before_val(self, runner: Runner) -> None:
-        """Begin to leave it out."""
+        """Note the start of a validation."""
         self._val_begin = time.perf_counter()
 
     def after_val(self, runner: Runner) -> None:
-        """Leave it out."""
+        """Exclude the validation from the sample."""
         now = time.perf_counter()
         self._validation += now - self._val_begin
         if self._running is not None:
             self._running.leave_out(self._val_begin, now)
 
-    def after_train(self, runner: Runner) -> None:
-        """End the sample that is under way."""
-        self._stop()
-
-    def on_exception(self, runner: Runner, exception: BaseException) -> None:
-        """End the sample that is under way."""
-        self._stop()
-
-    def _stop(self) -> None:
+    def close(self, runner: Runner) -> None:
+        """Discard a sample that is not complete."""
         running, self._running = self._running, None
         if running is not None:
             running.stop()
@@ -181,6 +169,8 @@ class IterProfileHook(StepHook):
         self._val_begin = 0.0
 
     def _since_last(self) -> Between:
+        from mmstable.profile.causes import Between
+
         if self.sample is None:
             # The first iterations are slow by nature.
             return Between()
@@ -193,37 +183,43 @@ class IterProfileHook(StepHook):
         )
 
     def _finish(self, runner: Runner) -> None:
+        from mmstable.memory.host import loading_of
+        from mmstable.profile import causes
+        from mmstable.profile.measure import gpu_busy
+
         running, self._running = self._running, None
         if running is None:
             return
         profile, loading = running.stop()
-        self.sample = Sample(
+        self.sample = causes.Sample(
             profile,
             loading,
             loading_of(runner.train_loop.dataloader).workers,
-            cores_of_rank(),
+            causes.cores_of_rank(),
             self._between,
-            gather_times(profile),
-            gpu_busy(device_of(runner.model)),
+            causes.gather_times(profile),
+            gpu_busy(runner_view.device_of(runner.model)),
         )
-        self.causes = find_causes(self.sample)
+        self.causes = causes.find_causes(self.sample)
         iteration = self.monitor.iteration
         self._next = iteration + self._interval - self._iterations
         if get_rank() == 0:
-            self._tell(runner, iteration)
+            self._report(runner, iteration)
         self._reset()
         self._since_iteration = iteration
 
-    def _tell(self, runner: Runner, iteration: int) -> None:
+    def _report(self, runner: Runner, iteration: int) -> None:
+        from mmstable.profile.causes import describe_profile
+
         sample, causes = self.sample, self.causes
         if sample is None:
             return
         text = describe_profile(iteration, sample, causes)
         found = {(cause.kind, cause.name) for cause in causes}
-        if self._told is None or found - self._told:
+        if self._logged is None or found - self._logged:
             log = runner.logger.warning if causes else runner.logger.info
             log(text)
-        self._told = found | (self._told or set())
+        self._logged = found | (self._logged or set())
         profile, seconds = sample.profile, sample.profile.seconds
         figures = {'data_share': profile.data_share, 'seconds': seconds}
         runner.visualizer.add_scalars(

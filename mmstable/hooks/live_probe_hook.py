@@ -1,52 +1,48 @@
-"""The hook that lets its user look into a run, and change it."""
+"""The hook that lets you inspect and change a run while it trains."""
 
 from __future__ import annotations
 
 from functools import partial
 from signal import SIGTERM
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from mmengine.hooks.hook import DATA_BATCH
 from mmengine.runner import Runner
 
-from mmstable import run_view
-from mmstable.checked_json import list_of, mapping_of, record, text, within
-from mmstable.checkpoint.stop_signal import SAVE
+from mmstable import runner_view
+from mmstable.checkpoint.signals import SAVE
 from mmstable.events import Event, StepReport
 from mmstable.hooks.emergency_checkpoint_hook import EmergencyCheckpointHook
 from mmstable.hooks.step_hook import StepHook
-from mmstable.liveness.probe.commands import Commands
-from mmstable.liveness.probe.console import Console
-from mmstable.liveness.probe.live_run import LiveRun
-from mmstable.liveness.probe.names import names_of
-from mmstable.liveness.probe.probing_bridge import (
-    ProbingBridge,
-    asks_for_times,
-    is_installed,
-)
-from mmstable.liveness.probe.server import ProbeServer
-from mmstable.liveness.probe.tables import Tables
+from mmstable.io.schema import list_of, mapping_of, record, text, within
 from mmstable.messages import _
 from mmstable.registry import HOOKS, register_globally
 from mmstable.settings import flag, number
+
+if TYPE_CHECKING:
+    from mmstable.probe.commands import Commands
+    from mmstable.probe.probing import ProbingBridge
+    from mmstable.probe.run import LiveRun
+    from mmstable.probe.server import ProbeServer
 
 _NAME = 'LiveProbeHook'
 
 
 @register_globally(HOOKS)
 class LiveProbeHook(StepHook):
-    """Let its user look into a run while it runs, and change it.
+    """Let you inspect and change a run while it trains.
 
     Every process of the run opens a socket that only the same user of the
-    same machine can connect to. ``mmstable probe WORK_DIR`` uses it: where
-    the run is, stacks, bad steps, a checkpoint now, another learning rate or
-    clip limit, the end. A changed learning rate is a factor on that of the
-    schedule. All ranks make such a change after the same iteration, a
-    resumed run keeps it, and it is an event, ``live_change``.
+    same machine can connect to. ``mmstable probe WORK_DIR`` uses it: status,
+    stacks, bad steps, a checkpoint now, another learning rate or clip limit,
+    stop. A changed learning rate is a factor on top of the schedule. All
+    ranks apply a change after the same iteration, a resumed run keeps it, and
+    it is recorded as an event, ``live_change``.
 
     With ``use_probing=True`` the commands of the package ``probing``
     (``pip install mmstable[probing]``) work, too: SQL, also over
     ``python.mmstable_steps`` and ``python.mmstable_events``, and Python code,
-    which is run between two steps and knows ``runner``, ``trainer``,
+    which runs between two steps and can use ``runner``, ``trainer``,
     ``model``, ``optimizer`` and ``train_loader``. Its socket lets EVERY user
     of this machine run code as the user who trains.
 
@@ -58,11 +54,11 @@ class LiveProbeHook(StepHook):
             None, which means if the environment variable
             ``PROBING_TORCH_PROFILING`` says 'on'.
         patience (float): Seconds that code waits for the end of a step. Then
-            it is run at once, on another thread. Defaults to 5.0.
+            it runs at once, on another thread. Defaults to 5.0.
     """
 
-    # After DivergenceGuardHook, so that code sees the learning rate that the
-    # next step is made with.
+    # After DivergenceGuardHook, so that code sees the learning rate of the
+    # next step.
     priority = 45
     saved = staticmethod(
         record(
@@ -79,6 +75,8 @@ class LiveProbeHook(StepHook):
     ) -> None:
         self._use_probing = flag(_NAME, 'use_probing', use_probing)
         if trace_modules is None:
+            from mmstable.probe.probing import asks_for_times
+
             trace_modules = asks_for_times()
         self._trace_modules = flag(_NAME, 'trace_modules', trace_modules)
         self._patience = number(_NAME, 'patience', patience, above=0)
@@ -86,12 +84,15 @@ class LiveProbeHook(StepHook):
         self._run: LiveRun | None = None
         self._server: ProbeServer | None = None
         self._bridge: ProbingBridge | None = None
-        self._tables: Tables | None = None
 
     def before_train(self, runner: Runner) -> None:
-        """Open the socket, and start ``probing`` if it is wanted."""
+        """Open the socket, and start ``probing`` on request."""
+        from mmstable.probe.commands import Commands
+        from mmstable.probe.run import LiveRun
+        from mmstable.probe.server import ProbeServer
+
         super().before_train(runner)
-        self._close()
+        self.close(runner)
         self._run = run = LiveRun(runner, self.monitor)
         run.rates.factors.update(self._saved.get('lr_factors', {}))
         run.clips.update(self._saved.get('clips', {}))
@@ -99,10 +100,10 @@ class LiveProbeHook(StepHook):
         if self._saved:
             runner.logger.warning(
                 _(
-                    'LiveProbeHook: this run keeps what was changed before '
-                    'it was resumed: learning rates [{factors}], clip limits '
-                    '[{clips}].',
-                    **_in_words(run),
+                    'LiveProbeHook: live changes from before the resume '
+                    'stay in effect: learning rates [{factors}], clip '
+                    'limits [{clips}].',
+                    **_describe(run),
                 )
             )
         commands = Commands(run, partial(_request_save, runner))
@@ -113,28 +114,26 @@ class LiveProbeHook(StepHook):
         except OSError as error:
             runner.logger.warning(
                 _(
-                    'LiveProbeHook: `mmstable probe` will not find this run: '
-                    'no socket can be made for it ({error}). The environment '
-                    'variable MMSTABLE_PROBE_DIR names another folder.',
+                    'LiveProbeHook: `mmstable probe` will not find this '
+                    'run: its socket could not be created ({error}). Set '
+                    'the environment variable MMSTABLE_PROBE_DIR to use '
+                    'another folder.',
                     error=error,
                 )
             )
         else:
             runner.logger.info(
                 _(
-                    'LiveProbeHook: look into this run with `mmstable probe '
-                    '{folder}`; its socket is open to you only.',
+                    'LiveProbeHook: inspect this run with `mmstable probe '
+                    '{folder}`; only you can use its socket.',
                     folder=runner.work_dir,
                 )
             )
 
     def before_train_iter(
-        self,
-        runner: Runner,
-        batch_idx: int,
-        data_batch: dict | tuple | list | None = None,
+        self, runner: Runner, batch_idx: int, data_batch: DATA_BATCH = None
     ) -> None:
-        """Between two steps: do what was asked for."""
+        """Run requested work between two steps."""
         run = self._run
         if run is not None and (run.boundary.waiting or run.is_shared):
             run.look(runner.iter)
@@ -144,10 +143,10 @@ class LiveProbeHook(StepHook):
         self,
         runner: Runner,
         batch_idx: int,
-        data_batch: dict | tuple | list | None = None,
+        data_batch: DATA_BATCH = None,
         outputs: Any = None,
     ) -> None:
-        """Between two steps as well."""
+        """Run requested work between two batches of validation."""
         if self._run is not None and self._run.boundary.waiting:
             self._run.boundary.visit()
 
@@ -155,39 +154,42 @@ class LiveProbeHook(StepHook):
         self,
         runner: Runner,
         batch_idx: int,
-        data_batch: dict | tuple | list | None = None,
+        data_batch: DATA_BATCH = None,
         outputs: dict | None = None,
     ) -> None:
-        """Put the rates of the schedule back, if torch lost our hooks."""
+        """Restore the schedule's rates, if a step raised before its end."""
         if self._run is not None and self._run.rates.scheduled:
             self._run.rates.take_off()
 
     def after_step(
         self, runner: Runner, name: str, report: StepReport
     ) -> None:
-        """Remember a step."""
-        if self._tables is not None:
-            self._tables.add_step(report)
+        """Keep a bad step, and add each step to the table."""
+        if self._bridge is not None:
+            self._bridge.add_step(report)
         if report.fault is not None and self._run is not None:
             self._run.bad_steps.append(report)
 
     def after_event(self, runner: Runner, event: Event) -> None:
-        """Remember an event."""
-        if self._tables is not None:
-            self._tables.add_event(event)
+        """Keep an event, and add it to the table."""
+        if self._bridge is not None:
+            self._bridge.add_event(event)
         if self._run is not None:
             self._run.events.append(event)
 
-    def after_train(self, runner: Runner) -> None:
+    def close(self, runner: Runner) -> None:
         """Close the socket."""
-        self._close()
-
-    def on_exception(self, runner: Runner, exception: BaseException) -> None:
-        """Close the socket."""
-        self._close()
+        server, self._server = self._server, None
+        if server is not None:
+            server.close()
+        bridge, self._bridge = self._bridge, None
+        if bridge is not None:
+            bridge.close()
+        if self._run is not None:
+            self._run.end()
 
     def state_dict(self) -> dict[str, Any]:
-        """What a resumed run has to know."""
+        """Return the changes that a resumed run keeps."""
         run = self._run
         if run is None or not (run.rates.factors or run.clips):
             return {}
@@ -195,12 +197,14 @@ class LiveProbeHook(StepHook):
         return dict(lr_factors=factors, clips=dict(run.clips))
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over what :meth:`state_dict` gave."""
+        """Load the changes of :meth:`state_dict`."""
         self._saved = state
 
     def _open_probing(self, run: LiveRun, commands: Commands) -> None:
+        from mmstable.probe import probing
+
         log = run.runner.logger
-        if not is_installed():
+        if not probing.is_installed():
             log.warning(
                 _(
                     'LiveProbeHook: `probing` is not installed; only '
@@ -209,50 +213,44 @@ class LiveProbeHook(StepHook):
                 )
             )
             return
-        console = Console(
-            run.boundary, names_of(run), run.noticing_changes, self._patience
+        console = probing.Console(
+            run.boundary,
+            probing.names_of(run),
+            run.noticing_changes,
+            self._patience,
         )
-        self._bridge = commands.bridge = bridge = ProbingBridge(console)
-        self._tables = Tables(bridge.make_table)
-        if self._trace_modules and not run_view.is_compiled(run.runner.model):
+        bridge = probing.ProbingBridge(console)
+        self._bridge = commands.bridge = bridge
+        if self._trace_modules and not runner_view.is_compiled(
+            run.runner.model
+        ):
             bridge.trace_modules()
         log.warning(
             _(
                 'LiveProbeHook: EVERY user of this machine can now run code '
-                'as you in this process, through the socket of `probing`, '
-                'which does not ask who is there. Use it only on machines '
-                'whose users you trust; `mmstable probe` works without it '
+                'as you in this process: the socket of `probing` does not '
+                'authenticate its clients. Use it only on machines whose '
+                'users you trust; `mmstable probe` works without it '
                 '(`--probe` alone).'
             )
         )
 
-    def _close(self) -> None:
-        server, self._server = self._server, None
-        if server is not None:
-            server.close()
-        bridge, self._bridge = self._bridge, None
-        self._tables = None
-        if bridge is not None:
-            bridge.close()
-        if self._run is not None:
-            self._run.end()
-
 
 def _request_save(runner: Runner, ends: bool) -> None:
-    saver = run_view.find_hook(runner, EmergencyCheckpointHook)
+    saver = runner_view.find_hook(runner, EmergencyCheckpointHook)
     if saver is None:
         raise ValueError(
             _(
-                'nobody saves on request: the run needs '
+                'this run cannot save on request: it needs '
                 'mmstable.EmergencyCheckpointHook and '
                 'mmstable.SafeCheckpointHook'
             )
         )
-    # The log says `mmstable: ` ahead of it.
+    # The log line starts with 'mmstable: ' already.
     saver.request('probe', SIGTERM if ends else SAVE)
 
 
-def _in_words(run: LiveRun) -> dict[str, list[str]]:
+def _describe(run: LiveRun) -> dict[str, list[str]]:
     return dict(
         factors=[f'{n}: x{v[0]:g}' for n, v in run.rates.factors.items()],
         clips=[f'{n}: {v:g}' for n, v in run.clips.items()],

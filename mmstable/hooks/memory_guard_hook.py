@@ -1,40 +1,27 @@
-"""The hook that sees memory run out before the kernel ends the run."""
+"""The hook that saves before memory runs out."""
 
 from __future__ import annotations
 
 import math
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mmengine.dist import get_rank, get_world_size
+from mmengine.hooks.hook import DATA_BATCH
 from mmengine.runner import Runner
 
-from mmstable import run_view
-from mmstable.checkpoint.stop_signal import RESTART, SAVE
-from mmstable.events.machine_records import MemoryAlarm
-from mmstable.events.run_header import device_of
+from mmstable import runner_view
+from mmstable.checkpoint.signals import RESTART, SAVE
+from mmstable.events.records import MemoryAlarm
 from mmstable.hooks.emergency_checkpoint_hook import EmergencyCheckpointHook
 from mmstable.hooks.step_hook import StepHook
-from mmstable.liveness.training_thread import TrainingThread
-from mmstable.memory.alarm_text import (
-    LOADING,
-    describe_critical,
-    describe_growth,
-)
-from mmstable.memory.device_memory import read_device
-from mmstable.memory.figures import figures_of
-from mmstable.memory.leaks import MAIN, Forecast, LeakDetector
-from mmstable.memory.loading import (
-    batches_of_data,
-    halve_loading,
-    loading_of,
-)
-from mmstable.memory.process_tree import Reading, read_tree
-from mmstable.memory.sampler import TreeSampler
-from mmstable.memory.sizes import parse_size, readable
 from mmstable.messages import _
 from mmstable.registry import HOOKS, register_globally
 from mmstable.settings import integer, number, one_of
+
+if TYPE_CHECKING:
+    from mmstable.memory.host import Reading
+    from mmstable.memory.leaks import Forecast
 
 _NAME = 'MemoryGuardHook'
 _WARN, _SAVE, _LOWER, _RESTART = 'warn', 'save', 'lower_workers', 'restart'
@@ -42,27 +29,26 @@ _WARN, _SAVE, _LOWER, _RESTART = 'warn', 'save', 'lower_workers', 'restart'
 
 @register_globally(HOOKS)
 class MemoryGuardHook(StepHook):
-    """Warn of leaks, and save before the kernel ends the run for memory.
+    """Warn of leaks, and save a checkpoint before the OOM killer acts.
 
-    A thread looks at the host memory of this process and of all that it has
-    started, at open files and at /dev/shm. If one of them grows steadily and
-    would run out before the run ends, the hook tells how fast, how long that
-    can go on, who leaks, and what helps. Two looks before the limit a
-    checkpoint is saved, by :class:`EmergencyCheckpointHook`. Growth in the
-    first pass over the data may be a cache: it counts only if the limit is
-    reached within that pass.
+    A thread reads the host memory of this process and its children, its open
+    files and /dev/shm. If one of them grows steadily and would run out before
+    the run ends, the log names the rate, the time left, the process that
+    leaks, and what helps. Two readings before the limit
+    :class:`EmergencyCheckpointHook` saves a checkpoint. Growth in the first
+    pass over the data may be a cache: it counts only if the limit is reached
+    within that pass.
 
-    On a GPU the figures of its allocator are published, and a warning tells
-    if it had to give back its cache to go on.
+    On a GPU the statistics of the allocator are logged as scalars, and a
+    warning is logged if it had to release its cache.
 
     Args:
-        interval (float): Seconds between two looks. Defaults to 30.0.
-        action (str): What is done. 'warn': nothing. 'save': save before the
-            limit. 'lower_workers': with the warning of a leak in workers or
-            shared memory, halve ``num_workers`` and ``prefetch_factor``, at
-            the next epoch, or at once in iteration-based training; and save.
-            'restart': save, and end with exit code 22, to be started again.
-            Defaults to 'save'.
+        interval (float): Seconds between two readings. Defaults to 30.0.
+        action (str): 'warn': only log. 'save': save before the limit.
+            'lower_workers': on a leak in workers or shared memory, halve
+            ``num_workers`` and ``prefetch_factor``, at the next epoch, or at
+            once in iteration-based training; and save. 'restart': save, and
+            exit with code 22, to be restarted. Defaults to 'save'.
         host_limit (int or str, optional): Limit of the host memory of this
             process and of those it starts, in bytes or as '64GiB', where it
             is tighter than those of the machine and the control group.
@@ -77,6 +63,9 @@ class MemoryGuardHook(StepHook):
         action: str = _SAVE,
         host_limit: int | str | None = None,
     ) -> None:
+        from mmstable.memory.host import read_tree
+        from mmstable.memory.leaks import LeakDetector, TreeSampler
+
         interval = number(_NAME, 'interval', interval, above=0)
         self._action = one_of(
             _NAME, 'action', action, (_WARN, _SAVE, _LOWER, _RESTART)
@@ -84,11 +73,15 @@ class MemoryGuardHook(StepHook):
         limit = _check_limit(host_limit)
         self._sampler = TreeSampler(partial(read_tree, limit), interval)
         self._detector = LeakDetector(0)
-        self._told_retries = 0
+        self._logged_retries = 0
         self._has_to_lower = False
 
     def before_train(self, runner: Runner) -> None:
-        """Begin to look."""
+        """Start the thread."""
+        from mmstable.hang.watchdog import TrainingThread
+        from mmstable.memory.host import batches_of_data
+        from mmstable.memory.leaks import LeakDetector
+
         super().before_train(runner)
         batches = batches_of_data(
             runner.train_loop.dataloader, get_world_size()
@@ -101,64 +94,57 @@ class MemoryGuardHook(StepHook):
         self,
         runner: Runner,
         batch_idx: int,
-        data_batch: dict | tuple | list | None = None,
+        data_batch: DATA_BATCH = None,
         outputs: dict | None = None,
     ) -> None:
-        """Judge what the thread has seen, if there is something new."""
-        if self._sampler.has_news:
+        """Judge a new reading."""
+        if self._sampler.news:
             self._judge(runner, is_training=True)
 
     def after_val_iter(
         self,
         runner: Runner,
         batch_idx: int,
-        data_batch: dict | tuple | list | None = None,
+        data_batch: DATA_BATCH = None,
         outputs: Any = None,
     ) -> None:
-        """Look whether a limit is near; growth is none of training's."""
-        if self._sampler.has_news:
+        """Judge a new reading; its growth does not count for a trend."""
+        if self._sampler.news:
             self._judge(runner, is_training=False)
 
     def after_val(self, runner: Runner) -> None:
-        """Forget what was seen in validation."""
-        self._sampler.take()
+        """Discard a reading taken in validation."""
+        self._sampler.news.clear()
 
     def after_train_epoch(self, runner: Runner) -> None:
-        """Let the next epoch be read by fewer workers, if it has to."""
+        """Halve the workers for the next epoch, if that is due."""
         if self._has_to_lower:
             self._has_to_lower = False
-            after = halve_loading(runner.train_loop.dataloader)
-            if after is not None:
-                text = _(LOADING, **after._asdict())
+            loading = _halve_loading(runner)
+            if loading is not None:
                 runner.logger.warning(
                     _(
-                        'mmstable: from the next pass over the data on: '
+                        'mmstable: data loading from the next epoch on: '
                         '{loading}.',
-                        loading=text,
+                        loading=loading,
                     )
                 )
 
-    def after_train(self, runner: Runner) -> None:
-        """End looking."""
-        self._sampler.stop()
-
-    def on_exception(self, runner: Runner, exception: BaseException) -> None:
-        """End looking."""
+    def close(self, runner: Runner) -> None:
+        """Stop the thread."""
         self._sampler.stop()
 
     def _judge(self, runner: Runner, is_training: bool) -> None:
-        reading, failure = self._sampler.take(), self._sampler.failure
-        if failure is not None:
-            self._sampler.failure = None
-            reason = f'{type(failure).__name__}: {failure}'
+        reading = self._sampler.news.pop()
+        if isinstance(reading, Exception):
+            reason = f'{type(reading).__name__}: {reading}'
             runner.logger.warning(
                 _(
-                    'MemoryGuardHook: host memory cannot be watched: '
+                    'MemoryGuardHook: host memory cannot be monitored: '
                     '{reason}.',
                     reason=reason,
                 )
             )
-        if reading is None:
             return
         iteration = self.monitor.iteration
         found = self._detector.add(iteration, reading, is_training)
@@ -173,6 +159,9 @@ class MemoryGuardHook(StepHook):
     def _warn(
         self, runner: Runner, forecast: Forecast, reading: Reading
     ) -> None:
+        from mmstable.memory.host import loading_of
+        from mmstable.memory.leaks import MAIN, describe_growth
+
         loading = loading_of(runner.train_loop.dataloader)
         runner.logger.warning(
             describe_growth(self.monitor.iteration, forecast, reading, loading)
@@ -186,22 +175,24 @@ class MemoryGuardHook(StepHook):
     def _rescue(
         self, runner: Runner, forecast: Forecast, reading: Reading
     ) -> None:
+        from mmstable.memory.leaks import describe_critical
+
         iteration = self.monitor.iteration
         action = _SAVE if self._action == _LOWER else self._action
         runs_out = self._detector.runs_out(forecast, iteration)
         if action == _RESTART and not runs_out:
-            # What does not grow is there again after a start.
+            # A restart frees nothing that does not grow.
             action = _SAVE
         runner.logger.warning(describe_critical(iteration, forecast, action))
         self._emit(runner, forecast, reading, action)
         if action == _WARN:
             return
-        saver = run_view.find_hook(runner, EmergencyCheckpointHook)
+        saver = runner_view.find_hook(runner, EmergencyCheckpointHook)
         if saver is None:
             runner.logger.warning(
                 _(
-                    'MemoryGuardHook: nothing is saved without '
-                    'EmergencyCheckpointHook.'
+                    'MemoryGuardHook: no checkpoint is saved, since the run '
+                    'has no EmergencyCheckpointHook.'
                 )
             )
             return
@@ -213,16 +204,14 @@ class MemoryGuardHook(StepHook):
         if not hasattr(loop, 'restart_workers'):
             self._has_to_lower = True
             return
-        after = halve_loading(loop.dataloader)
-        if after is not None:
+        loading = _halve_loading(runner)
+        if loading is not None:
             loop.restart_workers()
-            text = _(LOADING, **after._asdict())
             runner.logger.warning(
                 _(
-                    'mmstable: the data is read by new workers from here on: '
-                    '{loading}. Their random augmentation differs from then '
-                    'on.',
-                    loading=text,
+                    'mmstable: dataloader workers were restarted: '
+                    '{loading}. Random augmentation differs from here on.',
+                    loading=loading,
                 )
             )
 
@@ -233,6 +222,8 @@ class MemoryGuardHook(StepHook):
         reading: Reading,
         action: str,
     ) -> None:
+        from mmstable.memory.host import loading_of
+
         loading = loading_of(runner.train_loop.dataloader)
         event = MemoryAlarm.now(
             self.monitor.iteration,
@@ -254,18 +245,21 @@ class MemoryGuardHook(StepHook):
         self.monitor.emit(runner, event)
 
     def _publish(self, runner: Runner, reading: Reading) -> None:
-        """Write the figures for dashboards; log lines are long enough."""
-        device = read_device(device_of(runner.model))
+        """Log the readings as scalars."""
+        from mmstable.memory.host import figures_of, read_device
+        from mmstable.messages import readable
+
+        device = read_device(runner_view.device_of(runner.model))
         runner.visualizer.add_scalars(
             figures_of(reading, device), step=self.monitor.iteration
         )
-        if device is not None and device.retries > self._told_retries:
-            # The next time when there are twice as many.
-            self._told_retries = 2 * device.retries
+        if device is not None and device.retries > self._logged_retries:
+            # Warn again when the count has doubled.
+            self._logged_retries = 2 * device.retries
             runner.logger.warning(
                 _(
                     'Iter {iteration}: the device ran short of memory and '
-                    'everything cached was given back ({count:time|times}): '
+                    'the allocator released its cache ({count:time|times}): '
                     '{allocated} in tensors, {reserved} reserved. If these '
                     'differ much, set '
                     'PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.',
@@ -277,6 +271,15 @@ class MemoryGuardHook(StepHook):
             )
 
 
+def _halve_loading(runner: Runner) -> str | None:
+    """Halve workers and prefetching; describe the new ones, if changed."""
+    from mmstable.memory.host import halve_loading
+    from mmstable.memory.leaks import LOADING
+
+    after = halve_loading(runner.train_loop.dataloader)
+    return None if after is None else _(LOADING, **after._asdict())
+
+
 def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
@@ -285,6 +288,8 @@ def _check_limit(value: int | str | None) -> int | None:
     if value is None:
         return None
     if isinstance(value, str):
+        from mmstable.messages import parse_size
+
         try:
             return parse_size(value)
         except ValueError as error:

@@ -4,31 +4,30 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mmengine.dist import get_rank
+from mmengine.hooks.hook import DATA_BATCH
 from mmengine.runner import Runner
 
-from mmstable import run_view
-from mmstable.checked_json import count, mapping_of, record, text
+from mmstable import runner_view
 from mmstable.events import Event, Fault, StepReport
-from mmstable.events.number_records import FaultExplained
-from mmstable.events.records import Poisoned
-from mmstable.forensics.examine import (
-    Examined,
-    examine_poison,
-    examine_step,
-)
-from mmstable.forensics.replay import StepScene
-from mmstable.forensics.save_fault import save_fault
+from mmstable.events.records import FaultExplained, Poisoned
 from mmstable.hooks.step_hook import StepHook
+from mmstable.io.schema import count, mapping_of, record, text
 from mmstable.loops.train_step import StepRecord
 from mmstable.messages import _
 from mmstable.registry import HOOKS, register_globally
-from mmstable.run_state.rng import raw_rng
 from mmstable.settings import flag, integer, language, number
+from mmstable.state.rng import raw_rng
+
+if TYPE_CHECKING:
+    from mmstable.forensics.explain import Explained
+    from mmstable.forensics.replay import StepInputs
 
 _NAME = 'NanForensicsHook'
+# The key of losses that are not finite while all gradients are.
+_HARMLESS = 'loss_only'
 _EXPLAINED = (Fault.NAN_LOSS, Fault.NAN_GRAD, Fault.OVERFLOW)
 # Batches of an accumulation window that are kept.
 _LONGEST_WINDOW = 16
@@ -94,27 +93,25 @@ class NanForensicsHook(StepHook):
         super().before_train(runner)
         train_step = getattr(runner.train_loop, 'train_step', None)
         counts = max(
-            run_view.accumulative_counts(one)
-            for one in run_view.wrappers(runner).values()
+            runner_view.accumulative_counts(one)
+            for one in runner_view.wrappers(runner).values()
         )
         self._window = deque(maxlen=min(counts, _LONGEST_WINDOW))
         self._last_iteration = -1
         # A safe loop keeps the newest step by itself.
         self._keeps = train_step is None or counts > 1
+        if self._keeps:
+            self.before_train_iter = self._keep  # type: ignore[method-assign]
         if train_step is not None:
             train_step.keeps_rng = True
 
-    def before_train_iter(
-        self,
-        runner: Runner,
-        batch_idx: int,
-        data_batch: dict | tuple | list | None = None,
+    def _keep(
+        self, runner: Runner, batch_idx: int, data_batch: DATA_BATCH = None
     ) -> None:
-        """Keep the batch, unless the loop does."""
-        if self._keeps:
-            self._window.append(
-                StepRecord(self.monitor.iteration, data_batch, raw_rng())
-            )
+        """Keep the batch, and the generators before its forward pass."""
+        self._window.append(
+            StepRecord(self.monitor.iteration, data_batch, raw_rng())
+        )
 
     def after_event(self, runner: Runner, event: Event) -> None:
         """Examine a bad step, or a state that could not be saved."""
@@ -123,7 +120,9 @@ class NanForensicsHook(StepHook):
             if self._is_worth_it(event, length):
                 self._examine(runner, event, since)
         elif isinstance(event, Poisoned) and self._may(Fault.POISONED):
-            self._tell(runner, examine_poison(runner, event))
+            from mmstable.forensics.explain import explain_poison
+
+            self._tell(runner, explain_poison(runner, event))
 
     def _count(self, report: StepReport) -> tuple[int, int]:
         """First iteration and length of the streak of bad steps."""
@@ -149,13 +148,19 @@ class NanForensicsHook(StepHook):
         if origins and get_rank() not in origins:
             return False
         # Several wrappers may have met the same fault.
-        is_new = report.iteration != self._last_iteration
-        return is_new and self._may(report.fault)
+        if report.iteration == self._last_iteration:
+            return False
+        if report.bad_share == 0:
+            # A loss that does not reach the gradients, most likely again.
+            return not self._explained[_HARMLESS] and self._max > 0
+        return self._may(report.fault)
 
     def _may(self, fault: Fault) -> bool:
         return self._explained[fault.value] < self._max
 
     def _examine(self, runner: Runner, report: StepReport, since: int) -> None:
+        from mmstable.forensics.explain import explain_step
+
         self._last_iteration = report.iteration
         records = list(self._window)
         if not self._keeps:
@@ -163,14 +168,17 @@ class NanForensicsHook(StepHook):
             records = [] if last is None else [last]
         self._tell(
             runner,
-            examine_step(runner, report, records, since, self._seconds),
+            explain_step(runner, report, records, since, self._seconds),
+            report.fault if report.bad_share else _HARMLESS,
         )
 
-    def _tell(self, runner: Runner, examined: Examined) -> None:
-        event, lines, scene = examined
-        self._explained[event.fault.value] += 1
-        if self._saves and scene is not None:
-            event = self._save(runner, event, lines, scene)
+    def _tell(
+        self, runner: Runner, explained: Explained, kind: Any = None
+    ) -> None:
+        event, lines, inputs = explained
+        self._explained[str(kind or event.fault)] += 1
+        if self._saves and inputs is not None:
+            event = self._save(runner, event, lines, inputs)
         # At once: mmengine leaves out a line that it has printed before.
         runner.logger.warning('\n'.join(lines))
         self.monitor.emit(runner, event)
@@ -180,15 +188,17 @@ class NanForensicsHook(StepHook):
         runner: Runner,
         event: FaultExplained,
         lines: list[str],
-        scene: StepScene,
+        inputs: StepInputs,
     ) -> FaultExplained:
+        from mmstable.forensics.bundle import save_fault
+
         rank = f'_rank_{event.rank}' if event.rank else ''
-        faults = run_view.stability_folder(runner) / 'faults'
+        faults = runner_view.stability_folder(runner) / 'faults'
         folder = faults / f'iter_{event.iteration}{rank}'
         saved = replace(event, bundle=str(folder))
         text = '\n'.join(lines)
         try:
-            save_fault(runner, folder, scene, saved, text, self._max_size)
+            save_fault(runner, folder, inputs, saved, text, self._max_size)
         except Exception as error:
             # A full disk must not end the run, nor a batch of strange things.
             lines.append(

@@ -6,24 +6,23 @@ from collections import Counter
 
 import torch
 from mmengine.dist import all_gather, all_reduce, get_rank, get_world_size
+from mmengine.hooks.hook import DATA_BATCH
 from mmengine.runner import Runner
 from torch import Tensor
 from torch.nn import Parameter
 
-from mmstable import run_view
-from mmstable.distributed.parallelism import Sharing, find_sharing
-from mmstable.distributed.replica_copy import copy_tensors
+from mmstable import runner_view
+from mmstable.dist.collectives import Sharing, find_sharing
 from mmstable.errors import ReplicasDivergedError
 from mmstable.events import StepReport
 from mmstable.events.records import ReplicasDiverged
 from mmstable.hooks.step_hook import StepHook
 from mmstable.messages import _
-from mmstable.numerics.fingerprint import fingerprints
-from mmstable.optim.parameter_names import clean_name
+from mmstable.optim.grad_health import clean_name, fingerprints
+from mmstable.optim.step import copy_tensors
 from mmstable.registry import HOOKS, register_globally
-from mmstable.run_state.run_state import RunState
-from mmstable.run_state.weights import Averages
 from mmstable.settings import flag, integer, one_of
+from mmstable.state.run_state import Averages, RunState
 
 _NAME = 'ReplicaCheckHook'
 _ACTIONS = ('warn', 'repair', 'stop')
@@ -72,13 +71,13 @@ class ReplicaCheckHook(StepHook):
         self._action = one_of(_NAME, 'action', action, _ACTIONS)
         self._optimizer = flag(_NAME, 'optimizer', optimizer)
         self._buffers = flag(_NAME, 'buffers', buffers)
-        self._is_on = False
 
     def before_train(self, runner: Runner) -> None:
         """Find out whether there is something to compare."""
         super().before_train(runner)
         sharing = find_sharing(runner.model)
-        self._is_on = sharing in (Sharing.REDUCED, Sharing.APART)
+        if sharing in (Sharing.REDUCED, Sharing.APART):
+            self.after_train_iter = self._check_if_due  # type: ignore[method-assign]
         if sharing is Sharing.SHARDED:
             runner.logger.info(
                 _(
@@ -87,15 +86,15 @@ class ReplicaCheckHook(StepHook):
                 )
             )
 
-    def after_train_iter(
+    def _check_if_due(
         self,
         runner: Runner,
         batch_idx: int,
-        data_batch: dict | tuple | list | None = None,
+        data_batch: DATA_BATCH = None,
         outputs: dict | None = None,
     ) -> None:
-        """Compare if it is time."""
-        if self._is_on and self.every_n_train_iters(runner, self._interval):
+        """Compare every ``interval`` iterations."""
+        if self.every_n_train_iters(runner, self._interval):
             self._check(runner)
 
     def after_bad_step(self, runner: Runner, report: StepReport) -> None:
@@ -149,7 +148,7 @@ class ReplicaCheckHook(StepHook):
             if self._buffers or isinstance(value, Parameter)
         ]
         # Of a sharded optimizer every rank holds a part of its own.
-        if self._optimizer and not run_view.has_sharded_optimizer(runner):
+        if self._optimizer and not runner_view.has_sharded_optimizer(runner):
             # Sorted: ranks may have got their state in another order.
             state += [
                 (f'optimizer.{name}', value)

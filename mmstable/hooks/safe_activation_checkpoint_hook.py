@@ -8,14 +8,8 @@ from contextlib import ExitStack
 from mmengine.hooks import Hook
 from mmengine.runner import Runner
 
-from mmstable import run_view
+from mmstable import runner_view
 from mmstable.errors import ConfigError
-from mmstable.memory.module_choice import (
-    blocks_of,
-    choose_modules,
-    find_backbones,
-)
-from mmstable.memory.recompute import recomputed
 from mmstable.messages import _
 from mmstable.registry import HOOKS, register_globally
 from mmstable.settings import flag, names
@@ -56,8 +50,10 @@ class SafeActivationCheckpointHook(Hook):
 
     def before_train(self, runner: Runner) -> None:
         """Find the modules, and let them compute again."""
+        from mmstable.oom import recompute
+
         self._installed.close()
-        if run_view.is_compiled(runner.model):
+        if runner_view.is_compiled(runner.model):
             runner.logger.warning(
                 _(
                     'SafeActivationCheckpointHook: the model is compiled, '
@@ -65,12 +61,14 @@ class SafeActivationCheckpointHook(Hook):
                 )
             )
             return
-        model = run_view.saved_model(runner)
+        model = runner_view.saved_model(runner)
         if self._patterns is None:
-            chosen = find_backbones(model)
+            chosen = recompute.find_backbones(model)
         else:
             try:
-                chosen = choose_modules(model, self._patterns, 'modules')
+                chosen = recompute.choose_modules(
+                    model, self._patterns, 'modules'
+                )
             except ValueError as error:
                 raise ConfigError(f'{_NAME}: {error}') from None
         if not chosen:
@@ -80,8 +78,10 @@ class SafeActivationCheckpointHook(Hook):
             )
         parts = list(chosen.values())
         if self._by_block:
-            parts = [block for one in parts for block in blocks_of(one)]
-        self._installed.enter_context(recomputed(dict.fromkeys(parts)))
+            parts = [x for one in parts for x in recompute.blocks_of(one)]
+        self._installed.enter_context(
+            recompute.recomputed(dict.fromkeys(parts))
+        )
         runner.logger.info(
             _(
                 'SafeActivationCheckpointHook: activations of {modules} are '

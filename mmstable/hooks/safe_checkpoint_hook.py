@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
-from inspect import signature
+from collections.abc import Iterable, Mapping
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Callable
 
 from mmengine.dist import (
     broadcast_object_list,
@@ -14,45 +14,52 @@ from mmengine.dist import (
     is_main_process,
 )
 from mmengine.hooks import CheckpointHook
+from mmengine.hooks.hook import DATA_BATCH
 from mmengine.runner import Runner
 
-from mmstable import run_view
-from mmstable.checkpoint.best_checkpoint import RunnerStandIn, save_first
-from mmstable.checkpoint.best_references import keep_own_best, settle_best
-from mmstable.checkpoint.candidates import last_start_in
-from mmstable.checkpoint.collective_save import NOT_SAVED, CollectiveSave
-from mmstable.checkpoint.fit import check_resumable
-from mmstable.checkpoint.hook_arguments import hook_arguments
-from mmstable.checkpoint.housekeeping import Housekeeping, split_outdated
-from mmstable.checkpoint.lineage import Lineage
-from mmstable.checkpoint.placeholders import Placeholders, placeholders_of
-from mmstable.checkpoint.saver import LABEL, CheckpointSaver
-from mmstable.checkpoint.sharded_run import check_sharded, is_sharded_run
-from mmstable.checkpoint.storage import (
+from mmstable import runner_view
+from mmstable.checkpoint.audit import Placeholders, placeholders_of
+from mmstable.checkpoint.manifest import Lineage
+from mmstable.checkpoint.save import (
     EMERGENCY,
-    CheckpointStorage,
+    TrainedWeights,
     checkpoint_folders,
+    hook_arguments,
+    lineage_in,
     point_to,
 )
-from mmstable.checkpoint.trained_weights import TrainedWeights
+from mmstable.checkpoint.shards import check_sharded, is_sharded_run
+from mmstable.checkpoint.sharing import warn_if_not_shared
+from mmstable.checkpoint.signals import RESUME_FROM_NEWEST, resume_hint
 from mmstable.errors import ResultNotSaved
-from mmstable.events.stateful_hook import SAVED_STATES
-from mmstable.legacy.checkpoints import prepare_to_resume
+from mmstable.events.monitor import SAVED_STATES, read_state
+from mmstable.hooks.step_hook import QuietHook
 from mmstable.messages import _, choose_language
-from mmstable.optim.parameter_names import unwrap
+from mmstable.optim.grad_health import unwrap
 from mmstable.registry import HOOKS, register_globally
-from mmstable.run_state.progress import (
+from mmstable.settings import (
+    did_you_mean,
+    flag,
+    integer,
+    known_settings,
+    number,
+)
+from mmstable.state.progress import (
     ProgressResumer,
     capture_progress,
     check_progress,
 )
-from mmstable.settings import did_you_mean, integer, known_settings
+from mmstable.state.run_state import RunState, Snapshot
+
+if TYPE_CHECKING:
+    from mmstable.checkpoint.catalog import Retention
+    from mmstable.checkpoint.writer import CheckpointWriter
 
 _NAME = 'SafeCheckpointHook'
 
 
 @register_globally(HOOKS)
-class SafeCheckpointHook(CheckpointHook):
+class SafeCheckpointHook(CheckpointHook, QuietHook):
     """A ``CheckpointHook`` whose newest good checkpoint cannot get lost.
 
     A state with NaN or Inf in it is not saved, but reported as poisoned, and
@@ -66,11 +73,18 @@ class SafeCheckpointHook(CheckpointHook):
     it, below ``checkpoint['mmstable']``, are the random generators of all
     ranks and the position in the data; mmengine does not mind.
 
-    On other than local disks mmengine writes in its own way.
+    The state is copied to host memory and written by a thread while training
+    continues. The next checkpoint waits for that, and so does the end of the
+    run. If the host has too little memory, training waits for the writer.
+    Shards are written by all ranks at once, and training waits.
 
     Args:
         *args: Arguments of mmengine's ``CheckpointHook``.
-        **kwargs: The same, by name.
+        async_save (bool): Whether to write in the background. Defaults to
+            True.
+        max_unsaved (float): Minutes of failed saves after which a run of
+            which nothing was ever saved is stopped. Defaults to 30.
+        **kwargs: Arguments of mmengine's ``CheckpointHook``, by name.
     """
 
     interval: int
@@ -80,18 +94,31 @@ class SafeCheckpointHook(CheckpointHook):
         super().__init_subclass__(**kwargs)
         SAVED_STATES[cls.__name__] = check_progress
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        *args: Any,
+        async_save: bool = True,
+        max_unsaved: float = 30.0,
+        **kwargs: Any,
+    ) -> None:
+        from mmstable.checkpoint.hook_states import HookStates
+
         super().__init__(*args, **kwargs)
         # -1 means never, and all.
         self.interval = integer(_NAME, 'interval', self.interval, -1)
         self.max_keep_ckpts = integer(
             _NAME, 'max_keep_ckpts', self.max_keep_ckpts, -1
         )
-        self._saver = CheckpointSaver(Placeholders())
-        self._saving: CollectiveSave
+        self._max_unsaved = number(
+            _NAME, 'max_unsaved', max_unsaved, at_least=0
+        )
+        self._is_async = flag(_NAME, 'async_save', async_save)
+        self._placeholders = Placeholders()
+        self._writer: CheckpointWriter
+        self._reporter = _SaveReporter()
+        self._hook_states = HookStates()
         self._resumer = ProgressResumer()
         self._weights = TrainedWeights()
-        self._place: CheckpointStorage
         self._is_ready = False
         # Whether this process has added anything to what it has loaded.
         self._has_trained = False
@@ -99,10 +126,9 @@ class SafeCheckpointHook(CheckpointHook):
         self._waiting: int | None = None
         # Of the checkpoint that was loaded.
         self._resumed: Lineage | None = None
-        self._house: Housekeeping | None = None
+        self._retention: Retention | None = None
+        # Of the newest checkpoint, which may be on its way.
         self._last_iteration: int | None = None
-        # Why there is no checkpoint of the time that was last due.
-        self._failure: Exception | None = None
         # Metrics that no validation gave, although they were to be compared.
         self._missing: set[str] = set()
 
@@ -115,95 +141,116 @@ class SafeCheckpointHook(CheckpointHook):
         """Look at the model before anything is loaded into it."""
         if isinstance(runner, Runner):
             choose_language(runner.hooks)
-            placeholders = placeholders_of(unwrap(runner.model))
-            placeholders.learn(run_view.saved_model(runner))
-            self._saver = CheckpointSaver(placeholders)
+            self._placeholders = placeholders_of(unwrap(runner.model))
+            self._placeholders.learn(runner_view.saved_model(runner))
         else:
             check_sharded(runner)
         self._check_arguments(runner)
-        self._resumer.restore(runner)
+        if self._is_async and self._reporter not in runner.hooks:
+            runner_view.add_hook(runner, self._reporter)
+        self._restore_progress(runner)
 
     def _check_arguments(self, runner: Runner) -> None:
-        """Refuse what the runner would at the first checkpoint only."""
-        taken = signature(runner.save_checkpoint).parameters
-        if all(one.kind is not one.VAR_KEYWORD for one in taken.values()):
-            known = hook_arguments(runner.save_checkpoint)
-            known_settings(_NAME, self.args, sorted(known))
+        """Refuse unknown arguments, which mmengine's hook keeps."""
+        known_settings(
+            _NAME, self.args, sorted(hook_arguments(Runner.save_checkpoint))
+        )
+        if isinstance(runner, Runner) and (
+            type(runner).save_checkpoint is not Runner.save_checkpoint
+        ):
+            runner.logger.warning(
+                _(
+                    'SafeCheckpointHook builds checkpoints itself: '
+                    '{runner}.save_checkpoint is not called. Add your '
+                    'content in `before_save_checkpoint` of a hook.',
+                    runner=type(runner).__name__,
+                )
+            )
 
     def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
         """Make the checkpoint fit, and give the loop its part of it."""
-        for note in prepare_to_resume(checkpoint):
-            runner.logger.info(_('mmstable: checkpoint: {note}.', note=note))
-        ours = checkpoint.get('mmstable', {})
-        label = ours.get(LABEL)
-        known = label.get('lineage') if isinstance(label, dict) else None
-        self._resumed = Lineage.read(known)
-        if run_view.is_resuming(runner):
+        from mmstable.checkpoint.resume import check_resumable, prepare_and_log
+
+        prepare_and_log(runner, checkpoint)
+        self._resumed = lineage_in(checkpoint)
+        if runner_view.is_resuming(runner):
             check_resumable(runner, checkpoint)
+            saved = read_state(checkpoint, type(self).__name__)
+            self._hook_states.load_state_dict(runner, saved or {})
         self._resumer.load(checkpoint, type(self).__name__)
-        self._resumer.restore(runner)
+        self._restore_progress(runner)
 
     def before_train(self, runner: Runner) -> None:
         """Find out where to save."""
+        from mmstable.checkpoint.catalog import keep_own_best, settle_best
+
         info = runner.message_hub.runtime_info
         # mmengine would remove files here, and folders of these names.
         kept = list(info.pop('keep_ckpt_ids', ()))
         super().before_train(runner)
-        self._place = CheckpointStorage(self)
-        if self._place.is_local:
+        self._begin_lineage(runner)
+        if self._writer.is_local:
             keep_own_best(self, info)
         # Without a limit: an old one goes when a new one is there.
         self.keep_ckpt_ids = deque(kept)
-        self._begin_lineage(runner)
         if is_main_process():
-            self._place.clear_up()
-            if self._house is not None:
-                self._house.complete_manifests()
-            self._tidy(runner.iter)
-        if self.save_best and self._place.is_local:
-            settle_best(self, runner, self._house)
-        if not self._place.is_local:
-            runner.logger.warning(
-                _(
-                    'SafeCheckpointHook: {folder} is not on a local disk. '
-                    'Checkpoints are audited, but written as mmengine does: '
-                    'one that is cut off has the name of a complete one.',
-                    folder=self.out_dir,
-                )
-            )
+            self._writer.clear_up()
+            if self._retention is not None:
+                self._retention.complete_manifests()
+            self._tidy(self.keep_ckpt_ids, runner.iter)
+        if self.save_best and self._writer.is_local:
+            settle_best(self, runner, self._retention)
+        if self._writer.is_local:
+            warn_if_not_shared(runner, Path(self.out_dir))
+        # A resumed run has the checkpoint that it was resumed from.
+        if runner.iter > 0:
+            resumed = runner_view.resumed_from(runner)
+            self._writer.last_good = str(resumed or info.get('last_ckpt'))
+        elif is_main_process():
+            self._writer.probe(runner)
+        self._hook_states.begin(runner)
         self._is_ready, self._has_trained = True, False
 
     def _begin_lineage(self, runner: Runner) -> None:
         """Give this start its place among all starts in the folder."""
+        from mmstable.checkpoint.catalog import Retention, last_start_in
+        from mmstable.checkpoint.writer import CheckpointWriter
+
         found: list[Any] = [None]
         if is_main_process():
             before = last_start_in(checkpoint_folders(runner))
             found = [Lineage.after(before, self._resumed, runner.iter)]
         broadcast_object_list(found)
         lineage = found[0]
-        self._saving = CollectiveSave(self, self._saver, self._place, lineage)
-        if self._place.is_local:
-            self._house = Housekeeping(
-                Path(self.out_dir),
-                lineage,
-                self.filename_tmpl,
-                self._place.remove,
+        self._writer = CheckpointWriter(
+            self,
+            self._placeholders,
+            lineage,
+            self._max_unsaved,
+            free_memory=_free_memory if self._is_async else None,
+        )
+        if self._writer.is_local:
+            self._retention = Retention(
+                Path(self.out_dir), lineage, self._writer.remove
             )
 
-    def before_train_iter(
-        self,
-        runner: Runner,
-        batch_idx: int,
-        data_batch: dict | tuple | list | None = None,
+    def _restore_progress(self, runner: Runner) -> None:
+        self._resumer.restore(runner)
+        if self._resumer.has_generators:
+            self.before_train_iter = self._set_generators  # type: ignore[method-assign]
+
+    def _set_generators(
+        self, runner: Runner, batch_idx: int, data_batch: DATA_BATCH = None
     ) -> None:
         """Set the generators of a run that was just resumed."""
-        self._resumer.before_train_iter(runner)
+        del self.before_train_iter
+        self._resumer.set_generators(runner)
 
     def after_train_iter(
         self,
         runner: Runner,
         batch_idx: int,
-        data_batch: dict | tuple | list | None = None,
+        data_batch: DATA_BATCH = None,
         outputs: dict | None = None,
     ) -> None:
         """Save if it is time and no window is open."""
@@ -215,7 +262,7 @@ class SafeCheckpointHook(CheckpointHook):
         done = runner.iter + 1
         if due:
             self._waiting = done
-        if self._waiting is None or run_view.window_is_open(runner, done):
+        if self._waiting is None or runner_view.window_is_open(runner, done):
             return
         step = self._waiting if self.by_epoch else done
         self._waiting = None
@@ -237,23 +284,34 @@ class SafeCheckpointHook(CheckpointHook):
             self._waiting = runner.epoch + 1
 
     def after_train(self, runner: Runner) -> None:
-        """Save what still waits, and publish."""
+        """Wait for the last checkpoint, and publish."""
         if self._waiting is not None:
             # Stopped early, inside the window.
             self._save_end(runner, self._waiting)
             self._waiting = None
-        if isinstance(self._failure, OSError):
+        self._writer.settle(runner)
+        if isinstance(self._writer.failure, OSError):
             # There may be room by now.
             self._save_end(runner, runner.epoch)
-        if isinstance(self._failure, OSError):
+            self._writer.settle(runner)
+        if isinstance(self._writer.failure, OSError):
             raise ResultNotSaved(
                 _(
                     'training came to its end, but its last checkpoint could '
                     'not be saved: {reason}. Make room, and resume',
-                    reason=self._failure,
+                    reason=self._writer.failure,
                 )
             )
         super().after_train(runner)
+
+    def on_exception(self, runner: Runner, exception: BaseException) -> None:
+        """Wait for the checkpoint on its way: the process may be ended."""
+        self.finish_save()
+
+    def finish_save(self) -> None:
+        """Wait for the checkpoint that this rank is writing."""
+        if self._is_ready:
+            self._writer.wait()
 
     def _save_end(self, runner: Runner, epoch: int) -> None:
         step = epoch if self.by_epoch else runner.iter
@@ -269,34 +327,47 @@ class SafeCheckpointHook(CheckpointHook):
         """They are there again."""
         self._weights.after_val()
 
-    def save_emergency(self, runner: Runner) -> str | None:
+    def forget_window(self) -> None:
+        """Note that a rollback has replaced the state on its way to disk."""
+        if self._is_ready and self._writer.pending is not None:
+            self._writer.pending.is_superseded = True
+
+    def save_emergency(
+        self, runner: Runner, inexact: str | None = None
+    ) -> str | None:
         """Save now, outside all intervals. A collective call.
 
         To be called between two iterations, or after one in which the
         weights were not touched.
 
+        Args:
+            runner (Runner): The runner.
+            inexact (str, optional): Why a resumed run will not be exact.
+                Defaults to None.
+
         Returns:
             str or None: The checkpoint, which may be one of this iteration
             that is there already; None if nothing could be saved.
         """
-        meta = run_view.resume_meta(runner)
         if not self._is_ready or not self._has_trained:
             return None
+        self._writer.settle(runner)
+        meta = runner_view.resume_meta(runner)
         if meta['iter'] == self._last_iteration:
             return self.last_ckpt
         name = EMERGENCY.format(meta['iter'])
-        previous, kept = self.last_ckpt, list(self.keep_ckpt_ids)
-        self._announce(runner, self._place.path(name), kept)
+        kept = list(self.keep_ckpt_ids)
+        point = partial(point_to, runner, self._writer.path(name))
         with self._weights.in_place(runner):
-            is_saved = self._save_all(runner, name, meta)
-        if not is_saved:
-            self._announce(runner, previous, kept)
-            return None
-        if is_main_process():
-            point_to(runner, self.last_ckpt)
-        return self.last_ckpt
+            self._save(runner, name, meta, kept, point, inexact)
+        return self.last_ckpt if self._writer.settle(runner) else None
 
-    def save_alone(self, runner: Runner, rng: Mapping[int, Any]) -> str | None:
+    def save_alone(
+        self,
+        runner: Runner,
+        rng: Mapping[int, Any],
+        inexact: str | None = None,
+    ) -> str | None:
         """The same on one rank that cannot wait for the others.
 
         It may be any rank that has the whole state. This is no collective
@@ -306,98 +377,155 @@ class SafeCheckpointHook(CheckpointHook):
             runner (Runner): The runner.
             rng (Mapping): The random state to resume each rank with, as
                 far as it is known.
+            inexact (str, optional): Why a resumed run will not be exact.
+                Defaults to None.
 
         Returns:
             str or None: The checkpoint, or None if it could not be saved.
         """
-        meta = run_view.resume_meta(runner)
         if not self._is_ready or not self._has_trained:
             return None
         if is_sharded_run(runner):
             # The parts of others cannot be had.
             is_alone = get_world_size() == 1
             return self.save_emergency(runner) if is_alone else None
-        if meta['iter'] == self._last_iteration:
+        meta = runner_view.resume_meta(runner)
+        is_saved = self._writer.wait()
+        if is_saved and meta['iter'] == self._last_iteration:
             return self.last_ckpt
-        name = EMERGENCY.format(meta['iter'])
-        state = capture_progress(runner, all_ranks=False)
+        state = self._capture(runner, inexact, all_ranks=False)
         state['rng'].update(rng)
         with self._weights.in_place(runner):
-            failure = self._saving.save_here(
-                runner, name, state, self._save_settings(meta)
-            )
+            return self._write_alone(runner, meta, state)
+
+    def save_snapshot(self, runner: Runner, snapshot: Snapshot) -> str | None:
+        """Save a snapshot in host memory, after the device is lost.
+
+        The run cannot be trained after this. This is no collective call.
+
+        Args:
+            runner (Runner): The runner.
+            snapshot (Snapshot): Its state at an earlier iteration.
+
+        Returns:
+            str or None: The checkpoint; None if it could not be saved, or
+            if one is there that is as new.
+        """
+        meta = snapshot.meta
+        if not self._is_ready or is_sharded_run(runner):
+            return None
+        is_saved = self._writer.wait()
+        if is_saved and meta['iter'] <= (self._last_iteration or 0):
+            return None
+        RunState(runner).move_to_host(snapshot)
+        return self._write_alone(runner, meta, snapshot.progress)
+
+    def _write_alone(
+        self, runner: Runner, meta: dict[str, int], state: dict[str, Any]
+    ) -> str | None:
+        from mmstable.checkpoint.writer import NOT_SAVED
+
+        name = EMERGENCY.format(meta['iter'])
+        failure = self._writer.save_here(
+            runner, name, self._save_settings(meta), state
+        )
         if failure is not None:
             runner.logger.error(
-                _(
-                    NOT_SAVED,
-                    name=name,
-                    reason=failure,
-                    last_good='',
-                )
+                _(NOT_SAVED, name=name, reason=failure, last_good='')
             )
             return None
-        path = self._place.path(name)
+        path = self._writer.path(name)
         point_to(runner, path)
         return path
+
+    def _capture(
+        self, runner: Runner, inexact: str | None, all_ranks: bool = True
+    ) -> dict[str, Any]:
+        state = capture_progress(runner, all_ranks)
+        state.update(self._hook_states.state_dict(runner))
+        return state if inexact is None else {**state, 'inexact': inexact}
 
     def _save_settings(self, meta: dict) -> dict[str, Any]:
         return dict(
             save_optimizer=self.save_optimizer,
             save_param_scheduler=self.save_param_scheduler,
             meta=meta,
-            by_epoch=self.by_epoch,
-            **self.args,
         )
 
     def _save_checkpoint_with_step(
         self, runner: Any, step: int, meta: dict
     ) -> None:
-        if isinstance(runner, RunnerStandIn):
-            # Once more, with the best score in it.
-            runner = runner.runner
-            if self._has_to_wait(runner):
-                self._waiting = step
-                return
-        name, previous = self.filename_tmpl.format(step), self.last_ckpt
+        from mmstable.checkpoint.catalog import split_outdated
+
+        # If the one before was not saved, it is not among those to keep.
+        self._writer.settle(runner)
+        name = self.filename_tmpl.format(step)
+        path = self._writer.path(name)
         kept, outdated = split_outdated(
             self.keep_ckpt_ids, step, self.max_keep_ckpts
         )
-        self._announce(runner, self._place.path(name), kept)
-        if not self._save_all(runner, name, meta):
-            self._announce(runner, previous, list(self.keep_ckpt_ids))
-        elif not is_main_process() or point_to(runner, self.last_ckpt):
-            self.keep_ckpt_ids = deque(kept)
-            self._prune(outdated, meta['iter'])
-        else:
-            self.keep_ckpt_ids = deque(outdated + kept)
 
-    def _save_all(self, runner: Runner, name: str, meta: dict) -> bool:
-        saved = self._saving.save(
+        def clean_up() -> None:
+            if point_to(runner, path):
+                self._prune(outdated, kept, meta['iter'])
+            else:
+                # Removed with the next ones.
+                self.keep_ckpt_ids.extendleft(reversed(outdated))
+
+        self._save(runner, name, meta, kept, clean_up)
+
+    def _save(
+        self,
+        runner: Runner,
+        name: str,
+        meta: dict,
+        kept: list[int],
+        then: Callable[[], object],
+        inexact: str | None = None,
+    ) -> None:
+        """Announce a checkpoint, and save it. A collective call.
+
+        Args:
+            runner (Runner): The runner.
+            name (str): The name of the file.
+            meta (dict): Epochs and iterations done.
+            kept (list[int]): Numbers of the checkpoints that stay.
+            then (Callable): Called on the main process after it was saved.
+            inexact (str, optional): Why a resumed run will not be exact.
+                Defaults to None.
+        """
+        before = self.last_ckpt, list(self.keep_ckpt_ids), self._last_iteration
+        self._announce(runner, self._writer.path(name), kept, meta['iter'])
+        self._writer.save(
             runner,
             name,
-            state=capture_progress(runner),
-            **self._save_settings(meta),
+            self._save_settings(meta),
+            self._capture(runner, inexact),
+            then=then,
+            undo=partial(self._announce, runner, *before),
+            # Hooks may use the last one after the training.
+            wait=meta['iter'] >= runner.max_iters,
         )
-        self._failure = self._saving.failure
-        if saved:
-            self._saving.last_good = self._place.path(name)
-            self._last_iteration = meta['iter']
-        return saved
+        self._reporter.watch(self._writer)
 
     def _save_best_checkpoint(self, runner: Runner, metrics: dict) -> None:
-        if not hasattr(self, 'file_backend'):
-            # A validation without training has nothing to save.
+        # A validation without training has nothing to save.
+        if not self.save_best or not hasattr(self, 'file_backend'):
             return
-        # There are none unless `save_best` is set.
-        wanted = getattr(self, 'key_indicators', ())
-        missing = {*wanted} - {'auto', *metrics}
+        from mmstable.checkpoint.writer import save_best
+
+        missing = {*self.key_indicators} - {'auto', *metrics}
         self._tell_missing(runner, missing, metrics)
-        with save_first(
-            self, runner, self._saving.save, self._place.remove
-        ) as stand_in:
-            # mmengine compares nothing with None.
-            scores = {**metrics, **dict.fromkeys(sorted(missing))}
-            super()._save_best_checkpoint(stand_in, scores)
+        scores = {**metrics, **dict.fromkeys(sorted(missing))}
+        if not save_best(self, runner, scores, self._writer):
+            return
+        if not self._writer.settle(runner):
+            return
+        # Once more, with the best score in it.
+        if self.last_ckpt is not None and self._has_to_wait(runner):
+            self._waiting = runner.epoch if self.by_epoch else runner.iter
+        elif self.last_ckpt is not None:
+            self._save_end(runner, runner.epoch)
 
     def _tell_missing(
         self, runner: Runner, missing: set[str], metrics: dict
@@ -419,28 +547,75 @@ class SafeCheckpointHook(CheckpointHook):
         can_wait = not self.by_epoch or hasattr(
             runner.train_loop, 'state_dict'
         )
-        return can_wait and run_view.window_is_open(runner, runner.iter)
+        return can_wait and runner_view.window_is_open(runner, runner.iter)
 
     def _announce(
-        self, runner: Runner, path: str | None, kept: list[int]
+        self,
+        runner: Runner,
+        path: str | None,
+        kept: list[int],
+        iteration: int | None,
     ) -> None:
-        """Say what is last; this is part of what is saved."""
-        self.last_ckpt = path
+        """Name the newest checkpoint; this is part of what is saved."""
+        self.last_ckpt, self._last_iteration = path, iteration
+        self.keep_ckpt_ids = deque(kept)
         runner.message_hub.update_info('last_ckpt', path)
         if self.max_keep_ckpts > 0:
             runner.message_hub.update_info('keep_ckpt_ids', kept)
 
-    def _prune(self, outdated: list[int], iteration: int) -> None:
+    def _prune(
+        self, outdated: list[int], kept: list[int], iteration: int
+    ) -> None:
         for step in outdated:
-            path = self._place.path(self.filename_tmpl.format(step))
-            if self._house is None or not self._house.is_foreign(Path(path)):
-                self._place.remove(path)
-        if is_main_process():
-            self._tidy(iteration + 1)
+            path = self._writer.path(self.filename_tmpl.format(step))
+            retention = self._retention
+            if retention is None or not retention.is_foreign(Path(path)):
+                self._writer.remove(path)
+        self._tidy(kept, iteration + 1)
 
-    def _tidy(self, before: int) -> None:
-        """Remove what is needless, also what a kill has left."""
-        if self._house is not None and self.max_keep_ckpts > 0:
-            kept = {self.filename_tmpl.format(k) for k in self.keep_ckpt_ids}
-            self._house.remove_outdated(kept, before)
-            self._house.remove_emergencies(EMERGENCY, before)
+    def _tidy(self, kept: Iterable[int], before: int) -> None:
+        """Remove needless checkpoints, also those that a kill has left."""
+        if self._retention is not None and self.max_keep_ckpts > 0:
+            names = {self.filename_tmpl.format(step) for step in kept}
+            self._retention.remove_outdated(
+                'rolling', self.filename_tmpl, before, names
+            )
+            self._retention.remove_outdated('emergency', EMERGENCY, before)
+
+
+class _SaveReporter(QuietHook):
+    """Reports what became of a checkpoint in the background."""
+
+    # Ahead of RunMonitor and DivergenceGuardHook: a poisoned state is known
+    # when these judge the iteration after it.
+    priority = 19
+
+    def watch(self, writer: CheckpointWriter) -> None:
+        """Report after the next iterations, while a checkpoint is pending."""
+        self._writer = writer
+        if writer.pending is not None:
+            self.after_train_iter = self._poll  # type: ignore[method-assign]
+
+    def _poll(
+        self,
+        runner: Runner,
+        batch_idx: int,
+        data_batch: DATA_BATCH = None,
+        outputs: dict | None = None,
+    ) -> None:
+        self._writer.poll(runner)
+        if self._writer.pending is None:
+            del self.after_train_iter
+
+
+def _free_memory() -> int:
+    from mmstable.memory.host import host_room
+
+    return host_room().left
+
+
+def resume_from_last(runner: Runner) -> str:
+    """How to resume a run of which nothing newer could be saved."""
+    saver = runner_view.find_hook(runner, SafeCheckpointHook)
+    last = None if saver is None else saver.last_ckpt
+    return resume_hint(runner, last) or _(RESUME_FROM_NEWEST)

@@ -6,12 +6,13 @@ from typing import Any
 
 import torch
 from mmengine.hooks import EMAHook
+from mmengine.hooks.hook import DATA_BATCH
 from mmengine.runner import Runner
 from torch import Tensor
 
 from mmstable.events import Outcome, StepReport
 from mmstable.messages import _
-from mmstable.optim.step_sources import monitor_of
+from mmstable.optim.observer import monitor_of
 from mmstable.registry import HOOKS, register_globally
 
 
@@ -76,7 +77,7 @@ class SafeEMAHook(EMAHook):
         self,
         runner: Runner,
         batch_idx: int,
-        data_batch: dict | tuple | list | None = None,
+        data_batch: DATA_BATCH = None,
         outputs: dict | None = None,
     ) -> None:
         """Update the average, unless the step was skipped."""

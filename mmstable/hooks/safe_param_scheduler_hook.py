@@ -6,18 +6,19 @@ import warnings
 from typing import Any
 
 from mmengine.hooks import ParamSchedulerHook
+from mmengine.hooks.hook import DATA_BATCH
 from mmengine.optim import _ParamScheduler
 from mmengine.runner import Runner
 
-from mmstable import run_view
-from mmstable.checked_json import mapping_of, text
+from mmstable import runner_view
 from mmstable.errors import ConfigError
-from mmstable.events import StepReport
+from mmstable.events import Outcome, StepReport
 from mmstable.hooks.step_hook import StepHook
+from mmstable.io.schema import mapping_of, text
 from mmstable.messages import _
-from mmstable.numerics.schedule_backlog import ScheduleBacklog
 from mmstable.registry import HOOKS, register_globally
 from mmstable.settings import flag, integer, no_match
+from mmstable.state.run_state import ScheduleBacklog
 
 _NAME = 'SafeParamSchedulerHook'
 
@@ -60,6 +61,8 @@ class SafeParamSchedulerHook(StepHook, ParamSchedulerHook):
         self._schedules: dict[str, list[_ParamScheduler]] | None = None
         # What the runner had when they were found.
         self._built: Any = None
+        # Whether all of them have made a step.
+        self._has_moved = False
         self._has_told = False
 
     def before_train(self, runner: Runner) -> None:
@@ -82,6 +85,7 @@ class SafeParamSchedulerHook(StepHook, ParamSchedulerHook):
     def _find_schedules(self, runner: Runner) -> bool:
         """Remember what moves by iteration, and whether anything does."""
         self._built = runner.param_schedulers
+        self._has_moved = False
         self._schedules = _schedules_by_iter(runner)
         for name in self._schedules:
             self._backlogs.setdefault(name, ScheduleBacklog())
@@ -91,18 +95,18 @@ class SafeParamSchedulerHook(StepHook, ParamSchedulerHook):
         self, runner: Runner, name: str, report: StepReport
     ) -> None:
         """Note how many iterations a skipped step stands for."""
-        if report.applied:
+        if report.outcome is Outcome.APPLIED:
             self._lost[name] = 0
         elif report.skipped and self._is_obeyed(name):
-            wrapper = run_view.wrappers(runner)[name]
-            counts = run_view.accumulative_counts(wrapper)
+            wrapper = runner_view.wrappers(runner)[name]
+            counts = runner_view.accumulative_counts(wrapper)
             self._lost.setdefault(name, counts)
 
     def after_train_iter(
         self,
         runner: Runner,
         batch_idx: int,
-        data_batch: dict | tuple | list | None = None,
+        data_batch: DATA_BATCH = None,
         outputs: dict | None = None,
     ) -> None:
         """Move the schedules by iteration, or let them wait."""
@@ -117,14 +121,19 @@ class SafeParamSchedulerHook(StepHook, ParamSchedulerHook):
         lost, self._lost = self._lost, {}
         for name, schedule in self._schedules.items():
             backlog, waits = self._backlogs[name], lost.get(name, 0)
-            if backlog.is_idle and not waits:
-                _step(schedule)
-                continue
-            left = runner.max_iters - self.monitor.iteration
-            for __ in range(backlog.advance(left, waits)):
-                _step(schedule)
+            steps = 1
+            if waits or backlog.steps or backlog.hold:
+                left = runner.max_iters - self.monitor.iteration
+                steps = backlog.advance(left, waits)
+            for __ in range(steps):
+                if self._has_moved:
+                    for one in schedule:
+                        one.step()
+                else:
+                    _step_quietly(schedule)
             if waits:
-                self._tell(runner)
+                self._report_waiting(runner)
+        self._has_moved = True
 
     def _is_obeyed(self, name: str) -> bool:
         return self._hold_on_skip and not self.monitor.sources[name].is_stock
@@ -164,7 +173,7 @@ class SafeParamSchedulerHook(StepHook, ParamSchedulerHook):
             self._backlogs[name] = ScheduleBacklog()
             self._backlogs[name].load_state_dict(saved)
 
-    def _tell(self, runner: Runner) -> None:
+    def _report_waiting(self, runner: Runner) -> None:
         if not self._has_told:
             self._has_told = True
             runner.logger.info(
@@ -182,7 +191,7 @@ def _schedules_by_iter(runner: Runner) -> dict[str, list[_ParamScheduler]]:
     """The schedules that move every iteration, by the wrapper's name."""
     by_iter = {
         name: [one for one in several if not one.by_epoch]
-        for name, several in run_view.schedulers(runner).items()
+        for name, several in runner_view.schedulers(runner).items()
     }
     return {name: several for name, several in by_iter.items() if several}
 
@@ -201,11 +210,7 @@ def _refuse_a_second_hook(runner: Runner) -> None:
         )
 
 
-def _step(schedule: list[_ParamScheduler]) -> None:
-    if all(map(run_view.schedule_position, schedule)):
-        for one in schedule:
-            one.step()
-        return
+def _step_quietly(schedule: list[_ParamScheduler]) -> None:
     with warnings.catch_warnings():
         # A schedule by iteration may well move before the first step of the
         # optimizer, which comes at the end of an accumulation window.

@@ -1,20 +1,32 @@
-"""What hooks that listen to optimizer steps have in common."""
+"""The base classes of mmstable's hooks."""
 
 from __future__ import annotations
 
+from mmengine.hooks import Hook
 from mmengine.runner import Runner
 
-from mmstable.events.run_monitor import RunMonitor
-from mmstable.events.stateful_hook import StatefulHook
+from mmstable.events.monitor import RunMonitor, StatefulHook
 from mmstable.messages import choose_language
-from mmstable.optim.step_sources import monitor_of
+from mmstable.optim.observer import monitor_of
 
 
-class StepHook(StatefulHook):
-    """A hook that is told of steps by the run's monitor, and can resume.
+class QuietHook(Hook):
+    """A hook that is not called in iterations in which it has no work.
+
+    mmengine's ``call_hook`` calls each hook that has the stage as an
+    attribute, and an unset slot is none. A subclass defines a stage that it
+    always needs, without calling ``super()``; it sets one that it needs for
+    a while, as ``self.after_train_iter = self._read``, and deletes it.
+    """
+
+    __slots__ = ('before_train_iter', 'after_train_iter')
+
+
+class StepHook(QuietHook, StatefulHook):
+    """A hook that the run's monitor calls for steps, and that can resume.
 
     It listens by ``after_step``, ``after_bad_step`` or ``after_event``; see
-    :class:`~mmstable.events.run_monitor.RunMonitor`.
+    :class:`~mmstable.events.monitor.RunMonitor`.
     """
 
     # Besides the monitor, ahead of all that log or obey.
@@ -24,7 +36,7 @@ class StepHook(StatefulHook):
     monitor: RunMonitor
 
     def before_run(self, runner: Runner) -> None:
-        """Choose the language of the run, and be told of its steps."""
+        """Choose the language of the run, and find its monitor."""
         choose_language(runner.hooks)
         # Before a checkpoint is loaded, part of which is the monitor's.
         self.monitor = monitor_of(runner)
@@ -34,20 +46,13 @@ class StepHook(StatefulHook):
         self.monitor = monitor_of(runner)
         self.monitor.bind(runner)
 
-    # mmengine's own call another method each, in every iteration.
-    def before_train_iter(
-        self,
-        runner: Runner,
-        batch_idx: int,
-        data_batch: dict | tuple | list | None = None,
-    ) -> None:
-        """Do nothing."""
+    def after_train(self, runner: Runner) -> None:
+        """Release what the hook holds."""
+        self.close(runner)
 
-    def after_train_iter(
-        self,
-        runner: Runner,
-        batch_idx: int,
-        data_batch: dict | tuple | list | None = None,
-        outputs: dict | None = None,
-    ) -> None:
-        """Do nothing."""
+    def on_exception(self, runner: Runner, exception: BaseException) -> None:
+        """Release what the hook holds; mmstable's loops call it."""
+        self.close(runner)
+
+    def close(self, runner: Runner) -> None:
+        """Release threads, sockets and instruments; may be called twice."""

@@ -1,8 +1,10 @@
 """How is an iteration run?  Loops that resume, and that survive."""
 
-from mmstable.loops.safe_epoch_based_train_loop import SafeEpochBasedTrainLoop
-from mmstable.loops.safe_eval_loops import SafeTestLoop, SafeValLoop
-from mmstable.loops.safe_iter_based_train_loop import SafeIterBasedTrainLoop
+from mmstable.loops.eval import SafeTestLoop, SafeValLoop
+from mmstable.loops.train import (
+    SafeEpochBasedTrainLoop,
+    SafeIterBasedTrainLoop,
+)
 
 __all__ = [
     'SafeEpochBasedTrainLoop',

@@ -1,20 +1,46 @@
-"""The one place where a batch meets the model."""
+"""The one place where a batch meets the model.
+
+One step, station by station::
+
+    loops/train_step.py: run              notes the batch and the generators
+    optim/wrapper.py: optim_context       around the forward pass
+    optim/buffers.py: before_forward      keeps running statistics
+    optim/wrapper.py: backward            scales the loss
+    optim/wrapper.py: step                the door that mmengine knows
+    optim/step.py: step                   measures, judges, applies or skips
+    optim/grad_health.py: gradient_norms  reads every gradient once
+    optim/update.py: apply                clips and updates
+    events/monitor.py: add                takes the report
+    events/monitor.py: after_train_iter   publishes it: the iteration is over
+    hooks/divergence_guard_hook.py: after_step
+    hooks/safe_param_scheduler_hook.py: after_step
+    hooks/safe_param_scheduler_hook.py: after_train_iter
+    hooks/safe_checkpoint_hook.py: after_train_iter
+"""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mmengine.runner import Runner
+from torch import Tensor
 
-from mmstable import run_view
-from mmstable.loops.memory_ladder import MemoryLadder
-from mmstable.memory.out_of_memory import is_out_of_memory
-from mmstable.optim.before_step import before_step
-from mmstable.run_state.rng import plain_rng, raw_rng
+from mmstable import runner_view
+from mmstable.dist.collectives import Sharing, find_sharing
+from mmstable.messages import _
+from mmstable.oom.report import is_out_of_memory
+from mmstable.optim.grad_health import unwrap
+from mmstable.optim.observer import before_step
+from mmstable.state.rng import plain_rng, raw_rng
+
+if TYPE_CHECKING:
+    from mmstable.loops.question import Answer, Kept
+    from mmstable.oom.recovery import OomRecovery
 
 
 @dataclass
@@ -28,6 +54,10 @@ class StepRecord:
             pass; None unless somebody asked for them. Defaults to None.
         counts (list[int]): Backward passes that each wrapper had counted
             before. Defaults to [].
+        counters (list): Numbers that modules count in, as they were before
+            the step: table, name and value. Defaults to [].
+        is_whole (bool): Whether the batch was run in one piece. Defaults to
+            True.
         is_done (bool): Whether the step came to its end. It is not while it
             runs, and stays so if it raises an exception. Defaults to False.
         has_updated (bool): Whether an optimizer has begun to change the
@@ -40,6 +70,8 @@ class StepRecord:
     batch: Any
     raw_rng: tuple | None = None
     counts: list[int] = field(default_factory=list)
+    counters: list[Kept] = field(default_factory=list)
+    is_whole: bool = True
     is_done: bool = False
     has_updated: bool = False
     is_undone: bool = False
@@ -55,19 +87,22 @@ class TrainStep:
 
     Args:
         runner (Runner): The runner.
-        ladder (MemoryLadder, optional): What to do if memory runs out.
+        oom (OomRecovery, optional): What to do if memory runs out.
             Defaults to None.
     """
 
-    def __init__(
-        self, runner: Runner, ladder: MemoryLadder | None = None
-    ) -> None:
+    def __init__(self, runner: Runner, oom: OomRecovery | None = None) -> None:
         self._runner = runner
-        self._ladder = ladder
+        self._oom = oom
         self._wrappers: list[Any] = []
         # It takes a copy of all generators in every iteration.
-        self.keeps_rng = ladder is not None
+        self.keeps_rng = oom is not None
         self.last: StepRecord | None = None
+        # Records of an accumulation window, if a question may need them.
+        self._window: deque[StepRecord] | None = None
+        # Numbers in the model, and those of them that have changed.
+        self._numbers: dict[tuple[int, str], Kept] = {}
+        self._counters: list[Kept] = []
         self._is_frozen = False
 
     def freeze(self) -> None:
@@ -90,43 +125,200 @@ class TrainStep:
             _wait_for_the_end()
         runner = self._runner
         rng = raw_rng() if self.keeps_rng else None
-        counts = list(map(run_view.inner_count, self._wrappers))
+        counts = list(map(runner_view.inner_count, self._wrappers))
         record = self.last = StepRecord(iteration, batch, rng, counts)
-        ladder, rung = self._ladder, None
-        if ladder is not None and ladder.is_alert:
-            rung = ladder.begin(batch)
+        if self._counters:
+            record.counters = [
+                (table, name, table.get(name))
+                for table, name, __ in self._counters
+            ]
+        if self._window is not None:
+            self._window.append(record)
+        oom, strategy = self._oom, None
+        if oom is not None and oom.is_alert:
+            strategy = oom.begin(batch)
+            record.is_whole = strategy is None
         try:
-            if ladder is None or rung is None:
+            if oom is None or strategy is None:
                 outputs = runner.model.train_step(
                     batch, optim_wrapper=runner.optim_wrapper
                 )
             else:
-                outputs = ladder.run(rung, batch)
+                outputs = oom.run(strategy, batch)
         except Exception as error:
-            if ladder is None or not is_out_of_memory(error):
+            if oom is None or not is_out_of_memory(error):
                 raise
             failed = error
         else:
             record.is_done = True
             return outputs
         # Not inside of `except`, which keeps all activations alive.
-        outputs = ladder.survive(record, failed, rung)
+        record.is_whole = False
+        outputs = oom.retry(record, failed, strategy)
         record.is_done = True
         return outputs
 
+    def note(self, batch: Any, iteration: int) -> None:
+        """Keep the record of a step that something else is going to run.
+
+        Args:
+            batch (Any): What the data loader gave.
+            iteration (int): The iteration it belongs to, counted from 1.
+        """
+        self.last = StepRecord(iteration, batch, raw_rng())
+
     def bind(self) -> None:
         """Learn the model and the wrappers of a run that begins."""
-        self.last = None
-        self._wrappers = list(run_view.wrappers(self._runner).values())
-        if self._ladder is not None:
-            self._ladder.bind()
+        self.last = self._window = None
+        self._numbers, self._counters = {}, []
+        self._wrappers = list(runner_view.wrappers(self._runner).values())
+        if self._oom is not None:
+            self._oom.bind()
+
+    def expect_questions(self) -> None:
+        """Keep what a question needs from the next step on."""
+        self.keeps_rng = True
+        (wrapper, *others) = self._wrappers
+        window = runner_view.accumulative_counts(wrapper)
+        if not others and window > 1:
+            self._window = deque(maxlen=window)
+
+    def find_counters(self) -> None:
+        """Find the numbers that modules count in, to be called now and then.
+
+        A model may count its steps in plain attributes: they are kept before
+        each step from now on, so that a question begins with the same.
+        """
+        from mmstable.loops.question import counters
+
+        now = counters(unwrap(self._runner.model))
+        known = {(id(table), name) for table, name, __ in self._counters}
+        self._counters += [
+            kept
+            for key, kept in now.items()
+            if key in self._numbers
+            and key not in known
+            and self._numbers[key][2] != kept[2]
+        ]
+        self._numbers = now
+
+    def ask_again(
+        self, iteration: int, order: float, gradients: Sequence[Tensor]
+    ) -> Answer:
+        """Repeat the newest step before its update.
+
+        All ranks ask together: the model is called inside of DDP.
+
+        Args:
+            iteration (int): The iteration of the step.
+            order (float): The order of the norm.
+            gradients (Sequence[Tensor]): Those of the held step.
+
+        Raises:
+            CannotAsk: If it cannot be repeated.
+        """
+        from mmstable.loops.question import CannotAsk
+
+        wrapper = self._check_askable()
+        records = [self.last] if self._window is None else [*self._window]
+        first, last = records[0], records[-1]
+        length = runner_view.accumulative_counts(wrapper)
+        if (
+            last is None
+            or first is None
+            or last.iteration != iteration
+            or len(records) != length
+            or (first.counts and first.counts[0] % length)
+        ):
+            raise CannotAsk(_('its batches are gone'))
+        if not all(one.is_whole for one in records if one is not None):
+            raise CannotAsk(_('memory is too short'))
+
+        def prepare() -> set[tuple[int, str]]:
+            rewound = wrapper.rewind_buffers()
+            for table, name, value in first.counters:
+                table[name] = value
+                rewound.add((id(table), name))
+            return rewound
+
+        return self._ask(
+            self._runner.model,
+            records,
+            prepare,
+            order=order,
+            gradients=gradients,
+        )
+
+    def ask_about(
+        self,
+        records: Sequence[StepRecord],
+        restore: Callable[[], None],
+        with_gradients: bool,
+    ) -> list[Answer]:
+        """Find the losses of some batches under other weights.
+
+        Ranks ask about their own batches, and the same number of them.
+
+        Args:
+            records (Sequence[StepRecord]): The batches.
+            restore (Callable): Brings the other weights and buffers.
+            with_gradients (bool): Whether gradients are asked for, too.
+
+        Raises:
+            CannotAsk: If the model cannot run without an update.
+        """
+        from mmstable.loops.question import CannotAsk
+
+        self._check_askable()
+
+        def prepare() -> set[tuple[int, str]]:
+            restore()
+            return set()
+
+        model = unwrap(self._runner.model)
+        answers = [
+            self._ask(model, [one], prepare, with_gradients=with_gradients)
+            for one in records
+        ]
+        if any('batch' in one.changed for one in answers):
+            raise CannotAsk(_('a step changes its batch'))
+        return answers
+
+    def _check_askable(self) -> Any:
+        from mmstable.loops.question import CannotAsk
+
+        if len(self._wrappers) != 1:
+            raise CannotAsk(_('there are several optimizer wrappers'))
+        if not self.keeps_rng:
+            raise CannotAsk(_('its batches are gone'))
+        sharing = find_sharing(self._runner.model)
+        if sharing not in (Sharing.ALONE, Sharing.REDUCED):
+            raise CannotAsk(_('ranks do not hold whole gradients'))
+        return self._wrappers[0]
+
+    def _ask(
+        self,
+        model: Any,
+        records: Sequence[Any],
+        prepare: Callable[[], set[tuple[int, str]]],
+        **settings: Any,
+    ) -> Answer:
+        from mmstable.loops.question import CannotAsk, ask
+
+        try:
+            return ask(model, self._wrappers[0], records, prepare, **settings)
+        except CannotAsk:
+            raise
+        except Exception as error:
+            reason = f'{type(error).__name__}: {error}'
+            raise CannotAsk(reason) from error
 
     @contextmanager
     def watch_updates(self) -> Iterator[None]:
         """Note in the records when an optimizer begins to update."""
         ends = [
             before_step(wrapper.optimizer, self._note_update)
-            for wrapper in run_view.wrappers(self._runner).values()
+            for wrapper in runner_view.wrappers(self._runner).values()
         ]
         try:
             yield
@@ -148,10 +340,12 @@ class TrainStep:
         undone = [
             hasattr(wrapper, 'undo_failed_iteration')
             and wrapper.undo_failed_iteration()
-            for wrapper in reversed(run_view.wrappers(self._runner).values())
+            for wrapper in reversed(
+                runner_view.wrappers(self._runner).values()
+            )
         ]
         record.is_undone = all(undone) or (
-            not run_view.saved_buffers(self._runner)
+            not runner_view.saved_buffers(self._runner)
         )
 
     def _note_update(self, *args: Any) -> None:

@@ -1,1 +1,1 @@
-"""Will it fit, does it leak?  What to do when memory runs out."""
+"""Estimate memory, and find leaks."""

@@ -1,38 +1,303 @@
-"""What a model, its optimizer and its batches take, before any training."""
+"""Estimate the memory of a model, its optimizer and its batches.
+
+torch's MemTracker counts the tensors of a step at its peak, on fake tensors
+where the model allows it, else on real ones. Few measurements find the
+largest batch that fits.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import partial
+from typing import Any, Callable, NamedTuple
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from mmstable.memory.batches import batch_of, bytes_of
-from mmstable.memory.fitting import Line, largest_batch
-from mmstable.memory.module_choice import (
+from mmstable.batch import batch_of, bytes_of, tensors_in
+from mmstable.oom.recompute import (
     blocks_of,
     choose_modules,
     find_backbones,
+    recomputed,
 )
-from mmstable.memory.presets import PRESETS, Preset
-from mmstable.memory.recompute import recomputed
-from mmstable.memory.tensor_bytes import Peak, StepMeter, make_fake
+from mmstable.torch_internals import memory_tools
 
-# Batches that are small enough to be run for real.
+# Measurements to find the largest batch.
+_TRIALS = 12
+_LARGEST = 1 << 16
+
+
+class Line(NamedTuple):
+    """Bytes as a line over the size of a batch.
+
+    Args:
+        fixed (float): Bytes of an empty batch.
+        each (float): Bytes of every sample.
+    """
+
+    fixed: float
+    each: float
+
+    @classmethod
+    def through(cls, first: tuple[int, int], second: tuple[int, int]) -> Line:
+        """Make the line through two measured (size, bytes)."""
+        (small, low), (large, high) = first, second
+        each = (high - low) / (large - small)
+        return cls(low - each * small, each)
+
+    def at(self, size: int) -> float:
+        """Bytes of a batch of this size."""
+        return self.fixed + self.each * size
+
+    def fitting(self, limit: int) -> int:
+        """Largest batch within a limit; 0 if none fits."""
+        if self.each <= 0:
+            return _LARGEST if self.fixed <= limit else 0
+        return max(0, min(_LARGEST, int((limit - self.fixed) / self.each)))
+
+
+def largest_batch(
+    line: Line, limit: int, measure: Callable[[int], int]
+) -> int:
+    """Find the largest batch that fits, by measuring.
+
+    Args:
+        line (Line): A first guess.
+        limit (int): Available bytes.
+        measure (Callable): Bytes of a batch of a size.
+    """
+    fits, fails = 0, _LARGEST + 1
+    guess = line.fitting(limit)
+    for _ in range(_TRIALS):
+        guess = min(max(guess, fits + 1), fails - 1)
+        if guess <= fits:
+            break
+        spare = limit - measure(guess)
+        if spare >= 0:
+            fits = guess
+        else:
+            fails = guess
+        if line.each > 0:
+            guess += int(spare / line.each)
+        else:
+            guess = (fits + fails) // 2
+    return fits
+
+
+FakeTensorMode, MemTracker = memory_tools()
+
+
+class Peak(NamedTuple):
+    """Bytes of tensors at the peak of a step.
+
+    Args:
+        weights (int): Parameters and buffers.
+        gradients (int): Gradients, once all are there.
+        optimizer (int): State of the optimizer.
+        batch (int): The batch itself.
+        total (int): All tensors at the peak, activations included. At that
+            moment not all gradients need to be there.
+    """
+
+    weights: int
+    gradients: int
+    optimizer: int
+    batch: int
+    total: int
+
+    @property
+    def activations(self) -> int:
+        """Activations and other temporary tensors, at the peak."""
+        lasting = self.weights + self.optimizer + self.batch
+        return max(0, self.total - lasting)
+
+
+def can_measure() -> bool:
+    """Whether this torch has a MemTracker."""
+    return MemTracker is not None
+
+
+def make_fake(model: nn.Module) -> Any:
+    """Replace the tensors of a model by fakes, but for its preprocessor.
+
+    Args:
+        model (nn.Module): The model, which cannot be used otherwise.
+
+    Returns:
+        FakeTensorMode: The mode to run it in.
+    """
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    preprocessor = getattr(model, 'data_preprocessor', None)
+    kept = set(preprocessor.modules()) if preprocessor is not None else set()
+    known: dict[int, Tensor] = {}
+
+    def fake(tensor: Tensor) -> Tensor:
+        if id(tensor) not in known:
+            known[id(tensor)] = mode.from_tensor(tensor.detach())
+            if isinstance(tensor, nn.Parameter):
+                known[id(tensor)] = nn.Parameter(
+                    known[id(tensor)], tensor.requires_grad
+                )
+        return known[id(tensor)]
+
+    # Keep all of them until the end: ids are reused.
+    originals = []
+    for module in set(model.modules()) - kept:
+        for name, one in [
+            *module.named_parameters(recurse=False),
+            *module.named_buffers(recurse=False),
+        ]:
+            originals.append(one)
+            setattr(module, name, fake(one))
+    return mode
+
+
+class StepMeter:
+    """Measure steps of a model.
+
+    Args:
+        model (nn.Module): The model, fake or real.
+        optimizer (Optimizer, optional): Its optimizer; None to measure
+            predictions. Defaults to None.
+        mode (FakeTensorMode, optional): The mode of :func:`make_fake`; None
+            for a real model. Defaults to None.
+        dtype (torch.dtype, optional): Type of autocast; None for none.
+            Defaults to None.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        optimizer: Optimizer | None = None,
+        mode: Any = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        self._model, self._optimizer = model, optimizer
+        self._mode, self._dtype = mode, dtype
+
+    def measure(self, batch: Any, accumulates: bool = False) -> Peak:
+        """Measure a training step; without an optimizer, a prediction.
+
+        Args:
+            batch (Any): A batch of the data loader.
+            accumulates (bool): Whether gradients of an earlier batch are
+                there already. Defaults to False.
+        """
+        optimizer: Any = self._optimizer
+        trains = optimizer is not None
+        autocast = partial(
+            torch.autocast, 'cpu', self._dtype, self._dtype is not None
+        )
+        model = self._model.train(trains)
+        data = model.data_preprocessor(batch, trains)
+
+        def predict() -> None:
+            with torch.no_grad(), autocast():
+                _call(model, data, 'predict')
+
+        def step() -> None:
+            with autocast():
+                losses = _call(model, data, 'loss')
+                loss, _ = model.parse_losses(losses)
+            loss.backward()
+
+        def update() -> None:
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+
+        with self._mode or nullcontext():
+            if optimizer is None:
+                return self._track(data, predict)
+            if not optimizer.state:
+                step()
+                update()
+            if accumulates:
+                step()
+            return self._track(data, step, update)
+
+    def _track(self, data: Any, *actions: Callable[[], None]) -> Peak:
+        tracker = MemTracker()
+        given = list(tensors_in(data))
+        held = [one for one in (self._optimizer,) if one is not None]
+        tracker.track_external(self._model, *held)
+        tracker.track_external(*(p.grad for p in self._model.parameters()))
+        if self._mode is None:
+            # Fakes of them are tracked where they are used.
+            tracker.track_external(*given)
+        with tracker:
+            for action in actions:
+                action()
+        snapshot = tracker.get_tracker_snapshot('peak').values()
+        total = sum(
+            size
+            for sizes in snapshot
+            for kind, size in sizes.items()
+            if getattr(kind, 'value', kind) == 'Total'
+        )
+        parameters = list(self._model.parameters())
+        states = [dict(one) for opt in held for one in opt.state.values()]
+        return Peak(
+            weights=_size([*parameters, *self._model.buffers()]),
+            gradients=_size(p for p in parameters if p.requires_grad)
+            if held
+            else 0,
+            optimizer=_size(tensors_in(states)),
+            batch=_size(given),
+            total=total,
+        )
+
+
+def _call(model: Any, data: Any, mode: str) -> Any:
+    if isinstance(data, dict):
+        return model(**data, mode=mode)
+    return model(*data, mode=mode)
+
+
+def _size(tensors: Any) -> int:
+    return sum(one.numel() * one.element_size() for one in tensors)
+
+
+class Preset(NamedTuple):
+    """The memory settings of a file in ``configs/_base_/memory``.
+
+    In all of them the backbone keeps no activations.
+
+    Args:
+        name (str): Its file.
+        dtype (str, optional): Type of autocast; None for that of the config.
+        accumulation (int): Batches that make one step; the batch is divided
+            by it, so that a step sees as many samples as before.
+    """
+
+    name: str
+    dtype: str | None
+    accumulation: int
+
+
+# The fastest first.
+PRESETS = (
+    Preset('balanced', 'bfloat16', 1),
+    Preset('max_saving', 'bfloat16', 2),
+    Preset('conservative', None, 4),
+)
+
+
+# Sizes of batches that are run with real tensors.
 _REAL_SIZES = (4, 8)
-_Measure = Callable[[StepMeter, int, bool], Peak]
+# Measures a batch of a size, with or without earlier gradients.
+_Measure = Callable[[int, bool], Peak]
 
 
 @dataclass(frozen=True)
 class Setup:
-    """How a model is trained, as far as memory is concerned.
+    """The memory settings of a training run.
 
     Args:
-        dtype (torch.dtype, optional): What autocast casts to; None for none.
+        dtype (torch.dtype, optional): Type of autocast; None for none.
         accumulation (int): Batches that make one step. Defaults to 1.
         recomputed (tuple[str], optional): Patterns of the modules that keep
             no activations; None for all that are called a backbone. Defaults
@@ -44,16 +309,11 @@ class Setup:
     recomputed: tuple[str, ...] | None = ()
 
     def with_preset(self, preset: Preset) -> Setup:
-        """The same with a preset on top."""
-        dtype = self.dtype
-        if preset.dtype is not None:
-            dtype = getattr(torch, preset.dtype)
-        recomputed = None if preset.recomputes else self.recomputed
-        return replace(
-            self,
-            dtype=dtype,
-            accumulation=max(self.accumulation, preset.accumulation),
-            recomputed=recomputed,
+        """Add a preset."""
+        return Setup(
+            getattr(torch, preset.dtype) if preset.dtype else self.dtype,
+            max(self.accumulation, preset.accumulation),
+            recomputed=None,
         )
 
 
@@ -77,24 +337,24 @@ class Data:
     prefetch: int = 0
 
     def batch(self, size: int) -> Any:
-        """A batch of a size."""
+        """Make a batch of a size."""
         return batch_of(self.samples, size, self.collate)
 
     @property
     def host_bytes(self) -> int:
-        """What batches that are read ahead take in the memory of the host."""
+        """Host memory of the batches that are read ahead."""
         batches = max(1, self.workers * self.prefetch)
         return batches * bytes_of(self.batch(self.batch_size))
 
 
 @dataclass(frozen=True)
 class Phase:
-    """What one kind of step takes.
+    """Memory of training, or of validation.
 
     Args:
         batch_size (int): The size of the batch.
-        peak (Peak): What it takes.
-        line (Line): The same for batches of all sizes.
+        peak (Peak): Its memory.
+        line (Line): Memory over the size of the batch.
         why_real (str): Why it was measured with real tensors, on small
             batches, and extrapolated; '' if it was not.
         largest (int, optional): The largest batch that fits, if there is a
@@ -109,11 +369,11 @@ class Phase:
 
 
 class Estimator:
-    """Measures a model that can be built any number of times.
+    """Measure a model that can be built any number of times.
 
     Args:
-        build (Callable): Gives a new model.
-        build_optimizer (Callable): Gives an optimizer for a model.
+        build (Callable): Returns a new model.
+        build_optimizer (Callable): Returns an optimizer for a model.
         limit (int, optional): Memory of the device, in bytes. Defaults to
             None.
     """
@@ -128,23 +388,15 @@ class Estimator:
         self._limit = limit
 
     def training(self, data: Data, setup: Setup) -> Phase:
-        """What training takes."""
-
-        def measure(meter: StepMeter, size: int, accumulates: bool) -> Peak:
-            return meter.training(data.batch(size), accumulates)
-
-        return self._phase(data, setup, measure, trains=True)
+        """Measure training."""
+        return self._phase(data, setup, trains=True)
 
     def validation(self, data: Data, setup: Setup) -> Phase:
-        """What validation takes."""
-
-        def measure(meter: StepMeter, size: int, _: bool) -> Peak:
-            return meter.prediction(data.batch(size))
-
-        return self._phase(data, setup, measure, trains=False)
+        """Measure validation."""
+        return self._phase(data, setup, trains=False)
 
     def presets(self, data: Data, setup: Setup) -> dict[str, Phase]:
-        """What training takes with each of the presets.
+        """Measure training with each of the presets.
 
         A step sees as many samples as before: where a preset accumulates,
         its batch is smaller.
@@ -158,64 +410,55 @@ class Estimator:
             )
         return found
 
-    def _phase(
-        self,
-        data: Data,
-        setup: Setup,
-        measure: _Measure,
-        trains: bool,
-    ) -> Phase:
+    def _phase(self, data: Data, setup: Setup, trains: bool) -> Phase:
         try:
-            return self._fake_phase(data.batch_size, setup, measure, trains)
+            return self._phase_of(data, setup, trains, is_fake=True)
         except Exception as error:
-            # Whatever a model does that needs values: try it with values.
+            # Some models need values: measure with real tensors.
             reason = f'{type(error).__name__}: {error}'.splitlines()[0]
-            phase = self._real_phase(data.batch_size, setup, measure, trains)
+            phase = self._phase_of(data, setup, trains, is_fake=False)
             return replace(phase, why_real=reason[:200])
 
-    def _fake_phase(
-        self,
-        size: int,
-        setup: Setup,
-        measure: _Measure,
-        trains: bool,
+    def _phase_of(
+        self, data: Data, setup: Setup, trains: bool, is_fake: bool
     ) -> Phase:
         model = self._build()
-        mode = make_fake(model)
-        with mode:
+        mode = make_fake(model) if is_fake else None
+        with mode or nullcontext():
             optimizer = self._build_optimizer(model) if trains else None
         meter = StepMeter(model, optimizer, mode, setup.dtype)
-        waits = setup.accumulation > 1
+
+        def measure(size: int, accumulates: bool) -> Peak:
+            return meter.measure(data.batch(size), accumulates)
+
+        find = self._fake_phase if is_fake else self._real_phase
         with self._recomputing(model, setup):
-            peak = measure(meter, size, waits)
-            twice = measure(meter, 2 * size, waits)
-            line = Line.through((size, peak.total), (2 * size, twice.total))
-            largest = None
-            if self._limit is not None:
-                largest = largest_batch(
-                    line, self._limit, lambda n: measure(meter, n, waits).total
-                )
+            return find(data.batch_size, setup.accumulation > 1, measure)
+
+    def _fake_phase(
+        self, size: int, accumulates: bool, measure: _Measure
+    ) -> Phase:
+        peak = measure(size, accumulates)
+        twice = measure(2 * size, accumulates)
+        line = Line.through((size, peak.total), (2 * size, twice.total))
+        largest = None
+        if self._limit is not None:
+            largest = largest_batch(
+                line, self._limit, lambda n: measure(n, accumulates).total
+            )
         return Phase(size, peak, line, largest=largest)
 
     def _real_phase(
-        self,
-        size: int,
-        setup: Setup,
-        measure: _Measure,
-        trains: bool,
+        self, size: int, accumulates: bool, measure: _Measure
     ) -> Phase:
-        model = self._build()
-        optimizer = self._build_optimizer(model) if trains else None
-        meter = StepMeter(model, optimizer, None, setup.dtype)
         small, large = _REAL_SIZES
-        with self._recomputing(model, setup):
-            # With all gradients there, activations make the peak of small
-            # batches, too.
-            low = measure(meter, small, True)
-            high = measure(meter, large, True)
-            least = measure(meter, large, setup.accumulation > 1)
+        # With all gradients there, activations make the peak of small
+        # batches, too.
+        low = measure(small, True)
+        high = measure(large, True)
+        least = measure(large, accumulates)
         line = Line.through((small, low.total), (large, high.total))
-        if setup.accumulation == 1:
+        if not accumulates:
             line = line._replace(fixed=line.fixed - low.gradients)
         largest = None
         if self._limit is not None:

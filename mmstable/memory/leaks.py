@@ -1,19 +1,125 @@
-"""Which resource leaks, who leaks it, and how long can that go on?"""
+"""Find resources that leak, the process that leaks, and the time left.
+
+The trend separates steady growth from warm-up, caches and noise. A thread
+reads the process tree at intervals.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
+from statistics import median
+from typing import Callable, NamedTuple
 
-from mmstable.memory.process_tree import Reading
-from mmstable.memory.trend import Growth, Point, Trend
+from mmstable.io.process import BackgroundThread
+from mmstable.memory.host import SOURCES, Prefetch, Reading, Room
+from mmstable.messages import N_, _, readable, readable_time
+
+# Points of a trend: fewer are too few, more are too old.
+_FEWEST = 12
+_MOST = 40
+# The share of all pairs of points that have to show growth.
+_AGREEING = 0.8
+# The share of early growth that the second half of the points must show; a
+# cache that fills up, or a warm-up, shows less.
+_LASTING = 0.5
+# The noise around the line, as a share of its rise.
+_LOUDEST = 0.25
+
+
+class Point(NamedTuple):
+    """A measured value.
+
+    Args:
+        iteration (int): Iterations done.
+        seconds (float): Monotonic time.
+        value (float): The value.
+    """
+
+    iteration: int
+    seconds: float
+    value: float
+
+
+class Growth(NamedTuple):
+    """How a value grows.
+
+    Args:
+        per_iteration (float): In an iteration. Defaults to 0.0.
+        per_second (float): In a second. Defaults to 0.0.
+    """
+
+    per_iteration: float = 0.0
+    per_second: float = 0.0
+
+
+class Trend:
+    """The newest values of one kind, and whether they grow steadily."""
+
+    def __init__(self) -> None:
+        self._points: deque[Point] = deque(maxlen=_MOST)
+
+    def add(self, point: Point) -> None:
+        """Add the newest value; ignore a second one of an iteration."""
+        if not self._points or point.iteration > self._points[-1].iteration:
+            self._points.append(point)
+
+    def clear(self) -> None:
+        """Drop all values: later ones cannot be compared with them."""
+        self._points.clear()
+
+    def growth(self) -> Growth | None:
+        """Return the steady growth; None if there is none."""
+        points = list(self._points)
+        if len(points) < _FEWEST:
+            return None
+        slopes = pairwise_slopes(points)
+        growing = sum(slope > 0 for slope in slopes)
+        slope = median(slopes)
+        if slope <= 0 or growing < _AGREEING * len(slopes):
+            return None
+        half = len(points) // 2
+        early = median(pairwise_slopes(points[:half]))
+        late = median(pairwise_slopes(points[half:]))
+        if late < _LASTING * max(early, slope):
+            return None
+        if _scatter(points, slope) > _LOUDEST * slope * _span(points):
+            return None
+        seconds = points[-1].seconds - points[0].seconds
+        per_second = slope * _span(points) / max(seconds, 1e-9)
+        return Growth(slope, per_second)
+
+
+def pairwise_slopes(points: Sequence[Point]) -> list[float]:
+    """List the slopes of all pairs; their median is Theil-Sen's slope."""
+    return [
+        (after.value - before.value) / (after.iteration - before.iteration)
+        for number, after in enumerate(points)
+        for before in points[:number]
+    ]
+
+
+def _span(points: Sequence[Point]) -> int:
+    return points[-1].iteration - points[0].iteration
+
+
+def _scatter(points: Sequence[Point], slope: float) -> float:
+    """Return the median distance of the points from the line."""
+    offsets = [point.value - slope * point.iteration for point in points]
+    middle = median(offsets)
+    return median(abs(offset - middle) for offset in offsets)
+
 
 HOST, FILES, SHARED = 'host', 'descriptors', 'shared_memory'
 MAIN, WORKERS = 'main_process', 'workers'
-# Readings that are not looked at: the start of a run is no trend.
+# Readings at the start of a run that count for no trend.
 _WARM_UP = 2
-# Of a limit: what has to be left, whether it shrinks or not.
+# Share of a limit that must be left, even without growth.
 _LEAST = 0.01
 # Readings ahead of the limit at which something has to be done.
 _READINGS_AHEAD = 2
@@ -27,14 +133,14 @@ class Forecast:
 
     Args:
         resource (str): 'host', 'descriptors' or 'shared_memory'.
-        holder (str): Whose use grows most: 'main_process', 'workers', or ''
-            if nobody's does, or nobody knows.
-        used (int): What is used: bytes, or descriptors of one process.
-        limit (int): What may be used.
-        left (int): What is left.
-        source (str): Who sets the limit.
-        per_iteration (float): Growth in an iteration.
-        per_second (float): Growth in a second.
+        holder (str): Whose use grows most: 'main_process' or 'workers'; ''
+            without growth, or if unknown.
+        used (int): Used bytes, or descriptors of one process.
+        limit (int): The limit.
+        left (int): The rest.
+        source (str): Origin of the limit.
+        per_iteration (float): Growth in an iteration. Defaults to 0.0.
+        per_second (float): Growth in a second. Defaults to 0.0.
     """
 
     resource: str
@@ -59,7 +165,7 @@ class Forecast:
 
 
 class LeakDetector:
-    """Watches the readings of a process tree.
+    """Watch the readings of a process tree.
 
     A resource is about to run out if its steady growth reaches the limit
     before the run ends, or, in the first pass over the data, before that
@@ -77,23 +183,23 @@ class LeakDetector:
         self._pids: frozenset[int] = frozenset()
         self._seen = 0
         self._iteration = 0
-        # When the newest reading was, and how long after the one before.
+        # Time of the newest reading, and seconds since the one before.
         self._seconds, self._gap = math.inf, 0.0
-        # Seconds left when it was last warned of; what is critical, and
-        # whether it was known to run out when that was told.
+        # By resource: seconds left at the last warning; and whether it was
+        # known to run out when it was reported as critical.
         self._warned: dict[str, float] = {}
         self._critical: dict[str, bool] = {}
 
     def add(
         self, iteration: int, reading: Reading, is_training: bool = True
     ) -> list[Forecast]:
-        """Take a reading, and tell what would run out.
+        """Add a reading, and return the forecasts.
 
         Args:
             iteration (int): Iterations done.
             reading (Reading): The reading.
-            is_training (bool): Whether it is one of training. One of
-                validation has nothing to do with a trend. Defaults to True.
+            is_training (bool): Whether it was taken in training. Those of
+                validation count for no trend. Defaults to True.
         """
         self._gap = max(0.0, reading.seconds - self._seconds)
         self._seconds = reading.seconds
@@ -104,7 +210,7 @@ class LeakDetector:
         return list(self._forecasts(reading))
 
     def is_new(self, forecast: Forecast, iteration: int) -> bool:
-        """Whether to warn of it, for the first time or once more."""
+        """Whether to warn of it, for the first time or again."""
         if not self.runs_out(forecast, iteration):
             return False
         before = self._warned.get(forecast.resource, math.inf)
@@ -123,7 +229,7 @@ class LeakDetector:
     def becomes_critical(self, forecast: Forecast, iteration: int) -> bool:
         """Whether the limit has just come within reach.
 
-        Once more if it only turns out then that growth will reach it.
+        True once more if it turns out later that growth will reach it.
         """
         margin = max(
             _LEAST * forecast.limit,
@@ -144,7 +250,7 @@ class LeakDetector:
 
     def _add_to_trends(self, iteration: int, reading: Reading) -> None:
         if iteration >= self._first_pass_ends > self._iteration:
-            # What grew in the first pass may have been a cache.
+            # Growth in the first pass may have been a cache.
             self._trends.clear()
         self._iteration = iteration
         if reading.worker_pids != self._pids:
@@ -167,56 +273,208 @@ class LeakDetector:
     def _trend(self, resource: str, holder: str) -> Trend:
         return self._trends.setdefault((resource, holder), Trend())
 
+    def _growth(self, resource: str, holder: str) -> Growth:
+        return self._trend(resource, holder).growth() or Growth()
+
     def _forecasts(self, reading: Reading) -> Iterator[Forecast]:
-        yield self._of_host(reading)
+        host = {one: self._growth(HOST, one) for one in (MAIN, WORKERS)}
+        total = Growth(*map(sum, zip(*host.values())))
+        yield _forecast(
+            HOST, max(host, key=host.__getitem__), reading.room, total
+        )
         if reading.max_files:
-            yield self._of_files(reading)
-        if reading.shared is not None:
-            grows = self._trend(SHARED, '').growth() or Growth(0.0, 0.0)
-            limit, left, source = reading.shared
-            yield Forecast(
-                SHARED, '', limit - left, limit, left, source, *grows
-            )
-
-    def _of_host(self, reading: Reading) -> Forecast:
-        grows = {
-            holder: growth
-            for holder in (MAIN, WORKERS)
-            if (growth := self._trend(HOST, holder).growth()) is not None
-        }
-        holder = max(
-            grows, key=lambda name: grows[name].per_iteration, default=''
-        )
-        limit, left, source = reading.room
-        return Forecast(
-            resource=HOST,
-            holder=holder,
-            used=limit - left,
-            limit=limit,
-            left=left,
-            source=source,
-            per_iteration=sum(g.per_iteration for g in grows.values()),
-            per_second=sum(g.per_second for g in grows.values()),
-        )
-
-    def _of_files(self, reading: Reading) -> Forecast:
-        """Of the process that has the least time left."""
-        found = []
-        for holder, used in (
-            (MAIN, reading.main_files),
-            (WORKERS, reading.worker_files),
-        ):
-            growth = self._trend(FILES, holder).growth()
-            left = max(0, reading.max_files - used)
-            found.append(
-                Forecast(
+            counts = {MAIN: reading.main_files, WORKERS: reading.worker_files}
+            limit = reading.max_files
+            found = [
+                _forecast(
                     FILES,
-                    holder if growth else '',
-                    used,
-                    reading.max_files,
-                    left,
-                    'setting',
-                    *(growth or Growth(0.0, 0.0)),
+                    holder,
+                    Room(limit, max(0, limit - used), 'setting'),
+                    self._growth(FILES, holder),
                 )
+                for holder, used in counts.items()
+            ]
+            # That of the process with the least time left.
+            yield min(found, key=lambda one: (one.iterations_left, one.left))
+        if reading.shared is not None:
+            yield _forecast(
+                SHARED, '', reading.shared, self._growth(SHARED, '')
             )
-        return min(found, key=lambda one: (one.iterations_left, one.left))
+
+
+def _forecast(
+    resource: str, holder: str, room: Room, growth: Growth
+) -> Forecast:
+    limit, left, source = room
+    who = holder if growth.per_iteration else ''
+    return Forecast(resource, who, limit - left, limit, left, source, *growth)
+
+
+# A reading takes at most this share of the time.
+_MAX_SHARE = 0.005
+
+
+class TreeSampler:
+    """Read the process tree in the background.
+
+    Args:
+        read (Callable): Returns a reading.
+        interval (float): Seconds between two readings; longer if a reading
+            takes more than 0.5 % of it.
+    """
+
+    def __init__(self, read: Callable[[], Reading], interval: float) -> None:
+        self._read, self._interval = read, interval
+        self._thread: BackgroundThread | None = None
+        # The newest reading, or the exception that ended the thread.
+        self.news: deque[Reading | Exception] = deque(maxlen=1)
+
+    def start(self, is_over: Callable[[], bool]) -> None:
+        """Start; the first reading comes after one interval.
+
+        Args:
+            is_over (Callable): Whether the run has ended; called before each
+                reading.
+        """
+        self.stop()
+        self.news.clear()
+        self._thread = BackgroundThread(
+            'mmstable memory', partial(self._run, is_over)
+        )
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop, after the reading that is under way."""
+        if self._thread is not None:
+            self._thread.stop()
+            self._thread = None
+
+    def _run(
+        self, is_over: Callable[[], bool], stopped: threading.Event
+    ) -> None:
+        pause = self._interval
+        while not stopped.wait(pause) and not is_over():
+            start = time.thread_time()
+            try:
+                self.news.append(self._read())
+            except Exception as error:
+                # Training continues; the hook logs it.
+                self.news.append(error)
+                return
+            spent = time.thread_time() - start
+            pause = max(self._interval, spent / _MAX_SHARE)
+
+
+_HOLDERS = {
+    'main_process': N_('the training process'),
+    'workers': N_('a dataloader worker'),
+}
+_RESOURCES = {
+    'host': N_('host RAM is'),
+    'descriptors': N_('file descriptors are'),
+    'shared_memory': N_('shared memory is'),
+}
+_ACTIONS = {
+    'warn': N_("No action is taken, since `action` is 'warn'."),
+    'save': N_('A checkpoint is saved after this step.'),
+    'restart': N_(
+        'After this step a checkpoint is saved and the run exits with code '
+        '22, to be restarted.'
+    ),
+}
+LOADING = N_('{workers:worker|workers} x {prefetch} prefetch')
+_SHARED_ADVICE = N_(
+    'Batches from workers are not freed: lower num_workers x '
+    'prefetch_factor, keep no reference to batches, or give the container '
+    'more shared memory (--shm-size).'
+)
+_FILES_ADVICE = N_(
+    'Files are opened and not closed, such as HDF5, LMDB or zip handles: '
+    'open them once in each worker, or in a `with` statement.'
+)
+_ADVICE = {
+    (HOST, WORKERS): N_(
+        'Workers leak: look for growing lists, caches and open files in the '
+        'dataset or a transform; fewer num_workers, a lower prefetch_factor '
+        'and persistent_workers=False delay the end.'
+    ),
+    (HOST, MAIN): N_(
+        'The training process leaks: look for losses kept with their graph '
+        '(use .item()), and for growing lists in a hook, metric or logger.'
+    ),
+    (FILES, WORKERS): _FILES_ADVICE,
+    (FILES, MAIN): _FILES_ADVICE,
+}
+_GROWTH = {
+    HOST: N_(
+        'Iter {iteration}: host RAM grows {growth} per 100 iterations, '
+        '{time} to the limit of {limit} ({source}); {holders}. {advice}'
+    ),
+    FILES: N_(
+        'Iter {iteration}: open files of {holder} grow by {growth} per 100 '
+        'iterations, {time} to the limit of {limit} (ulimit -n). {advice}'
+    ),
+    SHARED: N_(
+        'Iter {iteration}: shared memory (/dev/shm) grows {growth} per 100 '
+        'iterations, {time} to the limit of {limit}; {loading}. {advice}'
+    ),
+}
+
+
+def describe_growth(
+    iteration: int, forecast: Forecast, reading: Reading, loading: Prefetch
+) -> str:
+    """Describe growth, its rate, the time left, and advice.
+
+    Args:
+        iteration (int): Iterations done.
+        forecast (Forecast): The resource.
+        reading (Reading): The newest reading.
+        loading (Prefetch): Settings of the training data loader.
+    """
+    shown = _(LOADING, workers=loading.workers, prefetch=loading.prefetch)
+    holders = _('the training process holds all of it')
+    if reading.worker_pids:
+        holders = _(
+            'dataloader workers hold {share:.0%}; {loading}',
+            share=reading.workers / max(1, reading.tree),
+            loading=shown,
+        )
+    key = forecast.resource, forecast.holder
+    facts = dict(
+        iteration=iteration,
+        growth=_amount(forecast, 100 * forecast.per_iteration),
+        time=readable_time(forecast.seconds_left),
+        limit=_amount(forecast, forecast.limit),
+        source=_(SOURCES[forecast.source]),
+        holder=_(_HOLDERS.get(forecast.holder, '')),
+        holders=holders,
+        loading=shown,
+        advice=_(_ADVICE.get(key, _SHARED_ADVICE)),
+    )
+    return _(_GROWTH[forecast.resource], **facts)
+
+
+def describe_critical(iteration: int, forecast: Forecast, action: str) -> str:
+    """Describe how little is left, and the action.
+
+    Args:
+        iteration (int): Iterations done.
+        forecast (Forecast): The resource.
+        action (str): 'warn', 'save' or 'restart'.
+    """
+    return _(
+        'Iter {iteration}: {resource} nearly used up: {left} of {limit} '
+        'left. {action}',
+        iteration=iteration,
+        resource=_(_RESOURCES[forecast.resource]),
+        left=_amount(forecast, forecast.left),
+        limit=_amount(forecast, forecast.limit),
+        action=_(_ACTIONS[action]),
+    )
+
+
+def _amount(forecast: Forecast, count: float) -> str:
+    if forecast.resource == FILES:
+        return f'{count:.3g}' if count < 100 else f'{count:.0f}'
+    return readable(count)

@@ -1,6 +1,6 @@
-"""What a user reads, in the language of the run.
+"""Messages in the language of the run, with foreign text escaped.
 
-English stands in the code where it is said, as in
+English stands in the code where it is logged, as in
 ``_('Rank {rank} hangs in {phase}', rank=rank, phase=phase)``. The
 Chinese is in ``locale/zh_CN/LC_MESSAGES/mmstable.po``.
 
@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import reprlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -23,8 +24,45 @@ from string import Formatter
 from typing import Any
 
 from mmstable.errors import ConfigError
-from mmstable.messages.printable import printable
 from mmstable.messages.secrets import MASK
+
+_SHORT = reprlib.Repr()
+_SHORT.maxstring = _SHORT.maxother = 80
+
+
+def printable(text: object, limit: int = 500) -> str:
+    """Escape a text to one line that is safe to print and to log.
+
+    Characters that Python does not call printable are escaped as by ``repr``:
+    control characters, terminal codes, line separators, characters that turn
+    the direction of writing, lone surrogates.
+
+    Args:
+        text (object): The text, or anything that has one.
+        limit (int): Characters to show; the rest is counted.
+            Defaults to 500.
+    """
+    whole = str(text)
+    shown = whole[:limit]
+    if not shown.isprintable():
+        shown = ''.join(map(_escape, shown))
+    if len(whole) > limit:
+        shown += f'... ({len(whole) - limit} more characters)'
+    return shown
+
+
+def short_repr(value: object) -> str:
+    """Return ``repr`` of a value, shortened if it is long or deep.
+
+    Args:
+        value (object): Numbers, strings, lists, dicts and the like.
+    """
+    return printable(_SHORT.repr(value))
+
+
+def _escape(character: str) -> str:
+    return character if character.isprintable() else repr(character)[1:-1]
+
 
 LANGUAGES = ('en', 'zh_cn')
 VARIABLE = 'MMSTABLE_LANG'
@@ -44,38 +82,36 @@ _borrowed: ContextVar[str | None] = ContextVar('language', default=None)
 def _(message: str, /, **fields: Any) -> str:
     """Translate a message and fill it in.
 
-    Fields may hold what others wrote: they are escaped and shortened.
+    Fields may hold foreign text: they are escaped and shortened.
 
     Besides the format specs of ``str.format`` there are two more:
     ``{n:step|steps}`` is a count with its noun, '1 step' or '3 steps'; and a
-    list is joined, by what its spec says if it has one: ``{names}``,
-    ``{reasons:; }``.
+    list is joined, by its spec if it has one: ``{names}``, ``{reasons:; }``.
 
     Args:
         message (str): The English template; without a translation it is
             used in every language.
-        **fields: What the template names.
+        **fields: Values for the template.
     """
     lang = language()
     template = message if lang == 'en' else read_po().get(message, message)
     text = _Formatter(_SEPARATORS[lang]).vformat(template, (), fields)
     if MASK in str(fields.get('command', '')):
         text += _(
-            ' Before you use it, put the values of the secrets in the place '
-            'of {mask}.',
+            ' Replace {mask} by the values of the secrets first.',
             mask=MASK,
         )
     return text
 
 
-def N_(message: str) -> str:
-    """Mark a message of a table or a constant, which ``_`` gets later."""
-    return message
+# Marks a message of a table or a constant, which ``_`` gets later. Hundreds of
+# them are marked while modules are imported: a built-in costs least.
+N_ = str
 
 
 @cache
 def read_po(path: Path = PO_FILE) -> dict[str, str]:
-    """Translations by their English.
+    """Read the translations by their English.
 
     A ``.po`` file is read as it is: it takes a few milliseconds, and there is
     no compiled one that could be out of date.
@@ -83,7 +119,7 @@ def read_po(path: Path = PO_FILE) -> dict[str, str]:
     Args:
         path (Path): The file. Defaults to PO_FILE.
     """
-    # A string may go on in the next line.
+    # A string may continue in the next line.
     content = path.read_text(encoding='utf-8').replace('"\n"', '')
     # The head of the file is the entry of '', and a missing one is ''.
     pairs = re.findall(r'^msgid (".+")\nmsgstr (".+")$', content, re.M)
@@ -107,10 +143,10 @@ class _Formatter(Formatter):
 
 
 def choose_language(hooks: Iterable[object]) -> None:
-    """Speak the language that one of the hooks of a run asks for.
+    """Use the language that one of the hooks of a run sets.
 
-    Without such a hook it is that of the environment. Every run chooses
-    anew, so that none inherits the language of the one before it.
+    Without such a hook the environment decides. Every run chooses again, so
+    that it does not inherit the language of an earlier run.
 
     Args:
         hooks (Iterable): Those of the run, or their configs. The first that
@@ -122,7 +158,7 @@ def choose_language(hooks: Iterable[object]) -> None:
 
 
 def prefer_language(lang: str | None) -> None:
-    """Speak this language whatever the hooks of a run ask for.
+    """Use this language, even if hooks of a run set another.
 
     Args:
         lang (str, optional): One of :data:`LANGUAGES`; None to let them
@@ -134,21 +170,21 @@ def prefer_language(lang: str | None) -> None:
 
 
 def use_language(lang: str | None) -> None:
-    """Speak this language from now on.
+    """Use this language from now on.
 
     Args:
         lang (str, optional): One of :data:`LANGUAGES`; None for that of the
             environment. That of the command line wins over it.
     """
     global _chosen  # noqa: PLW0603
-    # What is wrong with the environment must be said in some language.
+    # Errors of the environment variable are in this language.
     _chosen = LANGUAGES[0]
     _chosen = _preferred or lang or _of_environment()
 
 
 @contextmanager
 def speaking(lang: str) -> Iterator[None]:
-    """Speak another language for a while; other threads do not notice.
+    """Use another language in a context, in this thread only.
 
     Args:
         lang (str): One of :data:`LANGUAGES`.
@@ -161,7 +197,7 @@ def speaking(lang: str) -> Iterator[None]:
 
 
 def language() -> str:
-    """The language to speak now."""
+    """Return the current language."""
     borrowed = _borrowed.get()
     if borrowed is not None:
         return borrowed
@@ -178,3 +214,56 @@ def _of_environment() -> str:
             f'{", ".join(LANGUAGES)}, got {lang!r}.'
         )
     return name
+
+
+_UNITS = ('B', 'KiB', 'MiB', 'GiB', 'TiB')
+_FACTORS = {'': 1, 'B': 1}
+for _power, _letter in enumerate('KMGT', 1):
+    _FACTORS[_letter] = _FACTORS[f'{_letter}IB'] = 1024**_power
+    _FACTORS[f'{_letter}B'] = 1000**_power
+_SIZE = re.compile(r'\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*')
+
+
+def readable(size: float) -> str:
+    """Format a number of bytes, such as '1.5 GiB'.
+
+    Args:
+        size (float): Bytes.
+    """
+    power = 0
+    while abs(size) >= 1024 and power < len(_UNITS) - 1:
+        size, power = size / 1024, power + 1
+    return f'{size:.1f} {_UNITS[power]}' if power else f'{size:.0f} B'
+
+
+def parse_size(text: str) -> int:
+    """Parse the bytes of a size like '24GiB', '512 MiB' or '80GB'.
+
+    A single letter is a power of 1024, as in '24G'.
+
+    Args:
+        text (str): The size.
+    """
+    found = _SIZE.fullmatch(text)
+    unit = None if found is None else _FACTORS.get(found[2].upper())
+    size = 0 if found is None or unit is None else int(float(found[1]) * unit)
+    if size < 1:
+        raise ValueError(
+            _(
+                'a size must be a number above 0 with a unit, such as '
+                "'24GiB', got {text}",
+                text=repr(text),
+            )
+        )
+    return size
+
+
+def readable_time(seconds: float) -> str:
+    """Format a duration, such as '47 min' or '3.2 h'."""
+    if seconds < 90:
+        return f'{seconds:.0f} s'
+    if seconds < 90 * 60:
+        return f'{seconds / 60:.0f} min'
+    if seconds < 48 * 3600:
+        return f'{seconds / 3600:.1f} h'
+    return f'{seconds / 86400:.1f} d'

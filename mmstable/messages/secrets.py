@@ -1,7 +1,7 @@
-"""Keep secrets out of what is printed, logged and recorded.
+"""Keep secrets out of logs, records and printed commands.
 
-A value is masked if the name of its setting is that of a secret. Values do
-not tell: a weak password looks like any other word.
+A value is masked if the name of its setting is that of a secret. The value
+itself is no clue: a weak password looks like any other word.
 """
 
 from __future__ import annotations
@@ -37,9 +37,8 @@ _TOKEN_OF = {
 }
 _WORD = re.compile(r'[A-Z]+(?![a-z])|[A-Z]?[a-z]+')
 _SETTING = re.compile(r'[\w.-]+')
-# `name=` or `'name':`, up to the value.
-_NAME = re.compile(r"""(?<![\w.-])(["']?)([\w.-]*\w)\1\s*[=:](?!=)\s*""")
-_QUOTED = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\"""", re.S)
+# The name of `name=` or `'name':`.
+_NAME = re.compile(r"""(?<![\w.-])([\w.-]*\w)["']?\s*[=:](?!=)""")
 _LOGIN = re.compile(r"""(?<=://)[^/\s'"]+(?=@)""")
 
 
@@ -65,13 +64,13 @@ def _names_secret(part: str) -> bool:
     if words[-1] == 'token' and pairs[-1][0] not in _TOKEN_OF:
         return True
     return any(
-        what in ('key', 'keys', 'tokens') and whose in _KEY_OF
-        for whose, what in pairs
+        noun in ('key', 'keys', 'tokens') and owner in _KEY_OF
+        for owner, noun in pairs
     )
 
 
 def mask_words(words: Iterable[str]) -> list[str]:
-    """A command line without its secrets.
+    """Mask the secrets of a command line.
 
     Args:
         words (Iterable[str]): With ``KEY=VALUE``, ``--option VALUE`` and
@@ -95,36 +94,18 @@ def _mask_word(word: str) -> str:
 
 
 def mask_text(text: str) -> str:
-    """A text without the secrets of its settings.
+    """Mask logins in a text, or all of it if it sets a secret.
 
     Args:
-        text (str): A config in Python, or a part of one.
+        text (str): A value of a config, as written in Python.
     """
-    shown, place = [], 0
-    for found in _NAME.finditer(text):
-        if found.start() >= place and _is_secret_in_config(found[2]):
-            shown += [text[place : found.end()], repr(MASK)]
-            place = _end_of_value(text, found.end())
-    return _LOGIN.sub(MASK, ''.join([*shown, text[place:]]))
-
-
-def _end_of_value(text: str, start: int) -> int:
-    place, depth = start, 0
-    while place < len(text):
-        quoted = _QUOTED.match(text, place)
-        if quoted is not None:
-            place = quoted.end()
-            continue
-        character = text[place]
-        depth += (character in '([{') - (character in ')]}')
-        if depth < 0 or (depth == 0 and character in ', \t\n'):
-            break
-        place += 1
-    return place
+    if any(map(_is_secret_in_config, _NAME.findall(text))):
+        return MASK
+    return _LOGIN.sub(MASK, text)
 
 
 def mask_values(value: Any) -> Any:
-    """Settings without their secrets.
+    """Mask the secrets of settings.
 
     Args:
         value (Any): Dicts, lists and tuples of anything.

@@ -1,8 +1,7 @@
-"""What happens to this step?  Optimizer wrappers that obey its verdict."""
+"""Optimizer wrappers that measure, judge, and apply or skip each step."""
 
 from mmstable.optim.fused import FusedAdamW, FusedSGD
-from mmstable.optim.safe_amp_optim_wrapper import SafeAmpOptimWrapper
-from mmstable.optim.safe_optim_wrapper import SafeOptimWrapper
+from mmstable.optim.wrapper import SafeAmpOptimWrapper, SafeOptimWrapper
 
 __all__ = [
     'FusedAdamW',

@@ -1,31 +1,31 @@
-"""What happened?  The event file, and how it is read back."""
+"""The report of a run, and the reader of its event file."""
 
-from mmstable.events.event import Event
-from mmstable.events.live_records import LiveChange
-from mmstable.events.machine_records import (
-    CheckpointFailed,
-    Hang,
-    IterationProfile,
-    MemoryAlarm,
-    OutOfMemory,
-)
-from mmstable.events.number_records import FaultExplained, LowHeadroom, Verdict
-from mmstable.events.reader import EventFileError, EventReader, read_events
+from mmstable.events.log import EventFileError, EventReader, read_events
 from mmstable.events.records import (
+    CheckpointFailed,
+    Event,
+    FaultExplained,
+    Hang,
     Heartbeat,
     Injection,
     Intervention,
+    IterationProfile,
+    LiveChange,
+    LowHeadroom,
+    MemoryAlarm,
+    OutOfMemory,
     Poisoned,
     ReplicasDiverged,
     RunEnd,
     RunStart,
     ScaleChange,
+    StepReport,
     UnknownEvent,
+    Verdict,
     WrapperSample,
     WrapperSetup,
     WrapperTotals,
 )
-from mmstable.events.step_report import StepReport
 
 # What these are called as records of a file.
 StepFault = StepReport

@@ -16,7 +16,7 @@ from torch.nn import Module
 
 from mmstable.checkpoint.audit import find_poison
 from mmstable.checkpoint.loading import load_checkpoint
-from mmstable.cli.config_file import load_config
+from mmstable.cli.config import load_config
 
 ROOT = Path(__file__).resolve().parents[2]
 QUICKSTART = ROOT / 'configs/quickstart/digit-scenes_fcn_fp16.py'

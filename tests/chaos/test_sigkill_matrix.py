@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from mmstable.checkpoint.finder import find_checkpoint
+from mmstable.checkpoint.catalog import find_checkpoint
 from mmstable.checkpoint.loading import load_checkpoint
 from tests.chaos.warm import WarmRun
 from tests.toys import assert_same
@@ -25,7 +25,7 @@ from tests.toys import assert_same
 ROOT = Path(__file__).resolve().parents[2]
 KILLS = int(os.environ.get('MMSTABLE_SOAK_KILLS', '1000'))
 SEED = int(os.environ.get('MMSTABLE_SOAK_SEED', '0'))
-EXACT = 'exact, as without the break'
+EXACT = 'exact (identical to an uninterrupted run)'
 
 CONFIG = """
 _base_ = ['{configs}/default_runtime_fp16.py',

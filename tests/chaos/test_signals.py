@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from mmstable.checkpoint.stop_signal import ask_to_save
+from mmstable.checkpoint.signals import ask_to_save
 from tests.chaos.signal_runs import (
     Run,
     Variant,
@@ -21,7 +21,7 @@ from tests.chaos.signal_runs import (
     reference,
     storm,
 )
-from tests.patience import PATIENCE
+from tests.patience import wait_until
 
 VARIANTS = [
     Variant(loop, workers, window)
@@ -90,10 +90,7 @@ def test_workers_end_with_the_main_process(tmp_path):
         time.sleep(0.3)
         assert all(map(is_alive, workers))
         os.kill(run.process.pid, signal.SIGKILL)
-        deadline = time.monotonic() + 20 * PATIENCE
-        while any(map(is_alive, workers)) and time.monotonic() < deadline:
-            time.sleep(0.1)
-        assert not any(map(is_alive, workers))
+        wait_until(lambda: not any(map(is_alive, workers)))
     finally:
         run.kill()
         run.process.communicate()

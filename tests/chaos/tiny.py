@@ -10,7 +10,7 @@ from mmengine.model import BaseModel
 from torch import nn
 from torch.utils.data import DataLoader
 
-from mmstable.checkpoint.finder import find_checkpoint
+from mmstable.checkpoint.catalog import find_checkpoint
 from mmstable.errors import StoppedBySignal
 from tests.chaos.storm import GUARD
 from tests.loops.runs import iter_loop

@@ -20,14 +20,14 @@ from mmengine.model import BaseModel
 from mmengine.registry import DATA_SAMPLERS, DATASETS, MODELS
 from torch.utils.data import Dataset, Sampler
 
+from mmstable import register_all
 from mmstable.cli.main import main
-from mmstable.registration import register_all
 
 register_all()
 # What a run imports late.
 for _name in (
     'matplotlib.pyplot',
-    'mmstable.cli.commands.train',
+    'mmstable.cli.mistakes',
     'mmstable.cli.train',
     'torch._dynamo',
 ):

@@ -10,7 +10,7 @@ from pathlib import Path
 DYING = """
 import os, signal, sys
 from pathlib import Path
-from mmstable.checkpoint.atomic_file import atomic_file
+from mmstable.io.files import atomic_file
 
 with atomic_file(Path(sys.argv[1], 'iter_99.pth')) as stream:
     stream.write(b'half')

@@ -10,12 +10,8 @@ import time
 import pytest
 import torch
 
-from mmstable.checkpoint import atomic_file as module
-from mmstable.checkpoint.atomic_file import (
-    atomic_file,
-    remove_leftovers,
-    replace_text,
-)
+from mmstable.io import files as module
+from mmstable.io.files import atomic_file, remove_leftovers, replace_text
 from tests.checkpoint.leftovers import leave_half_a_file
 from tests.toys import read_saved
 
@@ -136,7 +132,7 @@ def test_leftovers_of_a_killed_process_are_removed(tmp_path):
 WRITING = """
 import sys
 from pathlib import Path
-from mmstable.checkpoint.atomic_file import atomic_file
+from mmstable.io.files import atomic_file
 
 with atomic_file(Path(sys.argv[1], 'a')) as stream:
     stream.write(b'half, ')

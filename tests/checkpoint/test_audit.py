@@ -7,8 +7,11 @@ import pytest
 import torch
 from torch import nn
 
-from mmstable.checkpoint.audit import find_poison, looks_like_mask
-from mmstable.checkpoint.placeholders import Placeholders
+from mmstable.checkpoint.audit import (
+    Placeholders,
+    find_poison,
+    looks_like_mask,
+)
 from tests.toys import INF, NAN
 
 

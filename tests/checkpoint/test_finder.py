@@ -5,9 +5,8 @@ import hashlib
 import torch
 
 import mmstable  # noqa: F401  (guards mmengine's loader)
-from mmstable.checkpoint.finder import find_checkpoint
-from mmstable.checkpoint.lineage import Lineage
-from mmstable.checkpoint.manifest import Manifest, manifest_path
+from mmstable.checkpoint.catalog import find_checkpoint
+from mmstable.checkpoint.manifest import Lineage, Manifest, manifest_path
 from tests.some_files import some_files
 from tests.toys import INF, NAN
 

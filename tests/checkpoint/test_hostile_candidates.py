@@ -10,7 +10,7 @@ import time
 import pytest
 import torch
 
-from mmstable.checkpoint.finder import find_checkpoint
+from mmstable.checkpoint.catalog import find_checkpoint
 from tests.checkpoint.pickles import (
     checkpoint,
     mapping,

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from mmstable.checkpoint.finder import find_checkpoint, verify_checkpoint
+from mmstable.checkpoint.catalog import find_checkpoint, verify_checkpoint
 from mmstable.checkpoint.loading import BadCheckpoint
 from mmstable.errors import CheckpointError
 from tests.toys import NAN, read_saved, toy_runner
@@ -151,7 +151,7 @@ STATES = {
     'mmstable.SafeCheckpointHook.train_loop.index': 5,
     'mmstable.SafeCheckpointHook.train_loop.world_size': 0,
     'mmstable.GradNanLoggerHook.optim_wrapper.bad': [[1, 'x', 1.0]],
-    'mmstable.DivergenceGuardHook.watch.levels.optim_wrapper.loss.peak': 1e9,
+    'mmstable.DivergenceGuardHook.watch.histories.optim_wrapper.loss.peak': -1,
     'mmstable.GradClipHook.counts': {'all': [1]},
     'mmstable.HeadroomHook': {'points': []},
     'message_hub.runtime_info': [],
@@ -164,8 +164,13 @@ STATES = {
     'optimizer.param_groups.0.lr': NAN,
     'optimizer.param_groups.0.betas': 0.9,
     'optimizer.param_groups.0.params': [[0]],
+    'optimizer.param_groups.0.weight_decay': [],
+    'optimizer.param_groups.0.differentiable': b'x',
+    'optimizer.param_groups.0.maximize': 10**15,
+    'optimizer.param_groups.0.eps': 'x',
     'optimizer.safe_step.applied': None,
     'param_schedulers.0.end': {},
+    'param_schedulers.1.end': (1, 2),
     'param_schedulers.2.last_step': 'x',
     'meta.seed': -1,
     'ema_state_dict': 5,
@@ -191,7 +196,6 @@ def test_the_reason_names_the_place(saved, tmp_path, path, value):
 
 MISFITS = {
     'optimizer.state.0.exp_avg': torch.zeros(0),
-    'optimizer.param_groups.0.eps': 'x',
     'optimizer.param_groups.0.amsgrad': True,
     'param_schedulers.2.eta_min_ratio': 10**150,
     'optimizer.state.1.exp_avg_sq': None,

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from mmstable.checkpoint.lineage import Lineage
+from mmstable.checkpoint.manifest import Lineage
 
 FIRST = Lineage('a', ((1, 0),))
 # Went back from wherever it was to 10, and later from 40 to 30.

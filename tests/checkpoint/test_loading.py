@@ -11,13 +11,13 @@ import torch
 from mmengine.runner import CheckpointLoader
 
 import mmstable  # noqa: F401  (guards mmengine's loader)
-from mmstable.checkpoint.finder import verify_checkpoint, verify_weights
+from mmstable.checkpoint.catalog import verify_checkpoint, verify_weights
 from mmstable.checkpoint.loading import (
     BadCheckpoint,
     inspect_checkpoint,
     load_checkpoint,
+    trust_checkpoint,
 )
-from mmstable.checkpoint.schemes import trust_checkpoint
 from mmstable.errors import CheckpointError
 
 
@@ -158,3 +158,9 @@ def test_trust_is_for_one_file(good, tmp_path):
     assert not marker.exists()
     CheckpointLoader.load_checkpoint(address)
     assert marker.exists()
+
+
+def test_the_error_can_be_sent_to_other_ranks():
+    error = BadCheckpoint('a.pth', 'corrupt: its end is missing')
+    found = pickle.loads(pickle.dumps(error))
+    assert (str(found), found.reason) == (str(error), error.reason)

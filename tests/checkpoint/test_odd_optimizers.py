@@ -10,7 +10,7 @@ import torch
 from mmengine.registry import OPTIMIZERS
 from torch.optim import Optimizer
 
-from mmstable.checkpoint.finder import find_checkpoint, verify_checkpoint
+from mmstable.checkpoint.catalog import find_checkpoint, verify_checkpoint
 from mmstable.checkpoint.sections import check_sections
 from tests.toys import assert_same, toy_runner, weights
 

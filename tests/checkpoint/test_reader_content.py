@@ -16,7 +16,7 @@ from torch import nn
 
 from mmstable.checkpoint.loading import load_file, read_content
 from mmstable.checkpoint.reader.formats import read
-from mmstable.open_file import OpenFile
+from mmstable.io.files import OpenFile
 from tests.checkpoint.pickles import save
 
 FORMATS = pytest.mark.parametrize('is_zip', [True, False])

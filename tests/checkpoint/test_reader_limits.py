@@ -19,11 +19,11 @@ import torch
 from mmengine.config import ConfigDict
 from mmengine.runner import CheckpointLoader
 
-from mmstable.checkpoint.finder import find_checkpoint, verify_checkpoint
+from mmstable.checkpoint.catalog import find_checkpoint, verify_checkpoint
 from mmstable.checkpoint.loading import BadCheckpoint, load_file
 from mmstable.checkpoint.reader.formats import read
 from mmstable.errors import CheckpointError
-from mmstable.open_file import Malformed, OpenFile
+from mmstable.io.files import Malformed, OpenFile
 from tests.checkpoint.pickles import (
     call,
     mapping,

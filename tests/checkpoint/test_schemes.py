@@ -15,8 +15,11 @@ from mmengine.runner import CheckpointLoader
 from mmengine.runner import checkpoint as zoo
 
 import mmstable  # noqa: F401  (guards mmengine's loader)
-from mmstable.checkpoint.loading import BadCheckpoint
-from mmstable.checkpoint.schemes import guard_checkpoints, pin_checkpoint
+from mmstable.checkpoint.loading import (
+    BadCheckpoint,
+    guard_checkpoints,
+    pin_checkpoint,
+)
 from mmstable.errors import CheckpointError
 
 load = CheckpointLoader.load_checkpoint
@@ -106,6 +109,11 @@ def test_backends_of_mmengine(files):
 
     register_backend('elsewhere', Elsewhere, prefixes='elsewhere', force=True)
     check_pair(f'elsewhere://{files}/')
+
+
+def test_pavi_is_not_left_to_mmengine():
+    with pytest.raises(CheckpointError, match="no file backend for 'pavi:"):
+        load('pavi://model')
 
 
 def test_home_folder(files, monkeypatch):

@@ -138,13 +138,26 @@ def test_a_shard_with_a_payload(tmp_path, saved):
     assert not marker.exists()
 
 
+def test_one_place_for_two_chunks(saved):
+    """A pickle that takes a second to read is not read for each element."""
+    path, _, record, _ = saved
+    dtype, size, (chunk,) = record['tensors']['model/head.bias']
+    halves = [((at,), (1,), *chunk[2:]) for at in range(2)]
+    record['tensors']['model/head.bias'] = [dtype, size, halves]
+    with pytest.raises(BadCheckpoint, match='record of shards makes no sense'):
+        read(path, record)
+
+
 def test_another_tensor_than_the_record_says(saved):
     path, _, record, _ = saved
-    tensors = record['tensors']
-    for name in ('model/head.weight', 'optimizer/head.weight/exp_avg'):
-        dtype, size, (chunk,) = tensors[name]
-        other = tensors['model/head.bias'][2][0]
-        tensors[name] = [dtype, size, [(*chunk[:2], *other[2:])]]
+    names = ['model/head.weight', 'model/head.bias']
+    wholes = [record['tensors'][name] for name in names]
+    places = [chunk[2:] for _, _, (chunk,) in wholes]
+    for name, (dtype, size, (chunk,)), place in zip(
+        names, wholes, reversed(places)
+    ):
+        chunks = [(*chunk[:2], *place)]
+        record['tensors'][name] = [dtype, size, chunks]
     with pytest.raises(BadCheckpoint, match='corrupt: .*is not as saved'):
         read(path, record)
 

@@ -6,7 +6,7 @@ import pytest
 from mmengine.config import Config
 from mmengine.optim import OptimWrapper
 
-from mmstable.cli import config_edits as edits
+from mmstable.cli import config as edits
 from mmstable.errors import UsageError
 
 SAFE_AMP = 'mmstable.SafeAmpOptimWrapper'
@@ -56,6 +56,14 @@ def test_amp_replaces_each_wrapper_of_several() -> None:
     assert cfg.optim_wrapper.generator.type == SAFE_AMP
     assert cfg.optim_wrapper.critic.type == SAFE_AMP
     assert 'type' not in cfg.optim_wrapper
+
+
+def test_amp_keeps_a_fixed_loss_scale_from_growing() -> None:
+    wrapper = dict(type='AmpOptimWrapper', loss_scale=512.0)
+    cfg = Config(dict(optim_wrapper=wrapper))
+    edits.enable_amp(cfg)
+    fixed = dict(init_scale=512.0, max_scale=512.0)
+    assert cfg.optim_wrapper.loss_scale == fixed
 
 
 def test_amp_refuses_other_wrappers() -> None:

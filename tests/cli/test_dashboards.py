@@ -16,8 +16,7 @@ from tensorboard.backend.event_processing.event_accumulator import (
     EventAccumulator,
 )
 
-from mmstable.visualization import QueuedVisBackend
-from mmstable.visualization.call_queue import CallQueue
+from mmstable.vis_backend import CallQueue, QueuedVisBackend
 from tests.cli.runs import ROOT, iterations, log_of
 from tests.cli.score_project import saved, train
 

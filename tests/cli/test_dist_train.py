@@ -12,9 +12,7 @@ from torch.distributed.elastic.multiprocessing.errors import (
     ProcessFailure,
 )
 
-from mmstable.cli.command import find_commands
-from mmstable.cli.main import main
-from mmstable.cli.parsers import build_parsers
+from mmstable.cli.main import build_parsers, main
 from tests.cli.runs import console_script, iterations, run
 
 pytestmark = pytest.mark.usefixtures('in_project')
@@ -86,8 +84,7 @@ def test_values_of_other_options_are_left_alone(
 
 
 def test_no_option_means_two_things() -> None:
-    commands = find_commands()
-    parsers = build_parsers(commands)[1]
+    parsers = build_parsers()[1]
     launch = set(parsers['dist-train'].options())
     both = launch & set(parsers['train'].options())
     assert both == {'-h', '--help', '--lang', '--quiet'}

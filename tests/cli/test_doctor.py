@@ -10,11 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from mmstable.cli.commands.doctor import TESTS as NAMES
+from mmstable.cli.doctor import TESTS as NAMES
 from mmstable.cli.main import main
+from mmstable.doctor import Fact, MachineTest, Plan, found
 from mmstable.doctor.examine import TESTS, examine
-from mmstable.doctor.items import MachineTest, Plan, fact, found
-from mmstable.finding import Severity
 from tests.cli.runs import Screen, console_script, path_without_torch, run
 from tests.patience import wait_until
 
@@ -120,20 +119,23 @@ def test_it_works_where_torch_does_not(tmp_path: Path) -> None:
 
 def test_a_test_that_fails_hides_no_other() -> None:
     def breaks(plan: Plan):
-        yield fact('cores', 2)
+        yield Fact('cores', '2', 'cores')
         raise RuntimeError('CUDA error: unknown error')
 
     def works(plan: Plan):
-        yield found('swapping', Severity.WARNING, 'swap', used=1, total=2)
-        yield found('remap_failed', Severity.ERROR, 'GPU 0')
+        yield found('swapping', 'swap', used=1, total=2)
+        yield found('remap_failed', 'GPU 0')
 
-    tests = [MachineTest('gpus', breaks), MachineTest('host', works)]
+    tests = [
+        MachineTest('gpus', 'state of the GPUs', breaks),
+        MachineTest('host', 'host', works),
+    ]
     report = examine(Plan(), tests, lambda test: nullcontext())
     assert [one.id for one in report.findings] == ['remap_failed', 'swapping']
     (unseen,) = report.not_seen
     assert unseen.what == 'state of the GPUs'
     assert unseen.why == 'RuntimeError: CUDA error: unknown error'
-    assert [one.value for one in report.facts['gpus']] == ['2']
+    assert [one.value for one in report.facts[tests[0]]] == ['2']
 
 
 @pytest.mark.parametrize('is_terminal', [True, False])
@@ -143,19 +145,19 @@ def test_a_slow_test_shows_that_it_goes_on(
     def slow(plan: Plan):
         if is_terminal:
             wait_until(lambda: '0:00:01' in screen.getvalue())
-        yield fact('cores', 2)
+        yield Fact('cores', '2', 'cores')
 
     screen = Screen() if is_terminal else io.StringIO()
     monkeypatch.setattr('sys.stderr', screen)
-    monkeypatch.setattr('mmstable.cli.progress._PATIENCE', 0.0)
-    monkeypatch.setattr(
-        'mmstable.cli.doctor.TESTS', [MachineTest('gpus', slow)]
-    )
+    monkeypatch.setattr('mmstable.cli.command._PATIENCE_S', 0.0)
+    test = MachineTest('gpus', 'state of the GPUs', slow)
+    monkeypatch.setattr('mmstable.doctor.examine.TESTS', [test])
     assert main(['doctor', '--json']) == 0
     line, _, rest = screen.getvalue().partition('\n')
     assert line == 'mmstable doctor: test 1 of 1: state of the GPUs'
     if is_terminal:
-        assert '\x1b[Kstate of the GPUs 0:00:01' in rest
-        assert rest.endswith('\r\x1b[K')
+        *shown, left = rest.split('\x1b[2K')
+        assert 'state of the GPUs' in ''.join(shown)
+        assert 'state of the GPUs' not in left
     else:
         assert rest == ''

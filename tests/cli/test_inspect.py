@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 
-from mmstable.cli import inspect as inspect_module
 from mmstable.cli.main import main
 from tests.messages.test_translations import CHINESE
 from tests.torch_features import skip_without_half
@@ -132,11 +131,6 @@ def test_files_cannot_write_to_the_terminal(
         lines = output(capsys, tmp_path / 'x.pth')
         assert all(line.isprintable() for line in lines)
         assert any('[red]' in line for line in lines)
-
-
-def test_without_rich_it_is_plain(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__('sys').modules, 'rich.console', None)
-    assert not inspect_module._print_richly([['a', 'b']])
 
 
 @pytest.mark.parametrize('content', [[1, 2], 'text', torch.zeros(2)])

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from mmstable.cli.command import find_commands
-from mmstable.cli.main import main
+from mmstable.cli.main import COMMANDS, main
+from mmstable.messages import _
 from tests.cli.runs import log_of
 from tests.messages.test_translations import CHINESE
 
@@ -176,14 +176,14 @@ def test_notes_about_a_config_of_mmcv(
 def test_help_works_in_every_language(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    for command in find_commands():
+    for command in COMMANDS:
         assert main([command, '--help']) == 0
         out = capsys.readouterr().out
         assert out.startswith(f'usage: mmstable {command} ')
         assert not CHINESE.search(out)
         assert main([command, '--help', '--lang', 'zh_cn']) == 0
         out = capsys.readouterr().out
-        assert out.startswith(f'用法：mmstable {command} ')
+        assert out.startswith(f'usage: mmstable {command} ')
         # Besides the usage, its words and the names of options.
         text = out[out.index('\n\n') :]
         assert re.findall(r'  [a-z]+ [a-z]+ [a-z]+', text) == []
@@ -195,9 +195,9 @@ def test_help_of_all_commands(
     monkeypatch.setenv('MMSTABLE_LANG', 'zh_cn')
     assert main(['--help']) == 0
     out = capsys.readouterr().out
-    for command in find_commands().values():
-        assert command.help() in out
-        assert CHINESE.search(command.help())
+    for help in COMMANDS.values():
+        assert _(help) in out
+        assert CHINESE.search(_(help))
 
 
 @pytest.mark.parametrize(
@@ -207,8 +207,8 @@ def test_help_of_all_commands(
         ([], 'the following arguments are required: config'),
         (['--work-dir'], 'argument --work-dir: expected one argument'),
         (['--launcher', 'x'], "argument --launcher: invalid choice: 'x'"),
-        (['--gpu-ids', 'a'], "应是从 0 开始的整数，得到 'a'"),
-        (['--allow-partial', '3'], "比例应大于 0 且不超过 1，得到 '3'"),
+        (['--gpu-ids', 'a'], "应是从 0 开始的整数，实际为 'a'"),
+        (['--allow-partial', '3'], "比例应大于 0 且不超过 1，实际为 '3'"),
     ],
 )
 def test_a_wrong_command_line(
@@ -226,11 +226,11 @@ def test_a_wrong_command_line(
     [
         (
             'optim_wrapper.loss_scale=0',
-            '`init_scale` 必须是大于 0 的有限数值，得到 0。',
+            '`init_scale` 必须是大于 0 的有限数值，实际为 0。',
         ),
         (
             'train_cfg.replay=maybe',
-            "`replay` 必须是布尔值（bool），得到 'maybe'。",
+            "`replay` 必须是布尔值（bool），实际为 'maybe'。",
         ),
         (
             'optim_wrapper.clip_grad.warmup=9',

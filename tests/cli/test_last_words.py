@@ -147,12 +147,12 @@ def test_a_stop_tells_of_unprinted_steps_and_ends_the_file(
     ]
     assert train(tmp_path, *options) == 4
     log = log_of(tmp_path)
-    unprinted = '3 more bad steps (NaN or Inf) between Iter 3 and Iter 5'
+    unprinted = '4 more bad steps (NaN or Inf) between Iter 6 and Iter 9'
     assert f'{unprinted} not printed; loss_scale and culprits of' in log
     assert log.index(unprinted) < log.index('training is stopped at')
     (path,) = tmp_path.rglob('events.jsonl')
     end = list(read_events(path))[-1]
-    assert (end.reason, end.iteration) == ('stopped', 5)
+    assert (end.reason, end.iteration) == ('stopped', 9)
 
 
 def test_a_wrapper_that_skips_nothing_is_not_said_to_skip(

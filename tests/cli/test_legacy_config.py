@@ -282,7 +282,7 @@ def test_a_run_that_would_differ_does_not_start(
         LEAF + "lr_config = dict(_delete_=True, policy='YOLOX')\n"
     )
     line = error_of(folder, capsys)
-    assert "differently: lr_config.policy: 'YOLOX' is no policy" in line
+    assert "differently: lr_config.policy: unknown policy 'YOLO" in line
     assert 'mmstable upgrade OLD.py -o NEW.py' in line
     assert not (folder / 'work_dirs').exists()
 

@@ -9,8 +9,7 @@ import pytest
 from mmengine.config import Config
 from mmengine.fileio.handlers import file_handlers
 
-from mmstable.cli.base_files import direct_bases
-from mmstable.cli.config_file import load_config
+from mmstable.cli.config import direct_bases, load_config
 from mmstable.cli.main import main
 from mmstable.errors import UsageError
 from tests.cli.conftest import TOY
@@ -156,7 +155,7 @@ def test_upgrade_imports_nothing(
     assert main(['upgrade', leaf, '-o', 'new.py']) == 5
     told = capsys.readouterr().err
     assert '`custom_imports` is not imported; hooks from there' in told
-    assert 'MyHook is neither of mmcv nor known' in told
+    assert 'MyHook is unknown here and not changed' in told
     new = load_config('new.py', import_modules=False)
     assert new.custom_imports == dict(imports=[module])
     assert new.custom_hooks[0] == dict(type='MyHook')
@@ -182,3 +181,34 @@ def test_what_upgrade_says_and_writes_is_printable(
     assert 'x' not in new
     assert new.note == '{{$HOME:x}} {{ fileBasename }}\x1b'
     assert new.names == {'{{$HOME:y}}': 1}
+
+
+def test_bases_of_packages_are_found_by_import(folder: Path) -> None:
+    configs = folder / 'some_package' / '.mim' / 'configs' / 'resnet'
+    configs.mkdir(parents=True)
+    (folder / 'some_package' / '__init__.py').touch()
+    (configs / 'base.py').write_text("hook = dict(type='A')\n")
+    (folder / 'leaf.py').write_text(
+        "_base_ = ['some_package::resnet/base.py', './local.py']\n"
+        'mine = _base_.hook\n'
+    )
+    (folder / 'local.py').write_text('local = 3\n')
+    before = Config._get_cfg_path
+    cfg = load_config('leaf.py')
+    # Classes of the package are looked for there.
+    assert cfg.mine == dict(type='A', _scope_='some_package')
+    assert cfg.local == 3
+    assert Config._get_cfg_path is before
+
+
+def test_own_bases_need_no_installation(folder: Path) -> None:
+    (folder / 'leaf.py').write_text(
+        "_base_ = 'mmstable::_base_/loss_scale/dynamic.py'\n"
+    )
+    assert 'loss_scale' in load_config('leaf.py')
+
+
+def test_a_package_that_is_missing_is_named(folder: Path) -> None:
+    (folder / 'leaf.py').write_text("_base_ = 'no_package::a/b.py'\n")
+    with pytest.raises(UsageError, match='no_package is not installed'):
+        load_config('leaf.py')

@@ -10,7 +10,7 @@ import pytest
 from mmengine.config import Config
 
 from mmstable.cli.main import main
-from mmstable.config_paths import config_path
+from mmstable.settings import config_path
 from tests.cli.runs import iterations, log_of, run
 from tests.toys import assert_same, read_saved
 

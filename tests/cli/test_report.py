@@ -14,7 +14,7 @@ import pytest
 
 from mmstable.cli.main import main
 from mmstable.cli.report import follow
-from mmstable.process_identity import ProcessIdentity
+from mmstable.io.process import ProcessIdentity
 from tests.cli.runs import start
 from tests.patience import wait_until
 from tests.report.event_files import (

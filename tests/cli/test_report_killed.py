@@ -18,8 +18,9 @@ import psutil
 import pytest
 
 from mmstable.cli.main import main
-from mmstable.report.diagnosis import endings
+from mmstable.report import diagnosis
 from tests.cli.runs import ROOT, start
+from tests.patience import wait_until
 
 SLOW = ['--cfg-options', 'model.nap=0.1', 'train_cfg.max_iters=1000']
 # As `mmstable train` is called, and so to be called again.
@@ -50,11 +51,7 @@ def children(process: subprocess.Popen[str]) -> list[psutil.Process]:
 
 
 def wait_for(path: Path, process: subprocess.Popen[str]) -> None:
-    deadline = time.monotonic() + 60
-    while not path.exists():
-        assert process.poll() is None
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_until(path.exists, process=process)
 
 
 def reported(work_dir: Path, capsys: pytest.CaptureFixture[str]) -> Any:
@@ -140,7 +137,7 @@ def test_a_living_run_is_running_however_long_it_says_nothing(
         wait_for(tmp_path / 'iter_2.pth', process)
         # As in the middle of a long validation.
         process.send_signal(signal.SIGSTOP)
-        monkeypatch.setattr(endings, '_SILENCE', 0.0)
+        monkeypatch.setattr(diagnosis, '_SILENCE', 0.0)
         read = reported(tmp_path, capsys)
         assert read['figures']['state'] == 'running'
         assert not [o for o in read['findings'] if o['id'] == 'bad_end']

@@ -14,10 +14,10 @@ import pytest
 import torch
 from mmengine.config import Config
 
-from mmstable.cli.commands.train import add_arguments
+from mmstable.cli import train
+from mmstable.cli.command import Parser, begin
 from mmstable.cli.main import main
-from mmstable.cli.parser import Parser
-from mmstable.cli.resume import Start, choose_start
+from mmstable.cli.start import Start, choose_start
 from tests.checkpoint.leftovers import leave_half_a_file
 from tests.cli.runs import ROOT, iterations, log_of
 from tests.some_files import some_files
@@ -252,24 +252,27 @@ def test_the_command_line_goes_before_the_config(
     options: list[str],
     settings: dict[str, Any],
     expected: tuple[str | None, bool, str],
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     def full(value: Any) -> Any:
         named = isinstance(value, str) and value.startswith('iter_')
         return str(work / f'{value}.pth') if named else value
 
     parser = Parser()
-    add_arguments(parser)
+    parser.add(train.COMMAND.options)
     args = parser.parse_args(['config.py', *map(full, options)])
     cfg = Config({key: full(value) for key, value in settings.items()})
     cfg.work_dir = str(work)
-    lines: list[str] = []
-    start = choose_start(cfg, args, lines.append)
+    capsys.readouterr()
+    begin('train', quiet=False)
+    start = choose_start(cfg, args)
+    lines = capsys.readouterr().err.splitlines()
     assert replace(start, sha256=None) == Start(*map(full, expected))
     assert (start.sha256 is None) == (start.checkpoint is None)
     if start.checkpoint is None:
         assert 'has checkpoints of an earlier run' in lines[-1]
     else:
-        assert lines[-1] == str(start)
+        assert lines[-1] == f'mmstable train: {start}'
 
 
 def test_the_first_start_by_that_command_takes_the_weights_of_the_config(

@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mmstable.cli.resume_command import (
-    launch_command,
-    program_of,
-    resume_command,
-)
+from mmstable.cli.start import launch_command, program_of, resume_command
 
 
 @pytest.mark.parametrize(

@@ -7,22 +7,21 @@ import signal
 import sys
 import textwrap
 import threading
-import time
 from pathlib import Path
 
 import pytest
 
-from mmstable.cli import child, restart_policy
-from mmstable.cli import supervisor as supervisor_module
+from mmstable.cli import supervise
+from mmstable.cli import supervise as supervisor_module
 from mmstable.cli.main import main
-from mmstable.cli.restart_policy import (
+from mmstable.cli.supervise import (
     RestartPolicy,
+    Supervisor,
     describe_end,
     is_final,
     shell_code,
     was_stopped,
 )
-from mmstable.cli.supervisor import Supervisor
 from mmstable.errors import (
     CheckFailed,
     CheckpointError,
@@ -33,6 +32,8 @@ from mmstable.errors import (
     UsageError,
     WorkDirInUse,
 )
+from mmstable.messages import _
+from tests.patience import wait_until
 
 
 @pytest.mark.parametrize(
@@ -108,13 +109,12 @@ class Scripted(Supervisor):
         folder: Where.
     """
 
+    said: list[str] = []
+
     def __init__(self, script: str, folder: Path) -> None:
-        self.said: list[str] = []
         self.starts = 0
         program = [sys.executable, '-c', textwrap.dedent(script)]
-        super().__init__(
-            program, ['config.py'], str(folder), [folder], self.said.append
-        )
+        super().__init__(program, ['config.py'], [folder])
 
     def _train(self, *args):
         self.starts += 1
@@ -126,7 +126,18 @@ class Scripted(Supervisor):
 
 @pytest.fixture(autouse=True)
 def in_no_time(monkeypatch):
-    monkeypatch.setattr(restart_policy, '_SHORTEST', 0.01)
+    monkeypatch.setattr(supervise, '_SHORTEST', 0.01)
+
+
+@pytest.fixture(autouse=True)
+def noted(monkeypatch):
+    said: list[str] = []
+
+    def tell(message: str, **fields: object) -> None:
+        said.append(_(message, **fields))
+
+    monkeypatch.setattr(Scripted, 'said', said)
+    monkeypatch.setattr(supervise, 'tell', tell)
 
 
 def test_a_crash_and_a_kill_are_followed_by_a_start(tmp_path):
@@ -185,8 +196,7 @@ def test_signals_reach_the_run(tmp_path, name):
     number = getattr(signal, name)
 
     def send():
-        while not (tmp_path / 'ready').exists():
-            time.sleep(0.02)
+        wait_until((tmp_path / 'ready').exists)
         os.kill(os.getpid(), number)
 
     thread = threading.Thread(target=send)
@@ -200,25 +210,25 @@ def test_signals_reach_the_run(tmp_path, name):
 
 def test_a_signal_during_a_start_is_not_lost(tmp_path, monkeypatch):
     supervisor = Scripted('import time; time.sleep(60)', tmp_path)
-    start = supervisor_module.Child
+    start = supervisor_module.SupervisedProcess
 
     def start_and_send(*args):
         one = start(*args)
         signal.raise_signal(signal.SIGTERM)
         return one
 
-    monkeypatch.setattr(supervisor_module, 'Child', start_and_send)
+    monkeypatch.setattr(supervisor_module, 'SupervisedProcess', start_and_send)
     assert supervisor.run(5) == 128 + signal.SIGTERM
 
 
-def test_a_run_without_a_sign_of_life_is_killed(tmp_path, monkeypatch):
-    monkeypatch.setattr(child, '_GRACE', 0.2)
+def test_a_run_without_a_heartbeat_is_killed(tmp_path, monkeypatch):
+    monkeypatch.setattr(supervise, '_GRACE', 0.2)
     supervisor = Scripted(
         """
         import os, time
         from pathlib import Path
         if os.environ['MMSTABLE_RESTARTS'] == '0':
-            Path(os.environ['MMSTABLE_SIGN_OF_LIFE']).write_text('0.5 step')
+            Path(os.environ['MMSTABLE_HEARTBEAT_FILE']).write_text('0.5 step')
             time.sleep(60)
         """,
         tmp_path,
@@ -230,13 +240,13 @@ def test_a_run_without_a_sign_of_life_is_killed(tmp_path, monkeypatch):
 def test_a_stopped_run_is_left_alone(tmp_path, monkeypatch):
     # Stopped for twice as long as it may be silent, and looked at often: a
     # busy machine delays the looks as well.
-    monkeypatch.setattr(child, '_INTERVAL', 0.05)
-    monkeypatch.setattr(child, '_GRACE', 0.5)
+    monkeypatch.setattr(supervise, '_INTERVAL', 0.05)
+    monkeypatch.setattr(supervise, '_GRACE', 0.5)
     supervisor = Scripted(
         """
         import os, signal, subprocess, sys
         from pathlib import Path
-        life = Path(os.environ['MMSTABLE_SIGN_OF_LIFE'])
+        life = Path(os.environ['MMSTABLE_HEARTBEAT_FILE'])
         subprocess.Popen([sys.executable, '-c', (
             'import os, signal, time; from pathlib import Path\\n'
             f'stat = Path("/proc/{os.getpid()}/stat")\\n'
@@ -271,6 +281,8 @@ def test_arguments_of_later_starts(tmp_path, monkeypatch):
 def test_torchrun_does_it_across_machines(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv('LOCAL_WORLD_SIZE', '8')
     monkeypatch.setenv('RANK', '0')
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / 'c.py').touch()
     words = ['train', 'c.py', '--launcher', 'pytorch', '--max-restarts', '3']
     assert main(words) == 2
     err = capsys.readouterr().err

@@ -12,11 +12,9 @@ from collections.abc import Callable
 
 import pytest
 
-from mmstable.cli import progress
-from mmstable.cli.command import find_commands, say, say_error
-from mmstable.cli.main import main
-from mmstable.cli.parsers import build_parsers
-from mmstable.cli.terminal import be_quiet, paint
+from mmstable.cli import command
+from mmstable.cli.command import begin, say, say_error
+from mmstable.cli.main import build_parsers, main
 from tests.cli.runs import Screen
 from tests.patience import wait_until
 
@@ -26,7 +24,7 @@ def loud(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv('NO_COLOR', raising=False)
     monkeypatch.setenv('TERM', 'xterm')
     yield
-    be_quiet(False)
+    begin('train', quiet=False)
 
 
 @pytest.fixture
@@ -72,7 +70,7 @@ def test_other_shells_know_every_option(
     shell: str, script: Callable[[str], str]
 ) -> None:
     text = script(shell)
-    for name, parser in build_parsers(find_commands())[1].items():
+    for name, parser in build_parsers()[1].items():
         assert name in text
         for action in parser._actions:
             # `--local_rank` is for launchers only.
@@ -94,10 +92,18 @@ def test_without_shtab_completion_says_what_to_install(
     assert captured.err.count('\n') == 1
 
 
-def test_colours_are_for_screens() -> None:
-    assert paint('bad', 'red', Screen()) == '\x1b[31mbad\x1b[0m'
-    assert paint('bad', '', Screen()) == 'bad'
-    assert paint('bad', 'red', io.StringIO()) == 'bad'
+def printed_error(monkeypatch: pytest.MonkeyPatch, stream: io.StringIO) -> str:
+    monkeypatch.setattr(sys, 'stderr', stream)
+    say_error('bad')
+    return stream.getvalue()
+
+
+def test_colours_are_for_screens(monkeypatch: pytest.MonkeyPatch) -> None:
+    line = 'mmstable train: bad'
+    begin('train', quiet=False)
+    shown = printed_error(monkeypatch, Screen())
+    assert shown == f'\x1b[31m{line}\x1b[0m\n'
+    assert printed_error(monkeypatch, io.StringIO()) == f'{line}\n'
 
 
 @pytest.mark.parametrize(
@@ -107,38 +113,41 @@ def test_colours_can_be_refused(
     name: str, value: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(name, value)
-    assert paint('bad', 'red', Screen()) == 'bad'
+    begin('train', quiet=False)
+    shown = printed_error(monkeypatch, Screen())
+    assert shown == 'mmstable train: bad\n'
 
 
 def test_quiet_keeps_errors(capsys: pytest.CaptureFixture[str]) -> None:
-    be_quiet(True)
-    say('train', 'a note')
-    say_error('train', 'an error')
+    begin('train', quiet=True)
+    say('a note')
+    say_error('an error')
     assert capsys.readouterr().err == 'mmstable train: an error\n'
-    assert list(progress.show_progress(iter('ab'), 2)) == ['a', 'b']
+    assert list(command.show_progress(iter('ab'), 2)) == ['a', 'b']
 
 
 def test_slow_work_gives_a_sign(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(progress, '_PATIENCE', 60.0)
-    with progress.working('reading'):
+    monkeypatch.setattr(command, '_PATIENCE_S', 60.0)
+    with command.working('reading'):
         pass
     assert capsys.readouterr().err == ''
-    monkeypatch.setattr(progress, '_PATIENCE', 0.05)
-    with progress.working('reading'):
+    monkeypatch.setattr(command, '_PATIENCE_S', 0.05)
+    with command.working('reading'):
         said = wait_until(lambda: capsys.readouterr().err)
     assert said + capsys.readouterr().err == 'reading ...\n'
-    be_quiet(True)
-    with progress.working('reading'):
+    begin('train', quiet=True)
+    with command.working('reading'):
         time.sleep(0.2)
     assert capsys.readouterr().err == ''
 
 
 def test_a_screen_is_left_clean(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(progress, '_PATIENCE', 0.0)
     screen = Screen()
-    monkeypatch.setattr(progress.sys, 'stderr', screen)
-    with progress.working('reading'):
-        wait_until(lambda: 'reading 0:00:01' in screen.getvalue())
-    assert screen.getvalue().endswith('\r\x1b[K')
+    monkeypatch.setattr(command.sys, 'stderr', screen)
+    with command.working('reading'):
+        wait_until(lambda: '0:00:01' in screen.getvalue())
+    assert 'reading' in screen.getvalue()
+    *__, left = screen.getvalue().split('\x1b[2K')
+    assert 'reading' not in left

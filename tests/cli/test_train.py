@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,7 @@ import torch
 
 from mmstable.cli.main import main
 from tests.cli.runs import ROOT, iterations, log_of, start
-from tests.patience import PATIENCE
+from tests.patience import wait_until
 from tests.toys import read_saved
 
 pytestmark = pytest.mark.usefixtures('in_project')
@@ -150,10 +149,7 @@ def test_ctrl_c_is_one_line(project: Path, tmp_path: Path) -> None:
         *('config.py', '--as-is', '--work-dir', str(tmp_path)),
         *('--cfg-options', 'model.nap=0.2', 'train_cfg.max_iters=1000'),
     )
-    deadline = time.time() + 60 * PATIENCE
-    while not iterations(tmp_path) and time.time() < deadline:
-        assert process.poll() is None
-        time.sleep(0.1)
+    wait_until(lambda: iterations(tmp_path), process=process)
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=30)
     assert process.returncode == 130

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from mmstable.cli.config_mistakes import explain_mistake
 from mmstable.cli.main import main
+from mmstable.cli.mistakes import explain_mistake
 
 pytestmark = pytest.mark.usefixtures('in_project')
 VALIDATION = """
@@ -148,6 +148,10 @@ def test_missing_checkpoint_is_suggested(
             "unexpected keyword argument 'los_scale'. Did you mean loss_scale",
         ),
         (
+            ['optim_wrapper.typ=OptimWrapper'],
+            "unexpected keyword argument 'typ'. Did you mean type",
+        ),
+        (
             ['optim_wrapper.type=mmstable.SafeAmpOptimWrapper']
             + ['optim_wrapper.fp32_modules=nothing'],
             "'nothing' matches nothing. There is data_preprocessor, head.",
@@ -186,26 +190,26 @@ def test_wrong_setting_is_one_line(
     [
         (
             "optim_wrapper = dict(optimizer=dict(lr='0.01'))",
-            "`optim_wrapper.optimizer.lr` is the text '0.01': write 0.01 "
+            "`optim_wrapper.optimizer.lr` is the string '0.01': write 0.01 "
             'without quotes.',
         ),
         (
             "train_cfg = dict(max_iters='60')",
-            "`train_cfg.max_iters` is the text '60'",
+            "`train_cfg.max_iters` is the string '60'",
         ),
         (
             "param_scheduler = [dict(type='LinearLR', end='1e3')]",
-            "`param_scheduler.0.end` is the text '1e3'",
+            "`param_scheduler.0.end` is the string '1e3'",
         ),
         (
             "test_cfg = dict(type='TestLoop')",
             'the config has test_cfg, but not test_dataloader, '
-            'test_evaluator: all of them are needed, or none',
+            'test_evaluator: mmengine needs all of them, or none',
         ),
         (
             'default_hooks = dict(checkpoints=dict(interval=20))',
-            '`default_hooks.checkpoints` has no `type`, so nothing can be '
-            'built from it. Did you mean checkpoint?',
+            '`default_hooks.checkpoints` has no `type`, so it cannot be '
+            'built. Did you mean checkpoint?',
         ),
         (
             'custom_hooks = [dict(interval=20)]',
@@ -229,7 +233,7 @@ def test_wrong_setting_is_one_line(
         ),
         (
             'train_dataloader = dict(timeout=-1)',
-            'a wrong value for DataLoader: timeout option should be non-',
+            'a wrong setting: timeout option should be non-negative',
         ),
         (
             'train_dataloader = dict(collate_fn=3)',
@@ -318,7 +322,7 @@ def test_yaml_is_known_for_its_exponents(
         '_base_: ./config.py\noptim_wrapper: {optimizer: {lr: 1e-4}}\n'
     )
     line = error_of(capsys, 'wrong.yaml', '--work-dir', str(tmp_path))
-    assert 'YAML takes 1e-4 for text, but 1.0e-4 for a number' in line
+    assert 'YAML reads 1e-4 as a string; write 1.0e-4' in line
 
 
 def test_text_that_is_no_number_is_left_alone(

@@ -5,16 +5,15 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
-from mmstable.cli.run_lock import locked
-from mmstable.lock_owner import NAME
+from mmstable.io.lock import NAME, locked
 from tests.chaos.signal_runs import free_port
 from tests.cli.runs import ROOT, run, start
 from tests.cli.score_project import saved, train
+from tests.patience import wait_until
 
 pytestmark = [
     pytest.mark.dist,
@@ -117,7 +116,4 @@ def test_signals_to_dist_train(score_folder: Path, tmp_path: Path) -> None:
 
 
 def wait_for(folder: Path, pattern: str) -> None:
-    deadline = time.monotonic() + 60
-    while not any(folder.glob(pattern)):
-        assert time.monotonic() < deadline, pattern
-        time.sleep(0.05)
+    wait_until(lambda: any(folder.glob(pattern)))

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mmstable.demo.digit_scans import load_digit_scans
+from mmstable.demo import load_digit_scans
 
 
 @pytest.mark.soak

@@ -8,8 +8,7 @@ from mmengine.evaluator import Evaluator
 from mmengine.logging import MMLogger
 from mmengine.structures import BaseDataElement, PixelData
 
-from mmstable.demo import MeanIoU
-from mmstable.demo.mean_iou import confusion_matrix
+from mmstable.demo import MeanIoU, confusion_matrix
 
 
 def sample(predicted: list[int], true: list[int]) -> BaseDataElement:

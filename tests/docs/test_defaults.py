@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from mmstable.memory.oom_settings import OomSettings
+from mmstable.oom.strategies import OomSettings
 from tests.docs.pages import PAGES, ROOT, page_id, read
 
 sys.path.insert(0, str(ROOT / 'docs'))

@@ -38,6 +38,10 @@ class NVMLError(Exception):
         return TEXTS[self.value]
 
 
+class NVMLError_DriverNotLoaded(NVMLError):
+    """What torch catches when it asks for the utilization."""
+
+
 NOT_SUPPORTED = NVMLError(NVML_ERROR_NOT_SUPPORTED)
 A100: dict[str, Any] = {
     'nvmlDeviceGetName': 'NVIDIA A100-SXM4-80GB',

@@ -7,11 +7,16 @@ from pathlib import Path
 import pytest
 import torch
 
-from mmstable.doctor.allocation import allocation, fill
-from mmstable.doctor.arithmetic import arithmetic, multiply
-from mmstable.doctor.items import NotSeen, Plan
-from mmstable.doctor.precision import precision, try_precision
-from mmstable.doctor.processes import start
+from mmstable.doctor import NotSeen, Plan
+from mmstable.doctor.compute import (
+    allocation,
+    arithmetic,
+    fill,
+    multiply,
+    precision,
+    start,
+    try_precision,
+)
 from mmstable.finding import Finding
 
 QUICK = Plan(seconds=0.05)
@@ -89,9 +94,7 @@ def test_a_precision_that_is_wrong(monkeypatch):
 
 
 def test_memory_of_a_gpu_that_others_use_is_left_alone(monkeypatch):
-    monkeypatch.setattr(
-        'mmstable.doctor.allocation.devices', lambda: ['cuda:0']
-    )
+    monkeypatch.setattr('mmstable.doctor.compute.devices', lambda: ['cuda:0'])
     monkeypatch.setattr(
         torch.cuda, 'mem_get_info', lambda device: (8 << 30, 24 << 30)
     )
@@ -117,7 +120,7 @@ def test_memory_that_cannot_be_had_is_told(monkeypatch):
 
 def test_findings_of_this_machine(monkeypatch):
     monkeypatch.setattr(
-        'mmstable.doctor.allocation._MOST_OF_HOST', {False: 64 << 20}
+        'mmstable.doctor.compute._MOST_OF_HOST', {False: 64 << 20}
     )
     # A broken one would fail here, and should.
     items = [*arithmetic(QUICK), *allocation(QUICK)]

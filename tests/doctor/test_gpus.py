@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import ast
-from dataclasses import replace
+import re
+import sys
+from dataclasses import fields, replace
 from pathlib import Path
-from types import SimpleNamespace
+from unittest.mock import patch
 
 import pytest
-import torch
 
-from mmstable.doctor import gpu_library as module
-from mmstable.doctor.gpu_library import GpuState, NoGpuLibrary, gpu_library
-from mmstable.doctor.gpu_load import gpu_busy
-from mmstable.doctor.gpus import facts, gpus, judge
-from mmstable.doctor.items import Fact, NotSeen, Plan
+from mmstable.doctor import Fact, NotSeen, Plan
+from mmstable.doctor import gpus as module
+from mmstable.doctor.gpus import (
+    GpuState,
+    NoGpuLibrary,
+    facts,
+    gpus,
+    judge,
+    read_gpus,
+)
 from mmstable.finding import Finding
 from tests.doctor.fake_nvml import (
     A100,
@@ -28,8 +34,8 @@ from tests.doctor.fake_nvml import (
 
 
 def states(*gpus: dict) -> list[GpuState]:
-    with gpu_library(FakeNvml(*gpus)) as library:
-        return library.states()
+    with patch.dict(sys.modules, pynvml=FakeNvml(*gpus)):
+        return read_gpus()
 
 
 def ids(state: GpuState) -> list[tuple[str, str]]:
@@ -126,27 +132,33 @@ def test_old_releases_have_another_name_for_the_clock():
     assert gpu.throttles == ('hardware', 'power_brake')
 
 
-def test_no_driver():
+def test_no_driver(monkeypatch):
     fake = FakeNvml(init=NVMLError(NVML_ERROR_LIBRARY_NOT_FOUND))
-    message = 'NVML Shared Library Not Found'
-    with pytest.raises(NoGpuLibrary, match=message), gpu_library(fake):
-        pass
+    monkeypatch.setitem(sys.modules, 'pynvml', fake)
+    with pytest.raises(NoGpuLibrary, match='NVML Shared Library Not Found'):
+        read_gpus()
 
 
 def test_a_driver_that_was_updated_is_an_error(monkeypatch):
     fake = FakeNvml(init=NVMLError(NVML_ERROR_LIB_RM_VERSION_MISMATCH))
-    monkeypatch.setattr(module, '_import', lambda: fake)
+    monkeypatch.setitem(sys.modules, 'pynvml', fake)
     found = list(gpus(Plan()))
     assert isinstance(found[0], Finding)
     assert (found[0].id, found[0].severity) == ('driver_mismatch', 'error')
     assert isinstance(found[1], NotSeen)
 
 
-def test_the_library_is_closed_again():
+def test_the_library_is_closed_again(monkeypatch):
     fake = FakeNvml(A100)
-    with pytest.raises(KeyError), gpu_library(fake):
-        assert fake.is_open
+    monkeypatch.setitem(sys.modules, 'pynvml', fake)
+
+    def fail(nvml, index):
+        assert nvml.is_open
         raise KeyError
+
+    monkeypatch.setattr(module, '_read_gpu', fail)
+    with pytest.raises(KeyError):
+        read_gpus()
     assert not fake.is_open
 
 
@@ -157,18 +169,16 @@ def test_a_lost_gpu_has_no_facts():
 
 def asked() -> set[str]:
     """All names of NVIDIA's library that are used."""
+    queries = [
+        one.metadata['nvml'] for one in fields(GpuState) if one.metadata
+    ]
+    names = {f'nvmlDeviceGet{one.function}' for one in queries}
+    names |= {f'NVML_{name}' for one in queries for name in one.constants}
     tree = ast.parse(Path(module.__file__).read_text(encoding='utf-8'))
     words = {
-        node.attr if isinstance(node, ast.Attribute) else node.value
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Attribute)
-        or (isinstance(node, ast.Constant) and isinstance(node.value, str))
+        node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)
     }
-    return {
-        word
-        for word in words
-        if word.isidentifier() and word.startswith(('nvml', 'NVML'))
-    }
+    return names | {one for one in words if re.match('nvml[A-Z]|NVML', one)}
 
 
 def test_every_name_is_that_of_the_real_module():
@@ -180,36 +190,3 @@ def test_every_name_is_that_of_the_real_module():
 def test_every_name_is_in_the_fake():
     fake = FakeNvml({**A100, 'nvmlDeviceGetCurrentClocksThrottleReasons': 0})
     assert not [name for name in asked() if not hasattr(fake, name)]
-
-
-@pytest.mark.parametrize(
-    ('visible', 'index', 'busy'),
-    [
-        (None, 0, 97),
-        (None, 1, 12),
-        ('1', 0, 12),
-        ('1,0', 1, 97),
-        # By their names: nobody knows the numbers.
-        ('GPU-4f8e', 0, 97),
-        ('7', 0, None),
-    ],
-)
-def test_how_busy_the_gpu_of_this_process_is(
-    monkeypatch, visible, index, busy
-):
-    monkeypatch.delenv('CUDA_VISIBLE_DEVICES', raising=False)
-    if visible is not None:
-        monkeypatch.setenv('CUDA_VISIBLE_DEVICES', visible)
-    rates = SimpleNamespace(gpu=12, memory=1)
-    idle = {**A100, 'nvmlDeviceGetUtilizationRates': rates}
-    fake = FakeNvml(A100, idle)
-    assert gpu_busy(torch.device('cuda', index), fake) == busy
-    assert gpu_busy(torch.device('cpu'), fake) is None
-
-
-def test_nobody_knows_how_busy_it_is(monkeypatch):
-    monkeypatch.delenv('CUDA_VISIBLE_DEVICES', raising=False)
-    failing = FakeNvml()
-    error = NVMLError(NVML_ERROR_LIBRARY_NOT_FOUND)
-    failing.nvmlInit = lambda: (_ for _ in ()).throw(error)
-    assert gpu_busy(torch.device('cuda'), failing) is None

@@ -3,23 +3,31 @@
 from __future__ import annotations
 
 import os
+import shutil
+import time
 
 import pytest
 
-from mmstable.doctor.clock import apart_from_disk, clock, steady
-from mmstable.doctor.disk import Written, disk, judge, space, write
+from mmstable.doctor import NotSeen, Plan
 from mmstable.doctor.host import (
+    ProgramFailed,
+    Written,
+    against_disk,
+    clock,
+    disk,
     host,
+    judge,
     limit,
     memory,
+    output_of,
     shared_memory,
-    shared_memory_of,
+    space,
+    steady,
     swap,
+    write,
 )
-from mmstable.doctor.items import NotSeen, Plan
-from mmstable.doctor.programs import ProgramFailed, output_of
 from mmstable.finding import Finding
-from mmstable.memory.host_limit import Room
+from mmstable.memory.host import Room
 
 GIB = 1 << 30
 
@@ -33,8 +41,6 @@ def ids(items) -> list[str]:
     [
         (memory(Room(64 * GIB, 1 * GIB, 'cgroup')), ['little_ram']),
         (memory(Room(64 * GIB, 32 * GIB, 'machine')), []),
-        (shared_memory_of(64 << 20, 64 << 20), ['small_shm']),
-        (shared_memory_of(16 * GIB, 15 * GIB), []),
         (swap(8 * GIB, 6 * GIB), ['swapping']),
         (swap(8 * GIB, GIB), []),
         (swap(0, 0), []),
@@ -47,8 +53,6 @@ def ids(items) -> list[str]:
         (judge('/', Written(5e6, True)), ['slow_disk']),
         (judge('/', Written(5e8, False)), ['disk_corrupt']),
         (judge('/', Written(5e8, True)), []),
-        (apart_from_disk('/', -60.0), ['disk_clock']),
-        (apart_from_disk('/', 0.2), []),
     ],
 )
 def test_what_numbers_mean(items, expected):
@@ -57,9 +61,27 @@ def test_what_numbers_mean(items, expected):
 
 def test_the_limit_of_a_container_is_named():
     (fact,) = memory(Room(64 * GIB, 32 * GIB, 'cgroup'))
-    assert fact.value == (
-        '32.0 GiB left of 64.0 GiB (limit of the control group)'
-    )
+    assert fact.value == '32.0 GiB left of 64.0 GiB (of the control group)'
+
+
+@pytest.mark.parametrize(
+    ('total', 'expected'), [(64 << 20, ['small_shm']), (16 * GIB, [])]
+)
+def test_shared_memory(total, expected, monkeypatch):
+    usage = shutil._ntuple_diskusage(total, 0, total)
+    monkeypatch.setattr(shutil, 'disk_usage', lambda folder: usage)
+    assert ids(shared_memory()) == expected
+
+
+@pytest.mark.parametrize(
+    ('seconds', 'expected'), [(60.0, ['disk_clock']), (0.2, [])]
+)
+def test_a_file_server_with_another_clock(
+    seconds, expected, tmp_path, monkeypatch
+):
+    now = time.time()
+    monkeypatch.setattr('time.time', lambda: now + seconds)
+    assert ids(against_disk(str(tmp_path))) == expected
 
 
 def test_no_shared_memory(tmp_path):
@@ -95,7 +117,7 @@ def test_a_disk_that_cannot_be_written(tmp_path, monkeypatch):
     def refuse(folder: str, size: int) -> Written:
         raise OSError(30, 'Read-only file system')
 
-    monkeypatch.setattr('mmstable.doctor.disk.write', refuse)
+    monkeypatch.setattr('mmstable.doctor.host.write', refuse)
     found = [
         one
         for one in disk(Plan(folder=str(tmp_path)))
@@ -129,8 +151,3 @@ def test_a_clock_that_jumps(monkeypatch):
 def test_programs_that_fail(words, message):
     with pytest.raises(ProgramFailed, match=message):
         output_of(words, seconds=0.2)
-
-
-def test_only_the_end_of_what_a_program_says():
-    words = ['printf', 'one\\ntwo']
-    assert output_of(words, seconds=10, longest=3) == 'two'

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import pytest
+from packaging.specifiers import SpecifierSet
 
-from mmstable.doctor.items import Fact, Plan
-from mmstable.doctor.known_bad import KNOWN_BAD
-from mmstable.doctor.versions import (
+from mmstable.doctor import Fact, Plan, read_data
+from mmstable.doctor.host import (
     cudnn_text,
     driver_version,
     in_range,
     known_bad,
     versions,
 )
+from mmstable.finding import Severity
 
 NVRM = (
     'NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat Aug 19 '
@@ -50,6 +51,7 @@ def test_ranges(version, bounds, expected):
         ({'mmdet': '3.3.0', 'mmcv-lite': '2.2.0'}, 'error'),
         ({'torch': '2.9.0+cu128', 'cudnn': '9.10.2'}, 'warning'),
         ({'nccl': '2.29.2'}, 'warning'),
+        ({'cuda': '11.8', 'driver': '440.33.01'}, 'error'),
     ],
 )
 def test_known_bad(here, severity):
@@ -72,12 +74,19 @@ def test_nothing_is_said_of_good_ones(here):
     assert not list(known_bad(here))
 
 
-@pytest.mark.parametrize('row', KNOWN_BAD, ids=lambda row: str(row.versions))
+@pytest.mark.parametrize(
+    'row',
+    read_data('known_bad.json'),
+    ids=lambda row: str(row['versions'][0]),
+)
 def test_every_row_has_all_it_takes(row):
-    assert row.versions
-    assert row.why
-    assert row.fix
-    assert row.source.startswith('https://')
+    assert all(
+        SpecifierSet(one) for r in row['versions'] for one in r.values()
+    )
+    assert Severity(row['severity'])
+    assert row['why']
+    assert row['fix']
+    assert row['source'].startswith('https://')
 
 
 @pytest.mark.parametrize(

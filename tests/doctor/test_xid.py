@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from mmstable.doctor.items import Plan
-from mmstable.doctor.kernel_log import kernel_log
-from mmstable.doctor.xid import complaints, judge, xid
-from mmstable.doctor.xid_table import MEANINGS
+from mmstable.doctor import Plan
+from mmstable.doctor.gpus import (
+    complaints,
+    judge_xid,
+    kernel_log,
+    xid,
+)
 from mmstable.errors import UsageError
 from mmstable.finding import Finding
 
@@ -120,7 +123,7 @@ LINES = [
 @pytest.mark.parametrize(('line', 'expected'), LINES)
 def test_lines_of_all_generations(line, expected):
     (one,) = complaints(['usb 1-1: new device', line, 'NVRM: loading'])
-    severity = judge(one).severity.value
+    severity = judge_xid(one).severity.value
     assert (one.code, one.bus, severity) == expected
 
 
@@ -131,8 +134,7 @@ def test_lines_of_all_generations(line, expected):
 )
 def test_every_number_has_its_meaning(code):
     (one,) = complaints([f'NVRM: Xid (PCI:0000:01:00): {code}, pid=1'])
-    finding = judge(one)
-    assert code in MEANINGS
+    finding = judge_xid(one)
     assert finding.id == f'xid_{code}'
     assert finding.what.startswith(f'Xid {code}: ')
     assert 'not in the table' not in finding.what
@@ -152,7 +154,7 @@ def test_every_number_has_its_meaning(code):
 )
 def test_meanings(code, word, whose):
     (one,) = complaints([f'NVRM: Xid (PCI:0000:01:00): {code}, pid=1'])
-    finding = judge(one)
+    finding = judge_xid(one)
     assert word in finding.what
     assert whose in finding.why
 
@@ -164,8 +166,8 @@ def test_a_flood_of_lines_is_one_finding():
     ]
     (one,) = complaints(lines)
     assert one.count == 1000
-    assert '(1000 lines), at last: ' in judge(one).what
-    assert '000003e7' in judge(one).what
+    assert '(1000 lines), at last: ' in judge_xid(one).what
+    assert '000003e7' in judge_xid(one).what
 
 
 def test_two_gpus_are_two_findings():
@@ -212,7 +214,7 @@ def test_a_log_is_read(tmp_path):
 
 
 def test_only_the_end_of_a_long_log_is_read(tmp_path, monkeypatch):
-    monkeypatch.setattr('mmstable.doctor.kernel_log._file.__defaults__', (99,))
+    monkeypatch.setattr('mmstable.doctor.gpus._file.__defaults__', (99,))
     path = tmp_path / 'kern.log'
     path.write_text('an old line\n' * 1000 + LINES[-3][0])
     assert len('\n'.join(kernel_log(str(path)).lines)) == 99

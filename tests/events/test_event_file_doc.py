@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from mmstable.events.json_lines import decode, encode
+from mmstable.events.codec import decode, encode
 from mmstable.events.records import EVENTS, SCHEMA
 from mmstable.report import WrapperSample, WrapperSetup, WrapperTotals
 

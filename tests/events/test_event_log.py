@@ -13,8 +13,8 @@ from dataclasses import replace
 import pytest
 from mmengine.logging import MMLogger
 
-from mmstable.events.event_log import EventLog
-from mmstable.events.json_lines import encode
+from mmstable.events.codec import encode
+from mmstable.events.log import EventLog
 from mmstable.report import ScaleChange, read_events
 
 CHANGE = ScaleChange(3, 2.0, 'optim_wrapper', 1024.0, 512.0)
@@ -83,8 +83,8 @@ def test_a_killed_process_leaves_a_readable_file(tmp_path, header):
     script = (
         'import os, signal, sys\n'
         'from pathlib import Path\n'
-        'from mmstable.events.event_log import EventLog\n'
-        'from mmstable.events.json_lines import decode\n'
+        'from mmstable.events.log import EventLog\n'
+        'from mmstable.events.codec import decode\n'
         'header, change = map(decode, sys.stdin.buffer)\n'
         'log = EventLog(Path(sys.argv[1]), header)\n'
         'for _ in range(100):\n'

@@ -9,8 +9,8 @@ import torch
 
 from mmstable import Culprit
 from mmstable.events import Origin
-from mmstable.events.json_lines import decode, encode
-from mmstable.events.records import EVENTS
+from mmstable.events.codec import decode, encode
+from mmstable.events.records import EVENTS, HeldStep, HeldVerdict
 from mmstable.report import (
     CheckpointFailed,
     FaultExplained,
@@ -145,6 +145,16 @@ RECORDS = [
     Poisoned(4, 2.5, (Culprit('state_dict/a', 'NaN'),)),
     CheckpointFailed(5, 2.5, 'iter_5.pth', 'no space'),
     ReplicasDiverged(5, 2.5, 'a.weight', 2, (1, 3), 'warn'),
+    HeldStep(
+        8,
+        1.5,
+        verdict=HeldVerdict.REPRODUCIBLE,
+        quantity='grad_norm',
+        value=812.0,
+        peak=3.1,
+        again=812.0,
+        samples=('img_path=a.png',),
+    ),
     GuardIntervention(
         iteration=7,
         time=3.0,
@@ -242,10 +252,11 @@ def test_a_record_that_a_newer_schema_changed_is_unknown():
         ({'iteration': '3'}, "`iteration`: must be an integer, got '3'"),
         ({'iteration': True}, '`iteration`: must be an integer, got True'),
         ({'time': 'soon'}, "`time`: must be a number, got 'soon'"),
-        ({'fault': 1}, '`fault`: must be a string, got 1'),
+        ({'fault': 1}, '`fault`: must be one of .*, got 1'),
         ({'losses': [1]}, r'`losses`: must be an object, got \[1\]'),
         ({'culprits': {}}, '`culprits`: must be an array, got {}'),
-        ({'culprits': ['a']}, '`culprits`: must have name, kind, got'),
+        ({'culprits': ['a']}, "`culprits`: must be an object, got 'a'"),
+        ({'culprits': [{'name': 'a'}]}, '`culprits`: `kind` is missing'),
     ],
 )
 def test_a_wrong_value_is_named(changes, message):

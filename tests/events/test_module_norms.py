@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from mmstable.events.module_norms import MOST_MODULES, by_module
+from mmstable.optim.grad_health import MOST_MODULES, by_module
 from mmstable.report import Heartbeat, read_events
 from tests.toys import Sabotage, toy_runner
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import random
+from collections import Counter
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from mmstable.events.records import Event
 from mmstable.report import EventFileError, RunStart, read_events
 from tests.toys import Sabotage, toy_runner
 
-MUTATIONS = 4000
+KINDS = ('flip', 'delete', 'insert', 'value', 'repeat')
 # What upsets parsers of JSON, and what is printed.
 TOKENS = [
     b'[' * 3000,
@@ -51,52 +53,59 @@ def genuine(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     return Path(runner.log_dir, 'stability', 'events.jsonl').read_bytes()
 
 
-def mutate(content: bytes, dice: random.Random) -> bytes:
+@st.composite
+def damaged(draw: st.DrawFn, content: bytes) -> bytes:
     """The same with a few changes, more often behind the header."""
     data = bytearray(content)
-    first = 0 if dice.random() < 0.2 else content.index(b'\n') + 1
-    for _ in range(dice.randint(1, 4)):
-        at = dice.randrange(first, len(data) + 1)
-        kind = dice.randrange(5)
-        if kind == 0 and at < len(data):
-            data[at] ^= 1 << dice.randrange(8)
-        elif kind == 1:
-            del data[at : at + dice.randint(1, 200)]
-        elif kind == 2:
-            data[at:at] = dice.choice(TOKENS)
-        elif kind == 3:
-            # In the place of a value.
+    behind_header = st.just(content.index(b'\n') + 1)
+    first = draw(st.one_of(st.just(0), *[behind_header] * 4))
+    for kind in draw(st.lists(st.sampled_from(KINDS), min_size=1, max_size=4)):
+        at = draw(st.integers(first, len(data)))
+        if kind == 'flip' and at < len(data):
+            data[at] ^= 1 << draw(st.integers(0, 7))
+        elif kind == 'delete':
+            del data[at : at + draw(st.integers(1, 200))]
+        elif kind == 'insert':
+            data[at:at] = draw(st.sampled_from(TOKENS))
+        elif kind == 'value':
             colon = data.find(b':', at) + 1
             end = data.find(b',', colon)
-            data[colon:end] = dice.choice(TOKENS)
-        else:
-            start = dice.randrange(len(data))
-            data[at:at] = data[start : start + dice.randint(1, 400)]
+            data[colon:end] = draw(st.sampled_from(TOKENS))
+        elif kind == 'repeat':
+            start = draw(st.integers(0, len(data)))
+            data[at:at] = data[start : start + draw(st.integers(1, 400))]
     return bytes(data)
 
 
+def read_whole(path: Path) -> str:
+    """Read a file, and look at all that comes of it."""
+    events = read_events(path)
+    try:
+        found = list(events)
+    except EventFileError as error:
+        assert str(error).isprintable()
+        assert len(str(error)) < 1000
+        return 'refused'
+    assert isinstance(found[0], RunStart)
+    assert all(isinstance(event, Event) for event in found)
+    assert all(text.isprintable() for text in events.reasons)
+    # Every line is a record, or counted.
+    content = path.read_bytes()
+    lines = content.count(b'\n') + (not content.endswith(b'\n'))
+    assert len(found) + events.skipped + events.is_cut_off == lines
+    return 'lines skipped' if events.skipped else 'whole'
+
+
 def test_reading_never_fails_in_another_way(genuine, tmp_path):
-    path = tmp_path / 'events.jsonl'
-    dice = random.Random(11)
-    refused = skipped = 0
-    for _ in range(MUTATIONS):
-        content = mutate(genuine, dice)
+    path, seen = tmp_path / 'events.jsonl', Counter()
+
+    @settings(max_examples=1000)
+    @given(damaged(genuine))
+    def damage(content: bytes) -> None:
         path.write_bytes(content)
-        events = read_events(path)
-        try:
-            found = list(events)
-        except EventFileError as error:
-            refused += 1
-            assert str(error).isprintable()
-            assert len(str(error)) < 1000
-            continue
-        skipped += events.skipped
-        assert isinstance(found[0], RunStart)
-        assert all(isinstance(event, Event) for event in found)
-        assert all(text.isprintable() for text in events.reasons)
-        # Every line is a record, or counted.
-        lines = content.count(b'\n') + (not content.endswith(b'\n'))
-        assert len(found) + events.skipped + events.is_cut_off == lines
+        seen[read_whole(path)] += 1
+
+    damage()
     # Otherwise this would test nothing.
-    assert 100 < refused < MUTATIONS / 2
-    assert skipped > MUTATIONS / 2
+    assert seen['refused'] > 20
+    assert seen['lines skipped'] > 100

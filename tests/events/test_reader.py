@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from mmstable.events import Action, Culprit, Fault, Origin, Outcome
-from mmstable.events.json_lines import LONGEST_LINE, encode
+from mmstable.events.codec import LONGEST_LINE, encode
 from mmstable.events.records import EVENTS
 from mmstable.report import (
     EventFileError,
@@ -121,11 +121,11 @@ DAMAGED = {
     'culprit without a name': (
         b'{"event":"poisoned","iteration":1,"time":1,'
         b'"culprits":[{"name":1,"kind":"NaN"}]}\n',
-        '`culprits`: must be a string, got 1',
+        '`culprits`: `name`: must be a string, got 1',
     ),
     'origin without a rank': (
         encode(FAULT).replace(b'"rank":1', b'"rank":"1"'),
-        "`origins`: must be an integer, got '1'",
+        "`origins`: `rank`: must be an integer, got '1'",
     ),
 }
 
@@ -271,6 +271,7 @@ def test_a_file_of_the_first_release():
         'checkpoint_failed',
         'fault_explained',
         'hang',
+        'held_step',
         'live_change',
         'iteration_profile',
         'low_headroom',

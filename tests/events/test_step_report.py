@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from mmstable.events import Fault
-from mmstable.events.step_report import classify
+from mmstable.events.records import classify
 
 
 @pytest.mark.parametrize(

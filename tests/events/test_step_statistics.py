@@ -3,7 +3,7 @@
 import pytest
 
 from mmstable.events import Fault, Outcome, StepReport
-from mmstable.events.step_statistics import StepStatistics
+from mmstable.events.step_lines import StepStatistics
 
 
 def step(before=64.0, after=64.0, fault=None):

@@ -3,7 +3,7 @@
 import pytest
 
 from mmstable.events import Culprit, Fault, Origin, Outcome, StepReport
-from mmstable.events.step_text import describe_step
+from mmstable.events.step_lines import describe_step
 from mmstable.messages import use_language
 
 STEP = dict(iteration=7, time=0.0)
@@ -80,7 +80,7 @@ def test_chinese():
         origins=(Origin(1, 'node7', 'cuda:1', 'gradient'),),
     )
     assert describe_step('Iter 7 [gen]', report, False, 3) == (
-        "⚠️  Iter 7 [gen]: 检测到参数 'head.weight' 的梯度为 NaN（1 个模块中共 "
+        "Iter 7 [gen]: 检测到参数 'head.weight' 的梯度为 NaN（1 个模块中共 "
         '1 个参数），权重已被异常梯度更新。未使用 loss_scale；源自 rank 1'
         '（node7，cuda:1）'
     )

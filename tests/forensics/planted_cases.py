@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from mmstable import SafeOptimWrapper
-from mmstable.events.number_records import FaultExplained
+from mmstable.events.records import FaultExplained
 from tests.forensics import planted_causes as causes
 from tests.forensics import planted_losses as losses
 
@@ -341,7 +341,7 @@ CASES = [
     ),
     _case('nested checkpoint', losses.NestedCheckpoint, 'aten.div.Tensor'),
     _case('compiled part', losses.Compiled, 'aten.log.default'),
-    _case('one of two births', losses.TwoBirths, 'aten.div.Tensor'),
+    _case('one of two origins', losses.TwoBirths, 'aten.div.Tensor'),
     _case('logit(0)', losses.LogitZero, 'aten.logit.default'),
     _case(
         'class weight 0', losses.ClassWeight, 'aten.nll_loss_forward.default'

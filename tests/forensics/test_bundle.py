@@ -13,11 +13,11 @@ import pytest
 import torch
 from mmengine.structures import BaseDataElement, InstanceData
 
-from mmstable.checkpoint.finder import find_checkpoint
+from mmstable.batch import Packed, unpack
+from mmstable.checkpoint.catalog import find_checkpoint
 from mmstable.errors import BundleError
-from mmstable.forensics.bundle_reader import read_bundle
-from mmstable.forensics.investigate import Investigation
-from mmstable.forensics.plain_batch import Packed, unpack
+from mmstable.forensics.bundle import read_bundle
+from mmstable.forensics.find_cause import CauseFinder
 from tests.forensics.planted_cases import CASES, Findings, build_runner
 from tests.forensics.runs import BadData, run
 from tests.toys import ToyModel, assert_same
@@ -43,7 +43,7 @@ def test_a_bundle_has_all_that_is_needed(tmp_path, name):
     bundle = read_bundle(found.bundle)
     model = case_of(name).model()
     assert bundle.load_into(model) == []
-    investigation = Investigation([bundle.scene(model)], bundle.index.wrapper)
+    investigation = CauseFinder([bundle.inputs(model)], bundle.index.wrapper)
     again = investigation.run()
     assert (again.culprit.op, again.verdict) == (found.op, found.verdict)
     assert again.samples.indices == found.samples
@@ -66,14 +66,14 @@ def test_scalers_are_in_it(tmp_path):
 
 SCRIPT = """
 import sys
-from mmstable.forensics.bundle_reader import read_bundle
-from mmstable.forensics.investigate import Investigation
+from mmstable.forensics.bundle import read_bundle
+from mmstable.forensics.find_cause import CauseFinder
 from tests.forensics.test_bundle import case_of
 
 bundle = read_bundle(sys.argv[1])
 model = case_of('own autograd').model()
 bundle.load_into(model)
-found = Investigation([bundle.scene(model)]).run()
+found = CauseFinder([bundle.inputs(model)]).run()
 print(found.verdict, found.culprit.op, found.samples.names[0])
 """
 

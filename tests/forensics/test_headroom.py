@@ -8,16 +8,20 @@ import random
 import pytest
 import torch
 
-from mmstable.forensics.headroom import HeadroomTracks, shares_of_range
-from mmstable.forensics.headroom_probe import GRADIENT, OUTPUT, Place
-from mmstable.forensics.headroom_text import describe_low, describe_underflow
-from mmstable.forensics.headroom_trend import forecast
-from mmstable.forensics.headroom_underflow import (
+from mmstable.forensics.headroom import (
+    GRADIENT,
+    OUTPUT,
+    HeadroomTracks,
+    Place,
     SmallValues,
     Underflow,
     count_small,
+    describe_low,
+    describe_underflow,
     estimate_flushed,
     find_underflow,
+    forecast,
+    shares_of_range,
 )
 
 CONV = Place('decode_head.conv_seg', OUTPUT, 'float16')

@@ -10,18 +10,33 @@ import torch
 from mmengine.structures import BaseDataElement
 from torch import nn
 
-from mmstable.batches import batch_size, name_sample, take_samples
-from mmstable.events.number_records import Verdict
-from mmstable.forensics.birth import Birth, External
-from mmstable.forensics.birth_mode import BirthMode
-from mmstable.forensics.chain import find_culprit, follow
-from mmstable.forensics.frames import Place, current_place, module_names
-from mmstable.forensics.ranges import FINITE, INF, NAN, measure, severity
-from mmstable.forensics.replay import StepScene
-from mmstable.forensics.samples import find_samples
-from mmstable.forensics.singular import singular_point
-from mmstable.forensics.storage_map import walk_tensors
-from mmstable.forensics.verdict import growing, judge
+from mmstable.batch import batch_size, name_sample, take_samples
+from mmstable.events.records import Verdict
+from mmstable.forensics.find_cause import (
+    domain_error,
+    find_samples,
+    growing,
+    judge,
+)
+from mmstable.forensics.frames import (
+    FINITE,
+    INF,
+    NAN,
+    Place,
+    current_place,
+    measure,
+    module_names,
+    severity,
+)
+from mmstable.forensics.replay import StepInputs
+from mmstable.forensics.trace import (
+    External,
+    NanOrigin,
+    OriginTracer,
+    find_culprit,
+    follow,
+    walk_tensors,
+)
 
 nan, inf = math.nan, math.inf
 
@@ -146,17 +161,17 @@ def test_a_place_is_the_innermost_module_and_line():
     assert str(line).startswith('tests/forensics/test_parts.py:')
 
 
-def birth(order, op='aten.log.default', parents=(), **facts):
+def origin(order, op='aten.log.default', parents=(), **facts):
     values = measure(torch.tensor([nan]))
     defaults = dict(kind='NaN', phase='forward', place=Place(), inputs=())
     facts = {**defaults, 'output': values, **facts}
-    return Birth(order=order, op=op, parents=tuple(parents), **facts)
+    return NanOrigin(order=order, op=op, parents=tuple(parents), **facts)
 
 
 def test_the_earliest_is_to_blame_unless_it_was_intended():
-    mask = birth(1, is_intended=True)
-    first, other = birth(2, parents=[mask]), birth(3)
-    last = birth(4, parents=[first, first])
+    mask = origin(1, is_intended=True)
+    first, other = origin(2, parents=[mask]), origin(3)
+    last = origin(4, parents=[first, first])
     assert follow([last]) == [mask, first, last]
     assert find_culprit(follow([last])) is first
     assert find_culprit(follow([other])) is other
@@ -198,15 +213,15 @@ def ranges(*values):
         ('exp', [[100.0]], 'Inf', None),
     ],
 )
-def test_singular_points(op, inputs, kind, point):
-    one = birth(1, f'aten.{op}.x', inputs=ranges(*inputs), kind=kind)
-    found = singular_point(one)
+def test_domain_errors(op, inputs, kind, point):
+    one = origin(1, f'aten.{op}.x', inputs=ranges(*inputs), kind=kind)
+    found = domain_error(one)
     assert (None if found is None else found.name) == point
 
 
 def test_verdicts():
-    one = birth(1, inputs=ranges([0.0]))
-    point = singular_point(one)
+    one = origin(1, inputs=ranges([0.0]))
+    point = domain_error(one)
     weight = External(1, 'parameter', 'w', one.output, Place())
     assert judge(None, None, False) is Verdict.NOT_REPRODUCED
     assert judge(weight, None, False) is Verdict.BAD_WEIGHTS
@@ -222,7 +237,7 @@ def test_growing_maxima():
     assert [name for name, _ in growing(peaks)] == ['a', 'c', 'e']
 
 
-SCENE = StepScene(nn.Identity(), dict(inputs=torch.ones(6, 1)), {})
+INPUTS = StepInputs(nn.Identity(), dict(inputs=torch.ones(6, 1)), {})
 
 
 @pytest.mark.parametrize(
@@ -245,13 +260,13 @@ SCENE = StepScene(nn.Identity(), dict(inputs=torch.ones(6, 1)), {})
     ],
 )
 def test_samples_are_found(rows, is_bad, expected):
-    found = find_samples(SCENE, birth(1, rows=rows), is_bad)
+    found = find_samples(INPUTS, origin(1, rows=rows), is_bad)
     assert (found.indices, found.only_together) == expected
 
 
 def test_memory_that_is_used_again_is_not_blamed():
     model = nn.Linear(2, 2)
-    with BirthMode(model) as mode:
+    with OriginTracer(model) as mode:
         for _ in range(20):
             bad = torch.zeros(8).log()
             del bad
@@ -262,7 +277,7 @@ def test_memory_that_is_used_again_is_not_blamed():
 
 
 def test_bad_values_that_are_overwritten_are_forgotten():
-    with BirthMode(nn.Linear(2, 2)) as mode:
+    with OriginTracer(nn.Linear(2, 2)) as mode:
         x = torch.zeros(4).log()
         x.nan_to_num_(neginf=0.0)
         x[1:2] = float('nan')
@@ -272,12 +287,12 @@ def test_bad_values_that_are_overwritten_are_forgotten():
 
 
 def test_constants_are_wanted_if_they_are_infinite():
-    with BirthMode(nn.Linear(2, 2)) as mode:
+    with OriginTracer(nn.Linear(2, 2)) as mode:
         wanted = torch.tensor([inf, 1.0]) * 2
         lost = wanted - wanted
         odd = torch.tensor([nan]) * 2
-    mask, birth = follow(mode.origins_of(lost))
+    mask, first = follow(mode.origins_of(lost))
     assert mask.is_intended
-    assert find_culprit([mask, birth]) is birth
+    assert find_culprit([mask, first]) is first
     (only,) = follow(mode.origins_of(odd))
     assert (only.source, only.kind) == ('outside', 'NaN')

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from mmstable.forensics.replay import can_run_uncompiled
+from mmstable.state.preserve import can_run_uncompiled
 from tests.forensics.planted_cases import (
     CASES,
     INNOCENT,
@@ -90,7 +90,7 @@ def test_the_backward_pass_is_told_with_its_node(tmp_path):
     assert (found.phase, found.node) == ('backward', 'SqrtBackward0')
     assert found.kind == 'Inf'
     assert found.text.startswith(
-        'Iter 2: Inf born in the backward pass of head '
+        'Iter 2: first Inf in the backward pass of head '
     )
     assert 'division by 0' in found.text
 

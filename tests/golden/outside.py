@@ -12,23 +12,21 @@ from typing import Any
 
 import mmstable
 from mmstable import errors
+from mmstable.cli import check_data, command, estimate, replay, upgrade
 from mmstable.cli import main as command_line
-from mmstable.cli.command import find_commands
-from mmstable.cli.commands import check, check_data, estimate, replay, upgrade
-from mmstable.cli.parsers import build_parsers
-from mmstable.demo.missing_package import MissingPackageError
-from mmstable.events.event import Event
-from mmstable.events.json_lines import decode, encode
-from mmstable.events.reader import EventFileError
-from mmstable.events.records import EVENTS, SCHEMA
-from mmstable.liveness.probe.client import ProbeError
+from mmstable.cli.main import build_parsers
+from mmstable.demo import MissingPackageError
+from mmstable.events.codec import decode, encode
+from mmstable.events.log import EventFileError
+from mmstable.events.records import EVENTS, SCHEMA, Event
+from mmstable.probe.server import ProbeError
 
 PACKAGE = Path(mmstable.__file__).parent
 
 
 def parsers() -> dict[str, argparse.ArgumentParser]:
     """The parser of `mmstable` as '', and those of its commands."""
-    whole, commands = build_parsers(find_commands())
+    whole, commands = build_parsers()
     return {'': whole, **commands}
 
 
@@ -50,8 +48,8 @@ def exit_codes() -> dict[str, int]:
         **codes,
         'StoppedBySignal': stop.exit_code,
         'RestartNeeded': errors.RestartNeeded().exit_code,
-        'check: warnings': check.EXIT_WARNINGS,
-        'check: errors': check.EXIT_ERRORS,
+        'check: warnings': command.EXIT_WARNINGS,
+        'check: errors': command.EXIT_ERRORS,
         'check-data: bad data': check_data.EXIT_BAD_DATA,
         'estimate: does not fit': estimate.EXIT_DOES_NOT_FIT,
         'replay: not reproduced': replay.EXIT_NOT_REPRODUCED,

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import ast
+import inspect
 import json
 import re
-import sys
 from collections.abc import Callable
-from dataclasses import MISSING, fields
 from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import torch
 from mmengine.registry import HOOKS, LOOPS, OPTIM_WRAPPERS, Registry
@@ -178,41 +176,28 @@ def event_lines(seen: Outside) -> str:
 
 def _fields(cls: Any) -> dict[str, Any]:
     """The fields of a class as JSON has them; `?` if one may be missing."""
-    names = vars(sys.modules[cls.__module__])
-    if issubclass(cls, tuple):
-        kinds = cls.__annotations__.items()
-        return {name: _kind(text, names) for name, text in kinds}
-    found = {}
-    for one in fields(cls):
-        # A field of a base class is explained by the module of that class.
-        owner = next(
-            base
-            for base in reversed(cls.__mro__)
-            if one.name in getattr(base, '__dataclass_fields__', {})
-        )
-        names = vars(sys.modules[owner.__module__])
-        needed = one.default is MISSING and one.default_factory is MISSING
-        name = one.name if needed else f'{one.name}?'
-        found[name] = _kind(one.type, names)
-    return found
+    kinds = get_type_hints(cls)
+    return {
+        name if one.default is one.empty else f'{name}?': _kind(kinds[name])
+        for name, one in inspect.signature(cls).parameters.items()
+    }
 
 
-def _kind(annotation: Any, names: dict[str, Any]) -> Any:
-    # A NamedTuple wraps the text of an annotation.
-    text = getattr(annotation, '__forward_arg__', annotation)
-    node = ast.parse(text, mode='eval').body
-    if isinstance(node, ast.BinOp):
-        return {'or null': _kind(ast.unparse(node.left), names)}
-    if isinstance(node, ast.Subscript):
-        items = ast.unparse(node.slice).strip('()').split(', ', 1)
-        if ast.unparse(node.value) == 'tuple':
-            return {'array of': _kind(items[0], names)}
-        return {'object of': _kind(items[1], names)}
-    if text in ('bool', 'int', 'float', 'str', 'Any'):
-        return text
-    if issubclass(names[text], Enum):
-        return {'one of': [one.value for one in names[text]]}
-    return {'object with': _fields(names[text])}
+def _kind(kind: Any) -> Any:
+    args = get_args(kind)
+    if get_origin(kind) is Union:
+        return {'or null': _kind(args[0])}
+    if get_origin(kind) is tuple:
+        return {'array of': _kind(args[0])}
+    if args:
+        return {'object of': _kind(args[1])}
+    if kind is Any:
+        return 'Any'
+    if kind in (bool, int, float, str):
+        return kind.__name__
+    if issubclass(kind, Enum):
+        return {'one of': [one.value for one in kind]}
+    return {'object with': _fields(kind)}
 
 
 def _example(schema: dict[str, Any], number: Any) -> dict[str, Any]:

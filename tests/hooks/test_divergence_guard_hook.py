@@ -8,8 +8,8 @@ from mmstable.cli.main import main
 from mmstable.events import Action
 from mmstable.hooks import DivergenceGuardHook
 from mmstable.report import GuardIntervention, read_events
+from tests.guard.runs import FUSED, Blow, Poison, diagnosis, run, stopped
 from tests.loops.runs import log_of
-from tests.recovery.runs import FUSED, Poison, diagnosis, run, stopped
 from tests.toys import Sabotage, assert_same
 
 
@@ -35,7 +35,7 @@ def test_overflows_at_the_start_are_the_scale_finding_its_level(tmp_path):
 
 
 def test_everything_is_in_the_event_file(tmp_path):
-    run(tmp_path, faults=[Sabotage(loss=[6, 7])])
+    run(tmp_path, faults=[Blow([6])])
     (path,) = tmp_path.glob('*/stability/events.jsonl')
     (event,) = (
         e for e in read_events(path) if isinstance(e, GuardIntervention)
@@ -49,7 +49,7 @@ def test_everything_is_in_the_event_file(tmp_path):
 
 
 def test_chinese_is_spoken(tmp_path):
-    runner = run(tmp_path, dict(lang='zh_cn'), [Sabotage(loss=[6, 7])])
+    runner = run(tmp_path, dict(lang='zh_cn'), [Blow([6])])
     text = log_of(runner)
     assert '已回滚到第 4 次迭代的状态（内存快照），数据不回退' in text
     assert '学习率 x 0.5，1000 次迭代内恢复为 1。第 1/3 次回滚' in text
@@ -72,8 +72,8 @@ def test_chinese_is_spoken(tmp_path):
         (dict(max_snapshot_memory='x'), 'must be a finite number of at'),
         (dict(spike=dict(sigma=3)), '`spike`: no setting `sigma`; there'),
         (
-            dict(spike=dict(threshold=0)),
-            '`spike.threshold` must be .* above 0 and at most 1000',
+            dict(spike=dict(factor=1)),
+            '`spike.factor` must be .* above 1',
         ),
         (dict(warmup=dict(start=1)), '`warmup`: no setting `start`; there'),
         (dict(warmup=dict(start_factor=1)), '`warmup.iters` must be an int'),
@@ -112,7 +112,7 @@ def test_tools_train_returns_the_exit_code(tmp_path, capsys):
     config = tmp_path / 'config.py'
     config.write_text(
         """
-custom_imports = dict(imports=['tests.recovery.registered'])
+custom_imports = dict(imports=['tests.guard.registered'])
 work_dir = 'unused'
 model = dict(type='GuardedToyModel')
 train_dataloader = dict(

@@ -6,8 +6,8 @@ import pytest
 import torch
 from mmengine.model import MMDistributedDataParallel
 
+from tests.guard.runs import Diary, Jump, Poison
 from tests.ranks import run_ranks
-from tests.recovery.runs import Diary, Jump, Poison
 from tests.toys import ToyModel, assert_same, toy_runner, weights
 
 pytestmark = pytest.mark.dist
@@ -37,7 +37,7 @@ def train(rank, folder):
             dict(
                 type='mmstable.DivergenceGuardHook',
                 snapshot_interval=4,
-                spike=dict(window=10, warmup=5, threshold=9.0),
+                spike=dict(warmup=5),
                 actions=dict(spike='rollback'),
             ),
             diary,
@@ -64,3 +64,83 @@ def test_all_ranks_go_back_together(tmp_path):
     assert done[0][3][0].name == 'state_dict.net.head.weight'
     assert_same(first, second)
     assert all(value.isfinite().all() for value in first.values())
+
+
+class JumpInside(Jump):
+    """Multiplies losses of the model inside of DDP, for a whole iteration."""
+
+    def before_train_iter(self, runner, batch_idx, data_batch=None):
+        if runner.iter + 1 in self.at:
+            self.handle = runner.model.module.register_forward_hook(
+                lambda *a: {k: v * self.factor for k, v in a[2].items()}
+            )
+
+
+class OnceInside(Jump):
+    """The same, but gone when the step is repeated."""
+
+    def before_train_iter(self, runner, batch_idx, data_batch=None):
+        if runner.iter + 1 in self.at:
+
+            def spoil(*args):
+                handle.remove()
+                return {k: v * self.factor for k, v in args[2].items()}
+
+            handle = runner.model.module.register_forward_hook(spoil)
+
+    def after_train_iter(self, runner, *args, **kwargs):
+        pass
+
+
+def ask(rank, folder):
+    """Rank 1 has a hard batch in 10, and a fault of its machine in 14."""
+    mine = rank == 1
+    for shares in (False, True):
+        diary = Diary()
+        results = []
+        for kind in ('ours', 'stock'):
+            where = folder / f'{kind}_{shares}'
+            torch.manual_seed(0)
+            hooks = [JumpInside([10] if mine else [], 100.0)]
+            wrapper = dict(
+                type='OptimWrapper', optimizer=dict(type='SGD', lr=1e-3)
+            )
+            cfg = dict(by_epoch=False, max_iters=12, val_interval=10**6)
+            if kind == 'ours':
+                wrapper['type'] = 'mmstable.SafeOptimWrapper'
+                cfg = dict(
+                    type='mmstable.SafeIterBasedTrainLoop', max_iters=16
+                )
+                hooks += [
+                    OnceInside([14] if mine else [], 1e6),
+                    dict(
+                        type='mmstable.DivergenceGuardHook',
+                        spike=dict(warmup=5),
+                    ),
+                    diary,
+                ]
+            runner = toy_runner(
+                where,
+                wrapper,
+                12,
+                hooks,
+                train_cfg=cfg,
+                launcher='pytorch',
+                model=MMDistributedDataParallel(
+                    ToyModel(), gradient_as_bucket_view=shares
+                ),
+            )
+            runner.train()
+            results.append(runner)
+        ours, stock = results
+        assert_same(diary.states[12], weights(stock.model))
+        assert [(one.iteration, one.fault.value) for one in diary.bad] == [
+            (14, 'transient')
+        ]
+        assert_same(diary.states[14], diary.states[13])
+        assert ours.optim_wrapper.applied_steps == 15
+        assert diary.done == []
+
+
+def test_all_ranks_repeat_a_step_together(tmp_path):
+    run_ranks(ask, tmp_path)

@@ -14,8 +14,8 @@ import pytest
 import torch
 from mmengine.hooks import EMAHook, Hook
 
-from mmstable.checkpoint import stop_signal
-from mmstable.checkpoint.stop_signal import StopSignal
+from mmstable.checkpoint import signals
+from mmstable.checkpoint.signals import StopSignal
 from mmstable.errors import StoppedBySignal
 from mmstable.hooks import EmergencyCheckpointHook
 from tests.loops.runs import (
@@ -65,7 +65,7 @@ def send(number):
 
 
 def handlers():
-    numbers = [signal.Signals[name] for name in stop_signal.SIGNALS]
+    numbers = [signal.Signals[name] for name in signals.SIGNALS]
     return [signal.getsignal(number) for number in (*numbers, signal.SIGCHLD)]
 
 
@@ -97,7 +97,7 @@ def test_a_signal_saves_and_the_run_goes_on_exactly(tmp_path, name):
 
 def test_repeats_are_ignored_and_then_all_is_as_before(tmp_path, monkeypatch):
     heard = []
-    monkeypatch.setattr(stop_signal, 'REPEATS', 600.0)
+    monkeypatch.setattr(signals, 'REPEATS', 600.0)
     previous = signal.signal(signal.SIGTERM, lambda *a: heard.append(a[0]))
     # Without SIGCHLD: the first workers of a process make torch take it.
     before = handlers()[:-1]
@@ -108,7 +108,7 @@ def test_repeats_are_ignored_and_then_all_is_as_before(tmp_path, monkeypatch):
         send(signal.SIGTERM)(runner)
         send(signal.SIGHUP)(runner)
         assert heard == [signal.SIGTERM]
-        monkeypatch.setattr(stop_signal, 'REPEATS', 0.0)
+        monkeypatch.setattr(signals, 'REPEATS', 0.0)
         send(signal.SIGTERM)(runner)
         assert heard == [signal.SIGTERM] * 2
         assert handlers()[:-1] == before

@@ -11,7 +11,7 @@ from torch import nn
 from mmstable import SafeOptimWrapper
 from mmstable.hooks import FaultInjectorHook
 from mmstable.report import InjectedFault, StepFault, read_events
-from tests.fault_injection.runs import (
+from tests.inject.runs import (
     ADAM,
     FP16,
     HEAD,
@@ -267,7 +267,9 @@ def test_several_optimizers(tmp_path):
     assert [e.wrapper for e in events(runner, StepFault)] == ['head']
     # This model leaves out what the fault was to happen in.
     text = log_of(runner)
-    assert 'faults[1] (oom) found nothing to act on in iteration 4' in text
+    assert (
+        'faults[1] (oom) was not injected: iteration 4 has no target' in text
+    )
     assert hooks_on(model) == 0
 
 
@@ -319,7 +321,7 @@ def test_a_frozen_parameter_is_reported(tmp_path):
     fault = dict(kind='nan_grad', param=HEAD, at=2)
     runner = train(tmp_path, fault, model=model)
     assert injected(runner) == []
-    assert 'nothing to act on in iteration 2' in log_of(runner)
+    assert 'was not injected: iteration 2 has no target' in log_of(runner)
 
 
 def on_one_rank(rank, folder):

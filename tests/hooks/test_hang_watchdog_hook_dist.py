@@ -18,6 +18,7 @@ from torch.utils.data import DataLoader
 from mmstable.errors import PeerFailedError, TrainingHangs
 from mmstable.report import Hang, read_events
 from tests.loops.runs import iter_loop
+from tests.patience import PATIENCE
 from tests.ranks import run_ranks
 from tests.toys import ToyData, ToyModel, read_saved, toy_runner
 
@@ -26,20 +27,36 @@ LIMIT = 1.5
 
 
 class SlowOnRankOne(ToyData):
-    """Sample 9, which is read by rank 1 alone, takes long."""
+    """Sample 9, which rank 1 alone reads, hangs.
 
-    def __init__(self, seconds):
+    Args:
+        folder (Path): The work dir.
+        reports (int): Ranks that report a hang until it continues.
+    """
+
+    def __init__(self, folder, reports):
         super().__init__()
-        self.seconds = seconds
+        self.folder, self.reports = folder, reports
 
     def __getitem__(self, index):
         if index == 9:
-            time.sleep(self.seconds)
+            deadline = time.monotonic() + 60 * PATIENCE
+            while self.is_short() and time.monotonic() < deadline:
+                time.sleep(0.1)
         return super().__getitem__(index)
 
+    def is_short(self):
+        files = self.folder.glob('*/stability/events*.jsonl')
+        found = [has_hang(file) for file in files]
+        return sum(found) < self.reports
 
-def train(rank, folder, action='wait', seconds=6.0, hooks=()):
-    data = SlowOnRankOne(seconds)
+
+def has_hang(file):
+    return any(isinstance(one, Hang) for one in read_events(file))
+
+
+def train(rank, folder, action='wait', reports=2, hooks=()):
+    data = SlowOnRankOne(folder, reports)
     toy_runner(
         folder,
         max_iters=6,
@@ -113,7 +130,7 @@ class Breakpoint(Hook):
 
 
 def train_in_a_debugger(rank, folder):
-    train(rank, folder, action='exit', seconds=0.0, hooks=[Breakpoint()])
+    train(rank, folder, action='exit', reports=0, hooks=[Breakpoint()])
 
 
 @pytest.mark.soak
@@ -131,7 +148,7 @@ def test_who_waits_for_a_rank_in_a_debugger_does_not_hang(tmp_path):
 def train_until_the_end(rank, folder):
     (folder / f'done_{rank}').touch()
     # Ends the process from within: there is nothing to come back to.
-    train(rank, folder, action='exit', seconds=60)
+    train(rank, folder, action='exit', reports=3)
 
 
 @pytest.mark.soak

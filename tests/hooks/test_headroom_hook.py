@@ -13,7 +13,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
-from mmstable.forensics.headroom_probe import HeadroomProbe, Place
+from mmstable.forensics.headroom import HeadroomProbe, Place
 from mmstable.hooks import EventLogHook, HeadroomHook
 from mmstable.report import LowHeadroom, StepFault, read_events
 from tests.optim.test_against_stock import CpuAmpOptimWrapper

@@ -87,5 +87,5 @@ def test_the_slow_rank_is_named(tmp_path, work, part):
     assert found.causes[0] == 'straggler'
     assert found.straggler == 1
     assert 0.1 < found.behind < 0.5
-    assert 'Rank 1 comes' in found.text
-    assert f'by its {part};' in found.text
+    assert 'Rank 1 is' in found.text
+    assert f'({part});' in found.text

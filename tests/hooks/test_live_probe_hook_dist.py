@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import threading
-import time
 from pathlib import Path
 
 import torch
@@ -13,10 +12,10 @@ from mmengine.hooks import Hook
 from mmengine.model import MMDistributedDataParallel
 
 from mmstable.hooks import LiveProbeHook
-from mmstable.liveness.probe import sockets
-from mmstable.liveness.probe.client import ask
-from mmstable.liveness.probe.sockets import find_sockets
+from mmstable.probe import server
+from mmstable.probe.server import ask, find_sockets
 from mmstable.report import LiveChange, read_events
+from tests.patience import wait_until
 from tests.ranks import run_ranks
 from tests.toys import ToyModel, toy_runner, weights
 
@@ -41,8 +40,7 @@ class Ask(Hook):
         self.thread = threading.Thread(target=self._change)
         self.thread.start()
         (hook,) = (h for h in runner.hooks if isinstance(h, LiveProbeHook))
-        while not hook._run.boundary.waiting:
-            time.sleep(0.001)
+        wait_until(lambda: hook._run.boundary.waiting)
 
     def _change(self) -> None:
         (path,) = find_sockets(os.getpid())
@@ -50,7 +48,7 @@ class Ask(Hook):
 
 
 def change_through_one(rank: int, folder: Path) -> None:
-    os.environ[sockets.VARIABLE] = str(folder / 'sockets')
+    os.environ[server.VARIABLE] = str(folder / 'sockets')
     asking = Ask()
     runner = toy_runner(
         folder / 'run',
@@ -99,14 +97,14 @@ class Forge(Hook):
     def before_train_iter(self, runner, batch_idx, data_batch=None):
         if runner.iter == 7 and os.environ['RANK'] == '1':
             (hook,) = (h for h in runner.hooks if isinstance(h, LiveProbeHook))
-            changes = hook._run._changes
+            requests = hook._run._changes._requests
             change = dict(what='lr', wrapper='optim_wrapper', values=[-1.0])
             forged = dict(after=0, token='x', change=change)
-            changes._store.set(changes._key, json.dumps(forged))
+            requests._store.set(requests._key, json.dumps(forged))
 
 
 def refuse_a_forged_change(rank: int, folder: Path) -> None:
-    os.environ[sockets.VARIABLE] = str(folder / 'sockets')
+    os.environ[server.VARIABLE] = str(folder / 'sockets')
     runner = toy_runner(
         folder / 'run',
         dict(

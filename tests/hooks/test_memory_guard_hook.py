@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import os
-import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -14,15 +14,15 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import DataLoader, get_worker_info
 
 from mmstable.errors import RestartNeeded
-from mmstable.events.machine_records import MemoryAlarm
+from mmstable.events.records import MemoryAlarm
 from mmstable.hooks import MemoryGuardHook
-from mmstable.hooks import memory_guard_hook as module
-from mmstable.memory import leaks, process_tree, sampler
-from mmstable.memory.device_memory import DeviceReading
-from mmstable.memory.host_limit import Room, host_room
-from mmstable.memory.out_of_memory import empty_cache
+from mmstable.memory import host, leaks
+from mmstable.memory import leaks as sampler
+from mmstable.memory.host import DeviceReading, Room, host_room
+from mmstable.oom.report import empty_cache
 from mmstable.report import read_events
 from tests.loops.runs import epoch_loop, iter_loop, log_of, validation
+from tests.patience import wait_until
 from tests.toys import ToyData, ToyModel, assert_same, toy_runner, weights
 
 MIB, GIB = 1 << 20, 1 << 30
@@ -35,7 +35,7 @@ def looks_often(monkeypatch):
     What earlier tests have left is given back first: a leak that fills it is
     no growth.
     """
-    monkeypatch.setattr(sampler, '_RARELY', 0)
+    monkeypatch.setattr(sampler, '_MAX_SHARE', math.inf)
     empty_cache(torch.device('cpu'))
 
 
@@ -45,7 +45,7 @@ def looks_often(monkeypatch):
         (dict(interval=0), '`interval` must be .* above 0, got 0'),
         (dict(action='stop'), '`action` must be one of warn, save, lower_w'),
         (dict(host_limit=0), '`host_limit` must be an int of at least 1'),
-        (dict(host_limit='1 ton'), "`host_limit`: a size is .* '1 ton'"),
+        (dict(host_limit='1 ton'), "`host_limit`: a size must be .* '1 ton'"),
     ],
 )
 def test_bad_settings(settings, message):
@@ -88,11 +88,8 @@ class Pace(Hook):
             self.leak()
         (guard,) = (h for h in runner.hooks if isinstance(h, MemoryGuardHook))
         looks = guard._sampler
-        looks.take()
-        end = time.monotonic() + 20
-        while not looks.has_news and looks.is_alive:
-            assert time.monotonic() < end
-            time.sleep(0.002)
+        looks.news.clear()
+        wait_until(lambda: looks.news or not looks._thread.is_alive)
 
     def after_event(self, runner, event):
         if isinstance(event, MemoryAlarm):
@@ -180,7 +177,11 @@ def test_a_leak_of_the_training_process(tmp_path):
 )
 def test_descriptors_that_leak(tmp_path, monkeypatch, workers, holder):
     # As low as a real `ulimit -n`, but not for pytest.
-    monkeypatch.setattr(process_tree, '_max_files', lambda: 1024)
+    # Not in the module itself: mmengine would set the limit that it reads.
+    limits = SimpleNamespace(
+        getrlimit=lambda _: (1024, 1024), RLIMIT_NOFILE=7, RLIM_INFINITY=-1
+    )
+    monkeypatch.setattr(host, 'resource', limits)
     pace, data = Pace(until='warn'), Leaky(files=True)
     try:
         runner = run(tmp_path, pace, data, workers)
@@ -200,7 +201,7 @@ def test_descriptors_that_leak(tmp_path, monkeypatch, workers, holder):
 
 def test_shared_memory_that_leaks(tmp_path, monkeypatch):
     used = []
-    room = process_tree._shared_room
+    room = host._shared_room
     if room() is None:
         pytest.skip('there is no /dev/shm')
 
@@ -213,7 +214,7 @@ def test_shared_memory_that_leaks(tmp_path, monkeypatch):
         limit, left, source = room()
         return Room(64 * MIB, 64 * MIB - (limit - left), source)
 
-    monkeypatch.setattr(process_tree, '_shared_room', small)
+    monkeypatch.setattr(host, '_shared_room', small)
     try:
         pace = Pace(grow, until='warn')
         runner = run(tmp_path, pace)
@@ -225,7 +226,7 @@ def test_shared_memory_that_leaks(tmp_path, monkeypatch):
 
 
 def tree_now():
-    return process_tree.read_tree().tree
+    return host.read_tree().tree
 
 
 def test_a_checkpoint_is_saved_before_the_limit(tmp_path):
@@ -249,7 +250,7 @@ def test_warn_does_nothing_else(tmp_path):
     pace = Pace(leak_main(), until='warn', least=6 * MIB)
     runner = run(tmp_path, pace, guard=guard)
     assert {one.action for one in pace.events} == {'warn'}
-    assert 'Nothing is done' in log_of(runner)
+    assert 'No action is taken' in log_of(runner)
     assert not list(tmp_path.glob('emergency*'))
 
 
@@ -325,7 +326,7 @@ def test_a_control_group_that_fills_up(tmp_path, monkeypatch):
         used[0] += 32 * MIB
         write_group(root, 2, GIB, used[0], 0)
 
-    monkeypatch.setattr(process_tree, 'host_room', lambda: host_room(root))
+    monkeypatch.setattr(host, 'host_room', lambda: host_room(root))
     pace = Pace(grow, until='save')
     runner = run(tmp_path / 'run', pace, loop=iter_loop(100))
     assert pace.events[-1].action == 'save'
@@ -385,8 +386,8 @@ class Seen(Pace):
 @pytest.mark.parametrize(
     ('loop', 'told'),
     [
-        (iter_loop(10**4), 'read by new workers from here on: 2 workers x 1'),
-        (epoch_loop(10**3), 'from the next pass over the data on: 2 workers'),
+        (iter_loop(10**4), 'dataloader workers were restarted: 2 workers x 1'),
+        (epoch_loop(10**3), 'from the next epoch on: 2 workers'),
     ],
     ids=['at once', 'at the next epoch'],
 )
@@ -424,16 +425,16 @@ def test_without_a_hook_that_saves(tmp_path):
             dict(type='mmstable.MemoryGuardHook', interval=0.005, **guard),
         ],
     )
-    assert 'nothing is saved without EmergencyCheckpointHook' in log_of(runner)
+    assert 'has no EmergencyCheckpointHook' in log_of(runner)
 
 
 def test_a_reading_that_fails_is_told_and_nothing_else(tmp_path, monkeypatch):
     def fail():
         raise PermissionError('no /proc')
 
-    monkeypatch.setattr(process_tree, 'host_room', fail)
+    monkeypatch.setattr(host, 'host_room', fail)
     runner = run(tmp_path, Pace(), loop=iter_loop(20))
-    text = 'host memory cannot be watched: PermissionError: no /proc.'
+    text = 'host memory cannot be monitored: PermissionError: no /proc.'
     assert log_of(runner).count(text) == 1
 
 
@@ -443,7 +444,7 @@ def test_the_figures_of_a_device(tmp_path, monkeypatch):
     def read(device):
         return DeviceReading(GIB, 2 * GIB, 3 * GIB, next(retries, 4))
 
-    monkeypatch.setattr(module, 'read_device', read)
+    monkeypatch.setattr(host, 'read_device', read)
     runner = run(tmp_path, Pace(), loop=iter_loop(8))
     log = log_of(runner)
     assert '(1 time): 1.0 GiB in tensors, 3.0 GiB reserved' in log

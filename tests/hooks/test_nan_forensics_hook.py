@@ -11,9 +11,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from mmstable import Culprit, NanForensicsHook
 from mmstable.events import Fault
-from mmstable.events.number_records import FaultExplained
-from mmstable.events.records import Poisoned
-from mmstable.forensics import examine
+from mmstable.events.records import FaultExplained, Poisoned
+from mmstable.forensics import explain
 from mmstable.report import read_events
 from tests.forensics.planted_cases import CASES, Findings, build_runner
 from tests.forensics.runs import HOOK, SGD, BadData, run
@@ -180,7 +179,7 @@ def test_a_poisoned_state_is_named(tmp_path):
 
 def test_what_is_poisoned_may_be_no_tensor_of_the_model(tmp_path):
     runner = toy_runner(tmp_path)
-    culprit = examine.examine_poison(
+    culprit = explain.explain_poison(
         runner,
         Poisoned(
             4, 0.0, (Culprit('optimizer.state.0.momentum_buffer', 'NaN'),)
@@ -216,9 +215,9 @@ def test_time_is_bounded(tmp_path):
 
 
 def test_memory_is_bounded(tmp_path, monkeypatch):
-    room = examine.room_for(ToyModel(), [], torch.device('cpu'))
+    room = explain.room_for(ToyModel(), [], torch.device('cpu'))
     monkeypatch.setattr(
-        examine, 'room_for', lambda *args: room._replace(needed=1e9)
+        explain, 'room_for', lambda *args: room._replace(needed=1e9)
     )
     _, (found,) = run(tmp_path, BadData(3))
     assert found.verdict == 'not_examined'

@@ -11,9 +11,9 @@ from mmengine.model import MMDistributedDataParallel
 from torch import distributed as dist
 from torch import nn
 
-from mmstable.forensics import local_ranks
-from mmstable.run_state.rng import capture_rng
-from tests.distributed.test_sharded import runner as sharded_runner
+from mmstable.forensics import replay
+from mmstable.state.rng import capture_rng
+from tests.dist.test_sharded import runner as sharded_runner
 from tests.forensics.planted_cases import Findings
 from tests.forensics.runs import HOOK, BadData, run
 from tests.ranks import run_ranks
@@ -71,7 +71,7 @@ def examine_on_one_rank(rank: int, folder: Path) -> None:
     assert runner.iter == 6
     if rank == 0:
         assert found == []
-    elif local_ranks._make_work is None:
+    elif replay._make_work is None:
         # This torch cannot answer for the other ranks.
         assert [one.verdict for one in found] == ['not_examined']
         assert 'waits for other ranks in c10d.allreduce_' in found[0].text

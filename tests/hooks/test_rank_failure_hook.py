@@ -9,13 +9,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from mmstable.distributed.parallelism import Sharing
+from mmstable.dist.collectives import Sharing
 from mmstable.hooks import (
     RankFailureHook,
     SafeCheckpointHook,
     rank_failure_hook,
 )
-from mmstable.loops import after_failure
+from mmstable.loops import train
 from mmstable.loops.train_step import StepRecord
 
 
@@ -28,7 +28,7 @@ def test_bad_settings(name, value):
 
 
 def run_with(sharing, monkeypatch, closed=True, **record):
-    monkeypatch.setattr(after_failure, 'find_sharing', lambda model: sharing)
+    monkeypatch.setattr(train, 'find_sharing', lambda model: sharing)
     wrapper = SimpleNamespace(should_update=lambda: closed)
     step = StepRecord(iteration=3, batch=None, **record)
     loop = SimpleNamespace(train_step=SimpleNamespace(last=step))
@@ -36,7 +36,7 @@ def run_with(sharing, monkeypatch, closed=True, **record):
 
 
 def test_what_is_saved_is_the_state_of_all(monkeypatch):
-    why_not = after_failure.why_not_for_all
+    why_not = train.why_not_for_all
     assert why_not(run_with(Sharing.REDUCED, monkeypatch)) is None
     sharded = run_with(Sharing.SHARDED, monkeypatch)
     assert 'no rank has the whole state' in why_not(sharded)

@@ -8,7 +8,7 @@ from mmengine.dist import all_gather_object
 from mmengine.hooks import Hook
 from mmengine.model import MMDistributedDataParallel
 
-from mmstable.distributed import step_consensus
+from mmstable.dist import consensus
 from mmstable.errors import ReplicasDivergedError
 from mmstable.hooks import EventLogHook, ReplicaCheckHook
 from mmstable.report import ReplicasDiverged, StepFault, read_events
@@ -98,7 +98,7 @@ def assert_alike(runner):
 
 
 def two_ranks(rank, folder):
-    step_consensus.TIMEOUT = 0.5
+    consensus.TIMEOUT = 0.5
     quiet = train(folder / 'quiet', ReplicaCheckHook(interval=1))
     if rank == 0:
         assert events(quiet) == []

@@ -80,7 +80,7 @@ def test_everything_restored_is_said(tmp_path, whole):
             'loss scale': '64',
             'data position': 'restored',
             'RNG': 'restored',
-            'result': 'exact, as without the break',
+            'result': 'exact (identical to an uninterrupted run)',
         },
     )
     assert rates(runner) == rates(whole)

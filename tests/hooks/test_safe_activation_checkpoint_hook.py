@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, DistributedSampler
 
 from mmstable.errors import ConfigError
 from mmstable.hooks import SafeActivationCheckpointHook
-from mmstable.memory.recompute import recomputed
+from mmstable.oom.recompute import recomputed
 from tests.loops.runs import log_of
 from tests.memory.scenes import SceneNet, Scenes, scene_run
 from tests.ranks import run_ranks

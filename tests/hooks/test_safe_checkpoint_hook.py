@@ -14,11 +14,13 @@ from mmengine.hooks import EMAHook, Hook
 from mmengine.runner import find_latest_checkpoint
 from torch.utils.data import DataLoader
 
-from mmstable.checkpoint import atomic_file, storage
-from mmstable.checkpoint.finder import find_checkpoint, verify_checkpoint
+from mmstable.checkpoint import writer
+from mmstable.checkpoint.catalog import find_checkpoint, verify_checkpoint
 from mmstable.checkpoint.manifest import Manifest
+from mmstable.checkpoint.save import finish_saves
 from mmstable.errors import ConfigError, ResultNotSaved
 from mmstable.hooks import SafeCheckpointHook
+from mmstable.io import files as atomic_file
 from mmstable.report import CheckpointFailed, read_events
 from tests.checkpoint.leftovers import leave_half_a_file
 from tests.some_files import some_files
@@ -96,6 +98,8 @@ class At(Hook):
     def after_train_iter(self, runner, *args, **kwargs):
         action = self.actions.get(runner.iter + 1)
         if action is not None:
+            # The checkpoint before is not meant.
+            finish_saves(runner)
             action(runner)
 
     def after_poisoned(self, runner, culprits):
@@ -133,32 +137,28 @@ def test_checkpoint_is_complete_and_described(tmp_path):
 
 
 def test_saves_what_mmengine_saves(tmp_path):
-    train(tmp_path / 'ours', optim_wrapper=AMP)
-    train(
-        tmp_path / 'stock',
+    more = dict(
         optim_wrapper=AMP,
-        checkpoint=dict(type='CheckpointHook'),
+        param_scheduler=dict(type='PolyLR', by_epoch=False),
     )
-    ours, stock = (
+    train(tmp_path / 'ours', **more)
+    stock = dict(type='CheckpointHook')
+    train(tmp_path / 'stock', checkpoint=stock, **more)
+    ours, theirs = (
         read_saved(tmp_path / name / 'iter_4.pth')
         for name in ('ours', 'stock')
     )
-    assert ours.keys() - stock.keys() == {'mmstable'}
-    for section in ('state_dict', 'optimizer'):
-        assert_same(ours[section], stock[section])
-    assert ours['meta'].keys() == stock['meta'].keys()
-    assert ours['message_hub'].keys() == stock['message_hub'].keys()
-
-
-def test_mmengine_has_nothing_left_to_copy(tmp_path, monkeypatch):
-    seen = []
-    monkeypatch.setattr(
-        'mmengine.runner.runner.save_checkpoint',
-        lambda checkpoint, path, **kwargs: seen.append((checkpoint, path)),
-    )
-    train(tmp_path, max_iters=2)
-    assert seen == [({}, os.devnull)]
-    assert verify_checkpoint(tmp_path / 'iter_2.pth').iteration == 2
+    assert ours.pop('mmstable')
+    assert list(ours) == list(theirs)
+    for section in ('state_dict', 'optimizer', 'param_schedulers'):
+        assert_same(ours[section], theirs[section])
+    assert ours['state_dict']._metadata == theirs['state_dict']._metadata
+    assert ours['meta'].keys() == theirs['meta'].keys()
+    for name in ('epoch', 'iter', 'seed', 'mmengine_version'):
+        assert ours['meta'][name] == theirs['meta'][name]
+    hubs = ours['message_hub'], theirs['message_hub']
+    for section in ('log_scalars', 'runtime_info', 'resumed_keys'):
+        assert hubs[0][section].keys() == hubs[1][section].keys()
 
 
 def test_side_file_never_speaks_of_another_file(tmp_path, monkeypatch):
@@ -172,6 +172,7 @@ def test_side_file_never_speaks_of_another_file(tmp_path, monkeypatch):
 
     monkeypatch.setattr(Manifest, 'write', fail)
     with pytest.raises(KeyboardInterrupt):
+        # The end of the training: waited for.
         hook_of(runner)._save_checkpoint_with_step(
             runner, 2, dict(epoch=0, iter=2, note='another')
         )
@@ -236,7 +237,8 @@ def test_poisoned_state_is_not_saved(tmp_path):
     at = At(_4=poison, _5=heal)
     runner = train(tmp_path, at, checkpoint=dict(max_keep_ckpts=1))
     assert checkpoints(tmp_path) == ['iter_6.pth']
-    assert at.poisoned == [(4, (('state_dict.net.head.bias', 'NaN'),))]
+    # Audited in the background of the next iteration.
+    assert at.poisoned == [(5, (('state_dict.net.head.bias', 'NaN'),))]
     log = log_of(runner)
     assert (
         'mmstable: poisoned: iter_4.pth is not saved, because the '
@@ -254,7 +256,7 @@ def test_poison_removes_nothing(tmp_path):
     assert hook_of(runner).last_ckpt == last
     assert runner.message_hub.get_info('last_ckpt') == last
     assert runner.message_hub.get_info('keep_ckpt_ids') == [2]
-    assert [iteration for iteration, _ in at.poisoned] == [4, 6]
+    assert [iteration for iteration, _ in at.poisoned] == [5, 6]
 
 
 def poison_average(runner):
@@ -377,9 +379,9 @@ def test_disk_that_stays_full_keeps_the_old_one(tmp_path, full_disk):
 
 
 def test_pointer_that_cannot_be_written_removes_nothing(tmp_path, monkeypatch):
-    from mmstable.checkpoint import storage as module
+    from mmstable.checkpoint import save as module
 
-    def fail(path, text):
+    def fail(path, text, **kwargs):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def make_full(runner):
@@ -421,6 +423,7 @@ class Trace(Hook):
         self.seen = []
 
     def before_val(self, runner):
+        finish_saves(runner)
         self.seen.append((runner.iter, checkpoints(runner.work_dir)))
 
 
@@ -715,17 +718,17 @@ def test_loading_weights_leaves_the_generators_alone(tmp_path):
     assert_same(weights(runs[0].model), weights(runs[1].model))
 
 
-def test_other_disks_get_it_the_way_of_mmengine(tmp_path, monkeypatch):
+def test_other_disks_get_it_by_their_back_end(tmp_path, monkeypatch):
     class NotLocal:
         pass
 
-    monkeypatch.setattr(storage, 'LocalBackend', NotLocal)
+    monkeypatch.setattr(writer, 'LocalBackend', NotLocal)
     at = At(_4=poison)
-    runner = train(tmp_path, at, checkpoint=dict(max_keep_ckpts=1))
-    assert log_of(runner).count('is not on a local disk') == 1
+    train(tmp_path, at, checkpoint=dict(max_keep_ckpts=1))
     assert checkpoints(tmp_path) == ['iter_2.pth']
-    assert [iteration for iteration, _ in at.poisoned] == [4, 6]
-    assert not list(tmp_path.glob('*.json'))
+    assert [iteration for iteration, _ in at.poisoned] == [5, 6]
+    path = tmp_path / 'iter_2.pth'
+    assert Manifest.read(path).size == path.stat().st_size
     assert find_checkpoint(tmp_path).found.iteration == 2
 
 

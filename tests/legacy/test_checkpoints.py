@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from mmstable.legacy.checkpoints import prepare_to_resume
+from mmstable.checkpoint.resume import prepare_to_resume
 
 
 def mmcv(**fp16):

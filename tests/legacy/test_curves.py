@@ -15,8 +15,8 @@ import pytest
 import torch
 from mmengine.config import ConfigDict
 
-from mmstable.legacy.config import translate
-from mmstable.legacy.schedules.policies import LR_POLICIES, MOMENTUM_POLICIES
+from mmstable.legacy.schedules import LR_POLICIES, MOMENTUM_POLICIES
+from mmstable.legacy.translate import translate
 from mmstable.optim import SafeOptimWrapper
 from mmstable.registry import PARAM_SCHEDULERS
 from tests.legacy.record_mmcv_curves import build_optimizer

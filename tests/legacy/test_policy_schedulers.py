@@ -57,16 +57,15 @@ def optimizer(**kwargs):
         ),
         (
             dict(policy='CosineRestart', min_lr=0, periods=[2, 3]),
-            '`periods` and `restart_weights` must be equally many, got 2 '
-            'and 1.',
+            '`periods` and `restart_weights` must have the same length',
         ),
         (
             dict(policy='CosineRestart', min_lr=0, periods=[5], end=9),
-            '`periods` [5] end at 5, but the training at 9.',
+            '`periods` ends at 5, but the training at 9.',
         ),
         (
             dict(policy='cyclic', end=9),
-            "policy 'cyclic' goes by iterations only: set `by_epoch=False`.",
+            "policy 'cyclic' needs `by_epoch=False`.",
         ),
         (
             dict(policy='cyclic', by_epoch=False, target_ratio='x'),
@@ -74,14 +73,12 @@ def optimizer(**kwargs):
         ),
         (
             dict(policy='cyclic', by_epoch=False, cyclic_times=3, end=2),
-            '`cyclic_times` must be at most the 2 iterations of the '
-            'training, got 3.',
+            '`cyclic_times` must be at most 2, the length of the training',
         ),
         (
             dict(policy='OneCycle', by_epoch=False, max_lr=1, total_steps=2)
             | dict(end=3),
-            '`total_steps` must be at least the 3 iterations of the '
-            'training, got 2.',
+            '`total_steps` ends at 2, but the training at 3.',
         ),
         (
             dict(policy='OneCycle', by_epoch=False, max_lr=[1, 2], end=3),
@@ -90,12 +87,11 @@ def optimizer(**kwargs):
         (
             dict(policy='OneCycle', by_epoch=False, max_lr={'Adam': [1]})
             | dict(end=3),
-            '`max_lr` is given for Adam, not for SGD.',
+            '`max_lr` is for Adam, not for SGD.',
         ),
         (
             dict(policy='poly', by_epoch=False),
-            "policy 'poly' depends on the length of the training: give it "
-            'as `end`.',
+            "policy 'poly' needs `end`, the length of the training.",
         ),
         (
             dict(policy='fixed', warmup='cosine', warmup_iters=3),
@@ -112,9 +108,7 @@ def optimizer(**kwargs):
         ),
         (
             dict(policy='fixed', warmup='exp', warmup_iters=3),
-            'a warm-up goes by iterations, and needs to know how many an '
-            'epoch has: set `by_epoch=True` and '
-            '`convert_to_iter_based=True`.',
+            'a warm-up counts iterations: set `by_epoch=True`',
         ),
     ],
 )

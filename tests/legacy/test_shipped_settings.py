@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from torch.utils.data import DataLoader
 
-from mmstable.config_paths import runtime_hooks
 from mmstable.finding import Severity
-from mmstable.legacy.config import Translation, translate
-from mmstable.legacy.config.keys import old_keys_of
+from mmstable.legacy.draft import old_keys_of
+from mmstable.legacy.translate import Translation, translate
+from mmstable.settings import runtime_hooks
 from tests.toys import ToyData, toy_runner
 
 SHIPPED = json.loads(

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, IterableDataset, SubsetRandomSampler
 
 from mmstable import SafeOptimWrapper
 from mmstable.errors import ConfigError
-from mmstable.loops.batch_checks import check_batch_size, check_data
+from mmstable.loops.checks import check_batch_size, check_data
 from tests.hooks.test_safe_ema_hook import TwoParts
 from tests.loops.runs import (
     Diary,
@@ -100,7 +100,7 @@ def test_ranks_share_the_data(tmp_path, monkeypatch):
         'mmengine.dataset.sampler.get_dist_info', lambda: (0, 2)
     )
     monkeypatch.setattr(
-        'mmstable.run_state.data_position.get_world_size', lambda: 2
+        'mmstable.state.data_position.get_world_size', lambda: 2
     )
     with pytest.raises(
         ConfigError,

@@ -13,7 +13,7 @@ from mmengine.registry import DATASETS
 from torch import Generator
 from torch.utils.data import BatchSampler, DataLoader, Sampler
 
-from mmstable.loops.own_generators import read_generator, write_generator
+from mmstable.state.rng import read_generator, write_generator
 from tests.loops.runs import (
     Diary,
     Numbered,
@@ -254,7 +254,7 @@ class Cycle(Sampler):
         return (next(self.source) ** 2 // 7 % 10 for _ in range(10))
 
 
-EXACT = 'exact, as without the break'
+EXACT = 'exact (identical to an uninterrupted run)'
 WORKERS = (
     'approximate: random numbers drawn inside workers are new; '
     'train_cfg=dict(replay=True) repeats them'

@@ -9,7 +9,7 @@ from mmengine.optim import OptimWrapperDict
 from mmengine.structures import BaseDataElement
 from torch import nn
 
-from mmstable.batches import batch_shapes, name_sample, take_samples
+from mmstable.batch import batch_shapes, name_sample, take_samples
 from mmstable.events import Fault, Outcome
 from mmstable.optim import SafeOptimWrapper
 from tests.loops.runs import iter_loop

@@ -12,7 +12,7 @@ from mmengine.hooks import EMAHook, Hook
 from mmengine.runner import Runner
 from torch.utils.data import DataLoader, IterableDataset, Sampler
 
-import mmstable.loops.reread_batches
+import mmstable.state.data_position
 from mmstable.errors import CheckpointError
 from tests.loops.runs import (
     Forgetful,
@@ -79,7 +79,7 @@ def test_more_ranks_share_the_samples(tmp_path, monkeypatch):
     first, then = ordered(), ordered()
     train(tmp_path / 'part', first, iter_loop(8))
     monkeypatch.setattr(
-        mmstable.run_state.data_position, 'get_world_size', lambda: 2
+        mmstable.state.data_position, 'get_world_size', lambda: 2
     )
     then.sampler.world_size = 2
     rest = resume(
@@ -292,7 +292,7 @@ def test_data_that_cannot_be_moved_is_read_again(
     tmp_path, monkeypatch, make, loop, read
 ):
     monkeypatch.setattr(
-        mmstable.loops.reread_batches, '_SECONDS_BETWEEN_LINES', 0
+        mmstable.state.data_position, '_SECONDS_BETWEEN_LINES', 0
     )
     whole = train(tmp_path / 'whole', make(), loop)
     rest = resume(

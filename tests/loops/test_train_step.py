@@ -6,7 +6,7 @@ import pytest
 import torch
 from mmengine.hooks import Hook
 
-from mmstable.run_state.rng import restore_rng
+from mmstable.state.rng import restore_rng
 from tests.loops.runs import (
     DropoutModel,
     Numbered,

@@ -11,9 +11,14 @@ from mmengine.model import BaseModel
 from torch import nn
 
 from mmstable.cli.main import main
-from mmstable.memory import tensor_bytes
-from mmstable.memory.estimate import Data, Estimator, Setup
-from mmstable.memory.fitting import Line, largest_batch
+from mmstable.memory import estimate as tensor_bytes
+from mmstable.memory.estimate import (
+    Data,
+    Estimator,
+    Line,
+    Setup,
+    largest_batch,
+)
 
 pytestmark = pytest.mark.skipif(
     not tensor_bytes.can_measure(), reason='this torch has no MemTracker'
@@ -242,7 +247,10 @@ def test_the_batch_is_asked_for(capsys):
     ('words', 'message'),
     [
         (['--device-memory=24'], "24 bytes: write '24GiB'"),
-        (['--device-memory=much'], "a size is a number above 0 .* 'much'"),
+        (
+            ['--device-memory=much'],
+            "a size must be a number above 0 .* 'much'",
+        ),
         (['--batch-size=0'], 'a number from 1 on is expected'),
         (['--json=no/where.json'], "there is no folder 'no'"),
     ],

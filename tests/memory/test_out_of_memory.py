@@ -8,8 +8,12 @@ import weakref
 import pytest
 import torch
 
-from mmstable.memory.failure import Failure, requested_bytes
-from mmstable.memory.out_of_memory import is_out_of_memory, release
+from mmstable.oom.report import (
+    Failure,
+    is_out_of_memory,
+    release,
+    requested_bytes,
+)
 from tests.memory.scenes import OutOfMemoryError
 
 CUDA = 'CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total'

@@ -8,7 +8,7 @@ import pytest
 from mmengine.config import Config
 
 from mmstable.cli.main import main
-from mmstable.memory.presets import PRESETS
+from mmstable.memory.estimate import PRESETS
 from tests.some_files import some_files
 
 CONFIGS = Path(__file__).parents[2] / 'configs'
@@ -53,7 +53,7 @@ def test_the_estimate_knows_what_is_in_the_file(preset):
     wrapper, loader = memory.optim_wrapper, memory.train_dataloader
     assert wrapper.accumulative_counts == preset.accumulation
     assert wrapper.get('dtype') == preset.dtype
-    assert preset.recomputes and 'modules' not in memory.hook
+    assert 'modules' not in memory.hook
     # The same number of samples in a step, whatever the preset.
     assert loader.batch_size * wrapper.accumulative_counts == 16
     for one in (loader, memory.val_dataloader):

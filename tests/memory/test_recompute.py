@@ -8,8 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from mmstable.memory.chunks import CannotChunk
-from mmstable.memory.recompute import recomputed
+from mmstable.oom.recompute import CannotChunk, recomputed
 from tests.memory.scenes import SceneNet, Scenes
 
 LOSSES = pytest.mark.parametrize(

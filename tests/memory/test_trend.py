@@ -7,11 +7,16 @@ from random import Random
 
 import pytest
 
-from mmstable.memory.host_limit import Room
-from mmstable.memory.leaks import FILES, HOST, SHARED, LeakDetector
-from mmstable.memory.process_tree import Reading
-from mmstable.memory.sizes import parse_size, readable, readable_time
-from mmstable.memory.trend import Point, Trend
+from mmstable.memory.host import Reading, Room
+from mmstable.memory.leaks import (
+    FILES,
+    HOST,
+    SHARED,
+    LeakDetector,
+    Point,
+    Trend,
+)
+from mmstable.messages import parse_size, readable, readable_time
 
 MIB, GIB = 1 << 20, 1 << 30
 
@@ -246,7 +251,9 @@ def test_sizes_are_read(text, size):
 
 @pytest.mark.parametrize('text', ['', 'GiB', '24 apples', '-1GiB', '0'])
 def test_what_is_no_size(text):
-    with pytest.raises(ValueError, match='a size is a number above 0 with a'):
+    with pytest.raises(
+        ValueError, match='a size must be a number above 0 with a'
+    ):
         parse_size(text)
 
 

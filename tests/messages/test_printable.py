@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mmstable.messages.printable import printable, short_repr
+from mmstable.messages import printable, short_repr
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from mmstable.messages.secrets import (
     mask_values,
     mask_words,
 )
-from mmstable.messages.shell_command import shell_command
+from mmstable.messages.shell import shell_command
 
 SECRETS = """
 token TOKEN hf_token auth_token accessToken access_token wandb_token bot_token
@@ -55,12 +55,11 @@ def test_names_of_other_settings(name):
         (['--token=x', 'c.py'], ['--token=***', 'c.py']),
         (['--token', 'x', 'c.py'], ['--token', '***', 'c.py']),
         (['--token', '--amp'], ['--token', '--amp']),
-        (["b=dict(api_key='x', n=1)"], ["b=dict(api_key='***', n=1)"]),
-        (['b=dict(api_key=x)'], ["b=dict(api_key='***')"]),
-        (["b={'token': 'x', 'n': 1}"], ["b={'token': '***', 'n': 1}"]),
-        (["b=[dict(token='x'),2]"], ["b=[dict(token='***'),2]"]),
-        (["b=dict(api_keys=['x', 'y'])"], ["b=dict(api_keys='***')"]),
-        (['b=dict(secret="a)\\"b")'], ["b=dict(secret='***')"]),
+        (["b=dict(api_key='x', n=1)", 'c.py'], ['b=***', 'c.py']),
+        (['b=dict(api_key=x)'], ['b=***']),
+        (["b={'token': 'x', 'n': 1}"], ['b=***']),
+        (["b=[dict(token='x'),2]"], ['b=***']),
+        (['b=dict(n=1)'], ['b=dict(n=1)']),
         (['u=http://me:x@host/a'], ['u=http://***@host/a']),
         (['u=http://host:80/a@b'], ['u=http://host:80/a@b']),
         (['a.key=x'], ['a.key=***']),
@@ -70,31 +69,6 @@ def test_names_of_other_settings(name):
 )
 def test_a_command_line(words, expected):
     assert mask_words(words) == expected
-
-
-def test_a_config_stays_python():
-    text = """
-a = dict(
-    key_embed_dims=8,
-    password=1234,
-    init_kwargs={
-        'api_key': 'x',
-        'mode': 'online'
-    },
-    credentials=dict(
-        user='me', tokens=['p', 'q']))
-secret = None
-lr = 0.1
-"""
-    found = {}
-    exec(mask_text(text), found)
-    assert found['a'] == dict(
-        key_embed_dims=8,
-        password='***',
-        init_kwargs=dict(api_key='***', mode='online'),
-        credentials='***',
-    )
-    assert (found['secret'], found['lr']) == ('***', 0.1)
 
 
 def test_long_words_take_no_time():
@@ -137,7 +111,7 @@ def test_a_printed_command_says_what_to_fill_in():
     assert command == "train --cfg-options 'a.api_key=***'"
     text = _('Resume with: {command}', command=command)
     assert text.startswith(f'Resume with: {command} ')
-    assert text.endswith('put the values of the secrets in the place of ***.')
+    assert text.endswith('Replace *** by the values of the secrets first.')
     use_language('zh_cn')
     try:
         assert '请把 *** 替换' in _('Resume with: {command}', command=command)

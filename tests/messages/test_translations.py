@@ -12,10 +12,17 @@ from typing import Any
 
 import pytest
 
-from mmstable.events.step_report import Fault
+from mmstable.events.records import Fault
 from mmstable.hooks.grad_nan_logger_hook import _ADVICE
 from mmstable.messages import PO_FILE, read_po
-from tests.messages.update_po import PACKAGE, all_texts, calls, literals
+from tests.messages.update_po import (
+    PACKAGE,
+    all_texts,
+    calls,
+    literals,
+    reports,
+    texts_of,
+)
 
 # Ideographs, and the punctuation that goes with them.
 CHINESE = re.compile('[\u4e00-\u9fff\u3000-\u303f\uff00-\uffef]')
@@ -71,7 +78,13 @@ def test_each_language_is_itself():
 
 
 @pytest.mark.parametrize(
-    'fault', [one for one in Fault if one is not Fault.POISONED]
+    'fault',
+    # The others are about the run as a whole.
+    [
+        one
+        for one in Fault
+        if one not in (Fault.POISONED, Fault.DIVERGED, Fault.DEAD)
+    ],
 )
 def test_every_fault_of_a_step_has_advice(fault):
     # A run must not end because there is nothing to say about its faults.
@@ -109,12 +122,35 @@ def test_every_field_is_given():
     assert [
         (where(path, node), text)
         for path, node in calls()
-        if node.func.id == '_'
+        if node.func.id in ('_', 'tell', 'usage_error')
         for given in [{word.arg for word in node.keywords}]
         if None not in given
         for text in possible_texts(path, node.args[0])
         if fields(text) != given
     ] == []
+
+
+def test_every_field_of_a_report_is_given():
+    found = [
+        (where(path, node), text, {word.arg for word in node.keywords})
+        for path, node in reports()
+        for text in reported_texts(path, node)
+    ]
+    assert len(found) > 30
+    assert [one for one in found if fields(one[1]) != one[2]] == []
+
+
+def reported_texts(path: Path, node: ast.Call) -> list[str]:
+    """The literal, or the last ``why = N_('...')`` before the call."""
+    (text,) = texts_of(path, node)
+    if not isinstance(text, ast.Name):
+        return literals(text)
+    marked = [
+        call.args[0]
+        for file, call in calls()
+        if (file, call.func.id) == (path, 'N_') and call.lineno < node.lineno
+    ]
+    return [found for one in marked[-1:] for found in literals(one)]
 
 
 def where(path: Path, node: Any) -> str:

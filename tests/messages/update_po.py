@@ -10,27 +10,87 @@ import ast
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from mmstable.messages import PO_FILE, read_po
 
 PACKAGE = Path(__file__).parents[2] / 'mmstable'
+# Keys of data files whose values are shown to users.
+SHOWN = ('meaning', 'what', 'why', 'fix', 'texts')
+# Declarations of `mmstable check` and `check-data`, with texts as arguments.
+DECLARATIONS = ('error', 'warning', 'hint', 'setting', 'ProblemKind')
+# Methods of the draft of `mmstable upgrade`, and which argument is a text.
+REPORTS = {
+    'draft.note': 1,
+    'draft.leave': 1,
+    'draft.warn': 1,
+    'draft.refuse': 0,
+}
 
 
-def calls() -> Iterator[tuple[Path, ast.Call]]:
-    """Calls of ``_`` and ``N_``, in the order of the files."""
+# Functions of mmstable.cli.command that take a message, and which of their
+# arguments that is.
+CLI_KEYWORDS = {
+    'tell': 0,
+    'usage_error': 0,
+    'flag': 1,
+    'option': 1,
+    'number': 2,
+    'Command': 2,
+}
+
+
+def all_calls() -> Iterator[tuple[Path, ast.Call]]:
+    """Calls in the order of the files."""
     for path in sorted(PACKAGE.rglob('*.py')):
         if '.mim' in path.parts:
             continue
-        found = [
-            node
-            for node in ast.walk(ast.parse(path.read_text(encoding='utf-8')))
-            if isinstance(node, ast.Call)
-            and isinstance(node.func, ast.Name)
-            and node.func.id in ('_', 'N_')
-        ]
+        tree = ast.parse(path.read_text(encoding='utf-8'))
+        found = [n for n in ast.walk(tree) if isinstance(n, ast.Call)]
         found.sort(key=lambda node: (node.lineno, node.col_offset))
         for node in found:
             yield path, node
+
+
+def calls() -> Iterator[tuple[Path, ast.Call]]:
+    """Calls of ``_``, ``N_`` and the like, the message as first argument."""
+    for path, node in all_calls():
+        name = _called(node)
+        if isinstance(node.func, ast.Name) and name in ('_', 'N_'):
+            yield path, node
+        elif path.parent.name == 'cli' and name in CLI_KEYWORDS:
+            position = CLI_KEYWORDS[name]
+            if len(node.args) > position:
+                args = node.args[position:]
+                yield path, ast.Call(ast.Name(name), args, node.keywords)
+
+
+def reports() -> Iterator[tuple[Path, ast.Call]]:
+    """Calls like ``draft.note(path, text, field=...)``."""
+    for path, node in all_calls():
+        if ast.unparse(node.func) in REPORTS:
+            yield path, node
+
+
+def texts_of(path: Path, node: ast.Call) -> list[ast.expr]:
+    """The arguments of a call that are texts to translate."""
+    name = ast.unparse(node.func)
+    if name in ('_', 'N_'):
+        return node.args[:1]
+    if path.parent.name == 'cli' and _called(node) in CLI_KEYWORDS:
+        position = CLI_KEYWORDS[_called(node)]
+        return node.args[position : position + 1]
+    if name in REPORTS:
+        return [node.args[REPORTS[name]]]
+    texts = ('what', 'why', 'fix') if name in DECLARATIONS else ()
+    return [word.value for word in node.keywords if word.arg in texts]
+
+
+def _called(node: ast.AST) -> str:
+    """The function that is called, without its module."""
+    if not isinstance(node, ast.Call):
+        return ''
+    return getattr(node.func, 'attr', getattr(node.func, 'id', ''))
 
 
 def literals(node: ast.expr) -> list[str]:
@@ -43,15 +103,38 @@ def literals(node: ast.expr) -> list[str]:
 
 
 def all_texts() -> dict[str, list[str]]:
-    """Texts of the code, with the files that say them."""
+    """Texts of code and data, with the files that say them."""
     found: dict[str, list[str]] = {}
-    for path, node in calls():
+    said = [
+        (path, text)
+        for path, node in all_calls()
+        for one in texts_of(path, node)
+        for text in literals(one)
+    ]
+    for path in sorted(PACKAGE.glob('*/*/*.json')):
+        content = json.loads(path.read_text(encoding='utf-8'))
+        said += [(path, text) for text in data_texts(content)]
+    for path, text in said:
         name = path.relative_to(PACKAGE.parent).as_posix()
-        for text in literals(node.args[0]):
-            files = found.setdefault(text, [])
-            if name not in files:
-                files.append(name)
+        files = found.setdefault(text, [])
+        if name not in files:
+            files.append(name)
     return found
+
+
+def data_texts(value: Any) -> Iterator[str]:
+    """Texts of a data file: what is at or below a key of ``SHOWN``."""
+    if isinstance(value, list):
+        for item in value:
+            yield from data_texts(item)
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            if key not in SHOWN:
+                yield from data_texts(item)
+            elif isinstance(item, str):
+                yield item
+            else:
+                yield from item.values()
 
 
 def main() -> None:

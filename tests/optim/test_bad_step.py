@@ -9,9 +9,9 @@ from mmengine.logging import MessageHub
 from mmengine.optim import OptimWrapper
 
 from mmstable import Fault, Outcome, SafeAmpOptimWrapper, SafeOptimWrapper
-from mmstable.numerics.clip_settings import parse_clip
-from mmstable.optim.stock_observer import StockObserver
-from mmstable.optim.window import Window
+from mmstable.optim.clipping import parse_clip
+from mmstable.optim.observer import StockObserver
+from mmstable.optim.pending_step import AccumulationWindow, PendingStep
 from tests.torch_features import sgd
 from tests.toys import (
     INF,
@@ -270,7 +270,7 @@ def test_an_observer_leaves_sparse_gradients_alone():
     table = torch.nn.Embedding(3, 4, sparse=True)
     wrapper = OptimWrapper(torch.optim.SGD(table.parameters(), lr=0.1))
     observer = StockObserver(wrapper, table)
-    observer.subscribe('', seen.append)
+    observer.subscribe('', seen)
     loss = table(torch.tensor([1, 1, 2])).sum()
     wrapper.backward(loss)
     before = table.weight.grad
@@ -283,7 +283,7 @@ def test_an_observer_leaves_sparse_gradients_alone():
     moved = (weight - table.weight).norm().item()
     assert moved == pytest.approx(0.1, rel=1e-5)
     observer.unsubscribe()
-    assert [r.grad_norm for r in seen] == [pytest.approx(20**0.5)] * 2
+    assert [r.grad_norm for r, _ in seen] == [pytest.approx(20**0.5)] * 2
 
 
 @pytest.mark.parametrize('fused', [False, True])
@@ -405,10 +405,14 @@ def test_an_optimizer_that_fails_on_huge_gradients_keeps_what_came_later():
     param.grad = torch.full((2,), 1e30)
     later = torch.ones(2)
     wrapper = SafeOptimWrapper(FailingSGD([param], lr=0.1))
-    attempt = wrapper._safe_step._measure(
-        ([param], [param.grad], {}), Window(), iteration=1, kwargs={}
+    attempt = PendingStep.measure(
+        ([param], [param.grad], {}),
+        wrapper._update.plan_for([param]),
+        AccumulationWindow(),
+        scale=1.0,
+        iteration=1,
     )
     param.grad = later
     with pytest.raises(RuntimeError, match='cannot step'):
-        wrapper._update.apply_late(attempt, [1.4e30])
+        wrapper._update.apply_late(attempt, [1.0])
     assert param.grad is later

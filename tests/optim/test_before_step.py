@@ -6,8 +6,8 @@ import pytest
 import torch
 from mmengine.optim import ConstantLR
 
-from mmstable.optim import before_step as module
-from mmstable.optim.before_step import before_step
+from mmstable.optim import observer as module
+from mmstable.optim.observer import before_step
 
 
 @pytest.fixture(params=['as torch is', 'before torch 2.3'])

@@ -1,16 +1,23 @@
 """A loss that is not finite, with gradients that are: gradients decide."""
 
+import math
+
 import pytest
 import torch
+from mmengine.hooks import Hook
 from mmengine.model import BaseModel
 from mmengine.optim import OptimWrapper, OptimWrapperDict
 from torch import nn
 
 from mmstable import SafeAmpOptimWrapper, SafeOptimWrapper
+from mmstable.events import Fault, Intervention, StepReport
+from mmstable.events.records import FaultExplained
+from tests.loops.runs import iter_loop, log_of
 from tests.optim.test_against_stock import CpuAmpOptimWrapper, optimizer_of
 from tests.toys import (
     INF,
     NAN,
+    Sabotage,
     ToyModel,
     assert_same,
     spoiled,
@@ -62,6 +69,91 @@ def test_it_trains_as_with_mmengine(
                 0,
             )
     assert_same(*trained)
+
+
+class OnceConstant(WithConstant):
+    """Has that term in some iterations only, counted from 1."""
+
+    when = (4, 5)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.done = 0
+
+    def train_step(self, data, optim_wrapper):
+        self.done += 1
+        self.value = INF if self.done in self.when else 0.5
+        return super().train_step(data, optim_wrapper)
+
+
+class Listener(Hook):
+    def __init__(self) -> None:
+        self.steps, self.events, self.averages = [], [], []
+
+    def after_step(self, runner, name, report):
+        self.steps.append(report)
+
+    def after_event(self, runner, event):
+        self.events.append(event)
+
+    def after_train_iter(self, runner, *args, **kwargs):
+        history = runner.message_hub.get_scalar('train/loss')
+        self.averages.append(history.mean(10))
+
+
+@pytest.mark.parametrize('stock', [False, True])
+def test_it_is_applied_reported_and_explained_once(tmp_path, stock):
+    model, heard = OnceConstant(), Listener()
+    wrapper = wrapper_of(model, 'fp32', 1, stock)
+    hooks = [
+        dict(type='mmstable.NanForensicsHook'),
+        dict(type='mmstable.GradNanLoggerHook'),
+        dict(type='mmstable.DivergenceGuardHook', max_consecutive_bad=1),
+        heard,
+    ]
+    settings = dict(train_cfg=iter_loop(8))
+    runner = toy_runner(tmp_path, wrapper, 8, hooks, model=model, **settings)
+    runner.train()
+    faults = {r.iteration: r for r in heard.steps if r.fault is not None}
+    assert list(faults) == [4, 5]
+    for report in faults.values():
+        assert report.fault is Fault.NAN_LOSS
+        assert report.applied
+        assert report.loss_terms == ('loss_constant',)
+        assert report.bad_share == 0
+    kinds = [type(event) for event in heard.events]
+    assert kinds.count(StepReport) == 2
+    (explained,) = (e for e in heard.events if type(e) is FaultExplained)
+    assert explained.iteration == 4
+    assert 'loss_constant' in explained.text
+    assert Intervention not in kinds
+    log = log_of(runner)
+    assert log.count('step applied because all gradients are finite') == 2
+    assert all(map(math.isfinite, heard.averages))
+
+
+@pytest.mark.parametrize('window', [1, 3])
+def test_a_skipped_nan_does_not_hide_other_losses(tmp_path, window):
+    heard = Listener()
+    runner = toy_runner(
+        tmp_path,
+        wrapper_of(model := ToyModel(), 'fp32', window, False),
+        12,
+        [
+            Sabotage(loss=[1, 8]),
+            dict(type='mmstable.GradNanLoggerHook'),
+            heard,
+        ],
+        model=model,
+    )
+    runner.train()
+    # Nothing but NaN until then.
+    assert math.isnan(heard.averages[0])
+    assert all(map(math.isfinite, heard.averages[1:]))
+    values, counts = runner.message_hub.get_scalar('train/loss').data
+    assert (counts == 0).nonzero()[0].tolist() == [0, 7]
+    finite = [v for v, count in zip(values, counts) if count][-9:]
+    assert heard.averages[-1] == pytest.approx(sum(finite) / 9)
 
 
 @pytest.mark.parametrize('counts', [1, 2])

@@ -8,7 +8,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten
 
 from mmstable import SafeAmpOptimWrapper, SafeOptimWrapper
-from mmstable.numerics import grad_health
+from mmstable.optim import grad_health
 
 HOST_READ = torch.ops.aten._local_scalar_dense.default
 

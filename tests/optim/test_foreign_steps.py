@@ -5,8 +5,7 @@ import torch
 from torch.nn.utils import clip_grad_norm_
 
 from mmstable import SafeAmpOptimWrapper
-from mmstable.numerics.loss_scaler import LossScaler
-from mmstable.numerics.scale_policy import ScalePolicy
+from mmstable.optim.loss_scale import LossScaler, ScalePolicy
 from tests.optim.test_against_stock import CpuAmpOptimWrapper, optimizer_of
 from tests.toys import (
     INF,

@@ -7,7 +7,7 @@ import torch
 
 from mmstable import SafeAmpOptimWrapper
 from mmstable.errors import ConfigError
-from mmstable.optim import half_precision
+from mmstable.optim import wrapper
 from tests.torch_features import half_works_on_cpu
 from tests.toys import toy_net
 
@@ -23,7 +23,7 @@ def bind(dtype):
 
 @pytest.fixture
 def old_torch(monkeypatch):
-    monkeypatch.setattr(half_precision, '_half_works_on_cpu', lambda: False)
+    monkeypatch.setattr(wrapper, '_half_works_on_cpu', lambda: False)
 
 
 def test_an_old_torch_is_offered_bfloat16(old_torch):
@@ -39,7 +39,7 @@ def test_other_types_are_not_refused(old_torch, dtype):
 def test_the_answer_is_what_torch_does(monkeypatch):
     half_works_on_cpu.cache_clear()
     name = '_half_works_on_cpu'
-    monkeypatch.setattr(half_precision, name, half_works_on_cpu)
+    monkeypatch.setattr(wrapper, name, half_works_on_cpu)
     if not half_works_on_cpu():
         with pytest.raises(ConfigError, match=LINE):
             bind('float16')

@@ -6,11 +6,14 @@ import copy
 
 import pytest
 import torch
+from mmengine.optim import OptimWrapper
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from mmstable import SafeOptimWrapper
 from tests.loops.runs import log_of
+from tests.ranks import run_ranks
+from tests.torch_features import needs_fsdp
 from tests.toys import INF, NAN, ToyModel, assert_same, toy_runner
 
 
@@ -85,6 +88,17 @@ class Twice(nn.Module):
         return self.norm(self.norm(x) + 1)
 
 
+class Compiled(nn.Module):
+    """A compiled part; the graph is run as it is, without a compiler."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = torch.compile(nn.BatchNorm1d(4), backend='eager')
+
+    def forward(self, x):
+        return self.norm(x)
+
+
 def frozen():
     norm = nn.BatchNorm1d(4)
     norm.train = lambda mode=True: norm
@@ -101,6 +115,7 @@ ODD = {
     'naive sync': lambda: NaiveSync(4),
     'twice': Twice,
     'frozen': frozen,
+    'scripted': lambda: torch.jit.script(nn.BatchNorm1d(4)),
 }
 
 
@@ -161,6 +176,65 @@ def test_a_skipped_step_leaves_no_trace(tmp_path, kind, fault, counts):
     assert 'forward passes of another step' not in log_of(runner)
     for name, value in model.named_buffers():
         assert value.isfinite().all(), name
+
+
+def traced():
+    return torch.jit.trace(
+        nn.BatchNorm1d(4), torch.randn(8, 4), check_trace=False
+    )
+
+
+# mmengine cannot initialize models with such parts, so without a runner.
+@pytest.mark.filterwarnings('ignore::torch.jit.TracerWarning')
+@pytest.mark.parametrize('make', [traced, ODD['scripted'], Compiled])
+def test_a_part_of_another_kind_trains_as_with_mmengine(make):
+    trained = []
+    for kind in (OptimWrapper, SafeOptimWrapper):
+        torch.manual_seed(0)
+        net = nn.Sequential(nn.Linear(4, 4), make(), nn.Linear(4, 1))
+        wrapper = kind(torch.optim.SGD(net.parameters(), lr=0.1))
+        for _ in range(3):
+            with wrapper.optim_context(net):
+                loss = net(torch.randn(8, 4)).square().mean()
+            wrapper.update_params(loss)
+        before = copy.deepcopy(net.state_dict())
+        trained.append(before)
+    assert_same(*trained)
+    with wrapper.optim_context(net):
+        loss = net(torch.full((8, 4), NAN)).mean()
+    wrapper.update_params(loss)
+    assert wrapper.skipped_steps == 1
+    assert_same(dict(net.state_dict()), dict(before))
+
+
+def _with_dtensor_buffers(rank, folder):
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Shard, distribute_tensor
+
+    mesh = init_device_mesh('cpu', (2,))
+    net = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
+    level = distribute_tensor(torch.ones(4), mesh, [Shard(0)])
+    net.register_buffer('level', level)
+    wrapper = SafeOptimWrapper(torch.optim.SGD(net.parameters(), lr=0.1))
+    for value in (1.0, 1.0, NAN):
+        before = copy.deepcopy(dict(net.named_buffers()))
+        with wrapper.optim_context(net):
+            net.level.mul_(2 * value)
+            loss = net(torch.full((8, 4), value)).mean()
+        wrapper.update_params(loss)
+    assert wrapper.skipped_steps == 1
+    for name, value in net.named_buffers():
+        local = getattr(value, '_local_tensor', value)
+        expected = getattr(before[name], '_local_tensor', before[name])
+        assert torch.equal(local, expected), name
+    # Rank 0 holds the store.
+    torch.distributed.barrier()
+
+
+@pytest.mark.dist
+@needs_fsdp
+def test_distributed_buffers_are_restored(tmp_path):
+    run_ranks(_with_dtensor_buffers, tmp_path)
 
 
 @pytest.mark.parametrize('counts', [1, 3])

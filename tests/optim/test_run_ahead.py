@@ -8,14 +8,14 @@ import torch
 from mmengine.logging import MessageHub
 
 from mmstable import SafeAmpOptimWrapper, SafeOptimWrapper
-from mmstable.numerics.clip_settings import parse_clip
-from mmstable.optim.step_attempt import StepAttempt
+from mmstable.optim.clipping import parse_clip
+from mmstable.optim.pending_step import PendingStep
 from tests.toys import INF, NAN, assert_same, spoiled, toy_batch, toy_net
 
 
 @pytest.fixture(autouse=True)
 def accelerator(monkeypatch):
-    monkeypatch.setattr(StepAttempt, 'is_on_host', False)
+    monkeypatch.setattr(PendingStep, 'is_on_host', False)
 
 
 def make(cls=SafeAmpOptimWrapper, **kwargs):
@@ -35,7 +35,7 @@ def train(net, wrapper, index, name=None, value=0.0):
 
 
 def is_unread(wrapper):
-    return wrapper._safe_step.ahead is not None
+    return wrapper._safe_step.pending is not None
 
 
 def test_ends_as_a_run_that_reads_at_once(monkeypatch):
@@ -50,7 +50,7 @@ def test_ends_as_a_run_that_reads_at_once(monkeypatch):
         return net.state_dict(), wrapper.state_dict(), reports
 
     late = run()
-    monkeypatch.setattr(StepAttempt, 'is_on_host', True)
+    monkeypatch.setattr(PendingStep, 'is_on_host', True)
     assert_same(late, run())
 
 

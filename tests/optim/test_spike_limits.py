@@ -11,8 +11,9 @@ from mmengine.hooks import Hook
 
 from mmstable import SafeAmpOptimWrapper, SafeOptimWrapper
 from mmstable.events import Fault
-from mmstable.numerics.clip_settings import parse_clip
-from mmstable.optim.step_attempt import StepAttempt
+from mmstable.optim.clipping import parse_clip
+from mmstable.optim.pending_step import PendingStep
+from mmstable.optim.spike import Peak, StepHold
 from tests.optim.test_costs import HOST_READ, Recorder
 from tests.toys import INF, assert_same, toy_net, toy_runner, weights
 
@@ -21,15 +22,29 @@ wrappers = pytest.mark.parametrize(
     [
         (SafeOptimWrapper, {}),
         (SafeAmpOptimWrapper, dict(loss_scale=256.0)),
-        (SafeOptimWrapper, dict(clip_grad=dict(max_norm=0.1))),
+        (SafeOptimWrapper, dict(clip_grad=dict(max_norm=1e3))),
     ],
     ids=['fp32', 'fp16', 'clipped'],
 )
 
 
+def limit(wrapper, loss, norm, verdict=Fault.SPIKE):
+    """Hold steps above these limits, and give all the same verdict."""
+    held = []
+
+    def judge(pending, norm, loss):
+        held.append((norm, loss))
+        return verdict
+
+    hold = StepHold(Peak(), Peak(), judge)
+    hold.loss.limit, hold.norm.limit = loss, norm
+    wrapper.hold_steps(hold)
+    return held
+
+
 @pytest.fixture
 def accelerator(monkeypatch):
-    monkeypatch.setattr(StepAttempt, 'is_on_host', False)
+    monkeypatch.setattr(PendingStep, 'is_on_host', False)
 
 
 def make(cls, settings, fused=True):
@@ -51,7 +66,7 @@ def step(net, wrapper, factor=1.0):
 @wrappers
 def test_a_device_compares_without_the_host(accelerator, cls, settings):
     net, wrapper = make(cls, settings)
-    wrapper.limit_steps(loss=50.0, norm=50.0)
+    limit(wrapper, loss=50.0, norm=50.0)
     for factor, is_made in ((1.0, True), (100.0, False), (2.0, True)):
         before = weights(net)
         recorder = Recorder()
@@ -59,7 +74,7 @@ def test_a_device_compares_without_the_host(accelerator, cls, settings):
             step(net, wrapper, factor)
         assert recorder.calls[HOST_READ] == 0
         # Nobody has read the verdict, but it is obeyed.
-        assert wrapper._safe_step.ahead is not None
+        assert wrapper._safe_step.pending is not None
         moved = any(
             not torch.equal(now, before[name])
             for name, now in weights(net).items()
@@ -76,13 +91,60 @@ def test_a_device_compares_without_the_host(accelerator, cls, settings):
 @pytest.mark.parametrize('on_host', [False, True])
 @wrappers
 def test_either_limit_is_enough(monkeypatch, cls, settings, limits, on_host):
-    monkeypatch.setattr(StepAttempt, 'is_on_host', on_host)
+    monkeypatch.setattr(PendingStep, 'is_on_host', on_host)
     net, wrapper = make(cls, settings)
-    wrapper.limit_steps(*limits)
+    held = limit(wrapper, *limits)
     before = weights(net)
     step(net, wrapper, 100.0)
+    if 'clip_grad' in settings and limits[1] == INF:
+        # Clipping bounds the step, whatever its loss is.
+        assert wrapper.last_step.applied and not held
+        return
     assert wrapper.last_step.fault is Fault.SPIKE
+    assert len(held) == 1
     assert_same(weights(net), before)
+
+
+@pytest.mark.parametrize(
+    'clip',
+    [
+        dict(max_norm=10.0),
+        dict(type='value', clip_value=0.1),
+        dict(type='value', clip_value=100.0),
+    ],
+)
+@pytest.mark.parametrize('on_host', [False, True])
+def test_what_clipping_bounds_is_not_held(monkeypatch, clip, on_host):
+    monkeypatch.setattr(PendingStep, 'is_on_host', on_host)
+    net, wrapper = make(SafeOptimWrapper, dict(clip_grad=clip))
+    held = limit(wrapper, 50.0, 50.0)
+    step(net, wrapper, 100.0)
+    assert wrapper.last_step.applied
+    assert held == []
+
+
+@pytest.mark.parametrize('on_host', [False, True])
+@wrappers
+def test_a_held_step_that_is_applied_is_the_same(
+    monkeypatch, cls, settings, on_host
+):
+    monkeypatch.setattr(PendingStep, 'is_on_host', on_host)
+    results = []
+    for norm in (INF, 50.0):
+        net, wrapper = make(cls, settings)
+        held = limit(wrapper, INF, norm, verdict=None)
+        for factor in (1.0, 100.0, 1.0):
+            step(net, wrapper, factor)
+            wrapper.resolve()
+            wrapper.zero_grad()
+        assert wrapper.applied_steps == 4
+        assert len(held) == (norm == 50.0)
+        results.append(weights(net))
+    if on_host:
+        assert_same(*results)
+    else:
+        # The device divides by a float32.
+        torch.testing.assert_close(*results)
 
 
 @wrappers
@@ -90,7 +152,7 @@ def test_limits_cost_a_device_no_more_operations(accelerator, cls, settings):
     counts = []
     for limits in ((INF, INF), (50.0, 50.0)):
         net, wrapper = make(cls, settings)
-        wrapper.limit_steps(*limits)
+        limit(wrapper, *limits)
         recorder = Recorder()
         with recorder:
             step(net, wrapper)
@@ -106,7 +168,7 @@ def test_the_host_compares_without_any_operation():
     for limits in (None, (50.0, 50.0)):
         net, wrapper = make(SafeOptimWrapper, {})
         if limits is not None:
-            wrapper.limit_steps(*limits)
+            limit(wrapper, *limits)
         recorder = Recorder()
         with recorder:
             step(net, wrapper)
@@ -114,12 +176,12 @@ def test_the_host_compares_without_any_operation():
     assert counts[0] == counts[1]
 
 
-@pytest.mark.parametrize('limit', [INF, 1e300])
+@pytest.mark.parametrize('most', [INF, 1e300])
 def test_a_loss_that_is_not_finite_is_judged_by_its_gradients(
-    accelerator, limit
+    accelerator, most
 ):
     net, wrapper = make(SafeOptimWrapper, {})
-    wrapper.limit_steps(loss=limit, norm=INF)
+    limit(wrapper, loss=most, norm=INF)
     loss = sum(p.sum() for p in net.parameters()) + INF
     before = weights(net)
     wrapper.backward(loss)
@@ -150,7 +212,7 @@ def test_gradients_that_the_device_need_not_have_withheld(monkeypatch):
         param = torch.nn.Parameter(torch.zeros(1000, dtype=torch.float16))
         optimizer = torch.optim.AdamW([param], lr=0.01, eps=1e-3, fused=True)
         wrapper = SafeOptimWrapper(optimizer)
-        monkeypatch.setattr(StepAttempt, 'is_on_host', on_host)
+        monkeypatch.setattr(PendingStep, 'is_on_host', on_host)
         for factor in (1.0, 20.0, 300.0, 9000.0, 1.0):
             wrapper.update_params(param.sum() * factor)
             outcomes.append(wrapper.last_step.outcome.value)
@@ -169,7 +231,7 @@ def test_parts_that_are_clipped_apart_are_judged_together(accelerator):
     )
     wrapper.initialize_count_status(net, 0, 10)
     step(net, wrapper)
-    wrapper.limit_steps(loss=INF, norm=50.0)
+    limit(wrapper, loss=INF, norm=50.0)
     step(net, wrapper, 40.0)
     assert wrapper.last_step.applied
     before = weights(net)
@@ -184,11 +246,11 @@ class Unread(Hook):
     priority = 'HIGHEST'
 
     def __init__(self) -> None:
-        self.ahead: list[bool] = []
+        self.pending: list[bool] = []
 
     def after_train_iter(self, runner, *args, **kwargs):
         step = runner.optim_wrapper._safe_step
-        self.ahead.append(step.ahead is not None)
+        self.pending.append(step.pending is not None)
 
 
 def test_a_guarded_run_runs_ahead(accelerator, tmp_path):
@@ -203,6 +265,6 @@ def test_a_guarded_run_runs_ahead(accelerator, tmp_path):
         [unread, dict(type='mmstable.DivergenceGuardHook')],
     )
     runner.train()
-    assert unread.ahead == [False] + [True] * 79
+    assert unread.pending == [False] + [True] * 79
     assert runner.optim_wrapper.applied_steps == 80
-    assert runner.optim_wrapper._safe_step._norm_limit < INF
+    assert runner.optim_wrapper._safe_step.hold.norm.limit < INF

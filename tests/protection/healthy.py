@@ -16,8 +16,7 @@ from mmengine.registry import OPTIM_WRAPPER_CONSTRUCTORS, OPTIM_WRAPPERS
 from mmengine.runner import Runner
 from torch import nn
 
-from mmstable.protection.change import Protection, apply_changes
-from mmstable.protection.protect import protect
+from mmstable.protect import Protection, apply_changes, protect
 from tests.loops.runs import DropoutModel, Numbered, Score
 from tests.toys import weights
 

@@ -10,11 +10,10 @@ from typing import Any
 import pytest
 from mmengine.config import Config
 
-from mmstable.cli.parser import STABILITY
+from mmstable.cli.command import STABILITY
+from mmstable.cli.protect import overlay, python_overlay
 from mmstable.errors import UsageError
-from mmstable.protection.change import apply_changes
-from mmstable.protection.overlay import overlay, python_overlay
-from mmstable.protection.protect import protect
+from mmstable.protect import apply_changes, protect
 
 PLAIN = """
 optim_wrapper = dict(
@@ -102,6 +101,12 @@ def test_it_says_only_what_differs(tmp_path: Path) -> None:
     assert "val_cfg = dict(type='mmstable.SafeValLoop')" in text
     for word in ('momentum', 'save_best', 'SGD', 'interval=5', 'test_cfg'):
         assert word not in text
+
+
+def test_a_fixed_loss_scale_becomes_a_capped_one(tmp_path: Path) -> None:
+    path = tmp_path / 'config.py'
+    path.write_text(PLAIN.replace('clip_grad=None', 'loss_scale=512.0'))
+    assert 'max_scale=512.0' in written(path, 'default')
 
 
 def test_later_changes_of_the_base_count(tmp_path: Path) -> None:

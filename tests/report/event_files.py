@@ -7,7 +7,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from mmstable.events.number_records import FaultExplained
+from mmstable.events.records import FaultExplained
 
 HEADER = dict(
     event='run_start',
@@ -26,7 +26,7 @@ HEADER = dict(
     config_sha256='9f86d081884c7d65',
     wrappers={
         'optim_wrapper': dict(
-            type='mmstable.optim.safe_amp_optim_wrapper.SafeAmpOptimWrapper',
+            type='mmstable.optim.wrapper.SafeAmpOptimWrapper',
             optimizer='torch.optim.adamw.AdamW',
             accumulative_counts=1,
             dtype='float16',
@@ -69,7 +69,7 @@ def explained(iteration: int, verdict: str, **more: Any) -> dict[str, Any]:
         time=1000.1 + iteration,
         fault='nan_loss',
         verdict=verdict,
-        text=f'Iter {iteration}: NaN born in head.loss_dice',
+        text=f'Iter {iteration}: first NaN in head.loss_dice',
         module='head.loss_dice',
         lines=['losses/dice.py:61: overlap / total'],
         sample_names=['img_path=data/0113.png'],

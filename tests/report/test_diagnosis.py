@@ -10,14 +10,18 @@ from mmengine.config import Config
 
 from mmstable.finding import Finding, Severity
 from mmstable.messages import speaking
-from mmstable.numerics.scale_policy import ScalePolicy
-from mmstable.report.diagnosis import CHECKS, diagnose
-from mmstable.report.diagnosis.config_lines import config_lines
-from mmstable.report.diagnosis.endings import state_of
-from mmstable.report.diagnosis.scale import teeth
-from mmstable.report.diagnosis.wasted import duration, wasted_iterations
-from mmstable.report.figures import headline
+from mmstable.optim.loss_scale import ScalePolicy
+from mmstable.report.diagnosis import (
+    CHECKS,
+    config_lines,
+    diagnose,
+    duration,
+    state_of,
+    teeth,
+    wasted_iterations,
+)
 from mmstable.report.history import History, read_history
+from mmstable.report.page import headline
 from tests.report.event_files import (
     HEADER,
     end,

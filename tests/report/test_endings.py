@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 import subprocess
 import sys
 from dataclasses import asdict, replace
@@ -12,11 +10,9 @@ from typing import Any
 
 import pytest
 
-from mmstable.cli.run_lock import locked
 from mmstable.finding import Finding
-from mmstable.lock_owner import NAME, Owner
-from mmstable.process_identity import ProcessIdentity
-from mmstable.report.diagnosis.endings import bad_end, state_of
+from mmstable.io.process import ProcessIdentity
+from mmstable.report.diagnosis import bad_end, state_of
 from mmstable.report.history import read_history
 from tests.report.event_files import end, header, heartbeat, write_run
 
@@ -81,19 +77,6 @@ def old_file(folder: Path, pid: int) -> None:
     """As mmstable wrote it before it said which process it was."""
     host = ProcessIdentity.of_this_process().host
     write_run(folder, heartbeat(50), start=header(host=host, pid=pid))
-
-
-def test_the_lock_tells_of_an_older_file(tmp_path):
-    old_file(tmp_path, os.getpid())
-    assert state(tmp_path, LATE) == 'silent'
-    with locked([tmp_path], False, print):
-        assert state(tmp_path, LATE) == 'running'
-    owner = Owner(**asdict(dead()), token='x')
-    (tmp_path / NAME).write_text(json.dumps(asdict(owner)))
-    # It is of another start.
-    assert state(tmp_path, SOON) == 'running'
-    old_file(tmp_path, owner.pid)
-    assert state(tmp_path, SOON) == 'killed'
 
 
 def test_the_command_that_resumes(tmp_path):

@@ -10,11 +10,15 @@ from pathlib import Path
 import pytest
 
 from mmstable.errors import UsageError
-from mmstable.events.reader import EventFileError
-from mmstable.report.charts import draw_charts
-from mmstable.report.figures import figures_of, notes_of
+from mmstable.events.log import EventFileError
 from mmstable.report.history import read_history
-from mmstable.report.page import page_data, write_page
+from mmstable.report.page import (
+    draw_charts,
+    figures_of,
+    notes_of,
+    page_data,
+    write_page,
+)
 from tests.report.event_files import (
     HEADER,
     HOSTILE,

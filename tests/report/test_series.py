@@ -1,11 +1,20 @@
 """Few points show the same line as many."""
 
 import math
+from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from mmstable.report.series import Series, as_lists, decimate, join, ordered
+from mmstable.report.history import (
+    History,
+    Series,
+    Start,
+    as_lists,
+    decimate,
+    ordered,
+)
 
 
 def series(*points):
@@ -47,7 +56,11 @@ def test_what_a_restart_gave_up_is_left_out():
     first = series((10, 1.0), (20, 2.0), (30, 3.0))
     second = series((20, 5.0), (40, 6.0))
 
-    joined = join([(first, 15), (second, math.inf)])
+    starts = [
+        Start(Path(), SimpleNamespace(iteration=iteration))
+        for iteration in (0, 15)
+    ]
+    joined = History(Path(), starts).joined([first, second])
 
     assert list(joined.x) == [10, 20, 40]
     assert list(joined.y) == [1.0, 5.0, 6.0]

@@ -8,8 +8,8 @@ import pytest
 from mmengine.hooks import Hook
 
 import mmstable.loops  # noqa: F401  (registers the loops)
-from mmstable.hooks import event_log_hook
-from mmstable.report.write import REPORT_NAME, write_if_quick
+from mmstable.report import page
+from mmstable.report.page import REPORT_NAME, write_if_quick
 from tests.report.event_files import heartbeat, write_run
 from tests.toys import Sabotage, toy_runner
 
@@ -92,7 +92,7 @@ def test_a_page_that_fails_is_no_failure_of_the_run(tmp_path, monkeypatch):
     def fail(*args):
         raise RuntimeError('no picture today')
 
-    monkeypatch.setattr(event_log_hook, 'write_if_quick', fail)
+    monkeypatch.setattr(page, 'write_if_quick', fail)
     runner = toy_runner(tmp_path, max_iters=3, hooks=[HOOK])
     runner.train()
     assert runner.iter == 3

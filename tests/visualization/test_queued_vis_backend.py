@@ -10,8 +10,14 @@ import torch
 from mmengine.config import Config
 from mmengine.visualization import BaseVisBackend
 
-from mmstable.visualization import QueuedVisBackend
-from mmstable.visualization.call_queue import CallQueue
+from mmstable import vis_backend
+from mmstable.errors import ConfigError
+from mmstable.vis_backend import (
+    CallQueue,
+    QueuedVisBackend,
+    continue_runs,
+    run_ids,
+)
 
 
 class Recorder(BaseVisBackend):
@@ -116,7 +122,7 @@ def test_images_are_bounded_by_their_size():
 def test_a_process_that_ends_writes_what_waits():
     code = (
         'import sys, time\n'
-        'from mmstable.visualization.call_queue import CallQueue\n'
+        'from mmstable.vis_backend import CallQueue\n'
         'queue = CallQueue(9, 9, print)\n'
         'queue.put(lambda: time.sleep(0.3))\n'
         'queue.put(lambda: print("written", flush=True))\n'
@@ -135,3 +141,63 @@ def test_a_process_that_ends_writes_what_waits():
 def test_settings_are_checked(settings, message):
     with pytest.raises(ValueError, match=message):
         QueuedVisBackend(Recorder(), **settings)
+
+
+def test_a_missing_package_ends_the_run_at_its_start(monkeypatch, tmp_path):
+    monkeypatch.setattr(vis_backend, 'find_spec', lambda name: None)
+    wandb = dict(type='WandbVisBackend')
+    with pytest.raises(ConfigError, match='pip install wandb. To train with'):
+        QueuedVisBackend(wandb, str(tmp_path))
+    QueuedVisBackend(dict(type='LocalVisBackend'), str(tmp_path))
+
+
+def test_an_optional_backend_may_be_missing(
+    monkeypatch, tmp_path, capture_log
+):
+    monkeypatch.setattr(vis_backend, 'find_spec', lambda name: None)
+    wandb = dict(type='WandbVisBackend')
+    with capture_log() as lines:
+        queued = QueuedVisBackend(wandb, str(tmp_path), optional=True)
+    queued.add_scalar('loss', 1.0)
+    queued.close()
+    assert any('records NOTHING' in line for line in lines)
+
+
+def dashboards(work_dir, resume):
+    backends = [
+        dict(
+            type='mmstable.QueuedVisBackend',
+            backend=dict(type='WandbVisBackend'),
+        ),
+        dict(type='TensorboardVisBackend'),
+        dict(type='LocalVisBackend'),
+    ]
+    ids = run_ids(backends, work_dir, resume)
+    continue_runs(backends, work_dir, ids, resume)
+    return backends
+
+
+def test_all_starts_of_a_run_are_one_on_a_dashboard(tmp_path):
+    first = dashboards(tmp_path, resume=False)
+    settings = first[0]['backend']['init_kwargs']
+    assert settings['resume'] == 'allow'
+    assert first[1] == dict(type='TensorboardVisBackend')
+    events = tmp_path / '20260101_000000/vis_data/events.out.tfevents.1'
+    events.parent.mkdir(parents=True)
+    events.touch()
+    second = dashboards(tmp_path, resume=True)
+    assert second[0] == first[0]
+    assert second[1]['save_dir'] == str(events.parent)
+    assert second[2] == dict(type='LocalVisBackend')
+    # A new run in the same folder is another one.
+    third = dashboards(tmp_path, resume=False)
+    assert third[0]['backend']['init_kwargs']['id'] != settings['id']
+
+
+@pytest.mark.parametrize('content', ['', '[]', '{"WandbVisBackend": 1}'])
+def test_ids_that_make_no_sense_are_replaced(tmp_path, content):
+    (tmp_path / 'dashboards.json').write_text(content)
+    backends = [dict(type='WandbVisBackend')]
+    ids = run_ids(backends, tmp_path, True)
+    assert len(ids['WandbVisBackend']) == 16
+    assert run_ids([dict(type='LocalVisBackend')], tmp_path, True) == {}

@@ -10,6 +10,7 @@ stability = dict(
             nan_loss='warn',
             nan_grad='warn',
             poisoned='warn',
+            diverged='warn',
             spike='warn',
         ),
     ),

@@ -14,8 +14,9 @@ stability = dict(
     ),
     guard=dict(
         type='mmstable.DivergenceGuardHook',
-        # What is a spike to this one is none to the others.
-        spike=dict(threshold=6.0, window=50, warmup=25),
+        # What is a spike to this one is none to the others, and is left out.
+        actions=dict(spike='skip'),
+        spike=dict(factor=5.0, warmup=25),
         max_consecutive_bad=3,
         window=50,
         lr_factor=0.1,

@@ -18,8 +18,8 @@ import torch
 
 from mmstable.checkpoint.reader import rebuild
 from mmstable.checkpoint.reader.rebuild import Refused, Storage, exact
-from mmstable.checkpoint.reader.unpickler import Budget, Unpickler
-from mmstable.open_file import (
+from mmstable.checkpoint.reader.unpickler import Budget, CutOff, Unpickler
+from mmstable.io.files import (
     Malformed,
     OpenFile,
     Source,
@@ -36,7 +36,6 @@ _PICKLE, _PROGRAM = '/data.pkl', '/constants.pkl'
 _HEADER = struct.Struct('<4s22xHH')
 _LEGACY_MAGIC, _LEGACY_VERSION = 0x1950A86A20F9469CFC6C, 1001
 _COUNT = struct.Struct('<q')
-_LONGEST_LINE = 1024
 _MOST_RECORDS = 200_000
 # As `torch.serialization.set_crc32_options(False)` leaves it.
 _NO_CRC = 0
@@ -121,7 +120,8 @@ def read_directory(file: Source) -> dict[str, _Entry]:
     if any(info.filename.endswith(_PROGRAM) for info in infos):
         raise Malformed('a program (TorchScript), not a checkpoint')
     entries: dict[str, _Entry] = {}
-    for info in infos:
+    end = 0
+    for info in sorted(infos, key=lambda info: info.header_offset):
         if info.compress_type or info.flag_bits & 1:
             raise Malformed('compressed or encrypted, which torch never does')
         if info.filename in entries:
@@ -130,42 +130,16 @@ def read_directory(file: Source) -> dict[str, _Entry]:
         magic, name, extra = _HEADER.unpack(header)
         if magic != _MAGIC:
             raise Malformed('a record without a header')
+        if info.header_offset < end:
+            raise Malformed('records that overlap')
         start = info.header_offset + _HEADER.size + name + extra
         entries[info.filename] = _Entry(start, info.file_size, info.CRC)
-    end = 0
-    for entry in sorted(entries.values()):
-        if entry.offset < end:
-            raise Malformed('records that overlap')
-        end = entry.offset + entry.size
+        end = start + info.file_size
     if end > size_of(file):
         raise Malformed('a record beyond the end of the file')
     if sum(name.endswith(_PICKLE) for name in entries) != 1:
         raise Malformed('no archive of torch: it has no data.pkl')
     return entries
-
-
-class _Stream(io.BufferedReader):
-    """Pickles that follow each other, from a position on."""
-
-    def __init__(self, file: Source, size: int, position: int = 0) -> None:
-        file.seek(position)
-        super().__init__(file, 1 << 16)  # type: ignore[arg-type]
-        self._size = size
-        self._budget = Budget(size)
-
-    def read(self, count: int | None = -1) -> bytes:
-        """Exactly so many bytes: nothing is allocated for others."""
-        if count is None or not 0 <= count <= self._size - self.tell():
-            raise Truncated(self._size)
-        return super().read(count)
-
-    def readline(self, size: int | None = -1) -> bytes:
-        """The rest of a line: names are short."""
-        return super().readline(_LONGEST_LINE)
-
-    def load(self, find_storage: Any = None) -> Any:
-        """Read the next pickle."""
-        return Unpickler(self, self._budget, find_storage).load()
 
 
 @dataclass
@@ -197,7 +171,7 @@ class _Reading:
         prefix = f'{folder}/data/'
         found = {
             name[len(prefix) :]: entries[name]
-            for name in sorted(entries, key=entries.__getitem__)
+            for name in entries
             if name.startswith(prefix)
         }
         self.sizes = {key: entry.size for key, entry in found.items()}
@@ -207,23 +181,23 @@ class _Reading:
             if entry.size <= self.values_up_to
         ]
         targets = [(entry.offset, buffer) for entry, buffer in buffers]
-        sha256 = read_ranges(self.file, targets, self.with_digest)
-        for entry, buffer in buffers if check_sums else ():
-            if entry.crc not in (zlib.crc32(buffer), _NO_CRC):
+        sums = read_ranges(self.file, targets, self.with_digest, check_sums)
+        for (entry, _), crc in zip(buffers, sums.crcs) if check_sums else ():
+            if entry.crc not in (crc, _NO_CRC):
                 raise Malformed('a tensor differs from its check sum')
         data = read_at(self.file, *entries[pickled][:2])
         if entries[pickled].crc not in (zlib.crc32(data), _NO_CRC):
             raise Malformed('data.pkl differs from its check sum')
         budget = Budget(size_of(self.file))
         source = io.BytesIO(data)
-        return Content(Unpickler(source, budget, self._find).load(), sha256)
+        value = Unpickler(source, budget, self._find).load()
+        return Content(value, sums.sha256)
 
     def legacy(self) -> Content:
-        """Read pickles that follow each other."""
+        """Read pickles that follow each other, and storages behind these."""
         size = size_of(self.file)
-        stream = _Stream(self.file, size)
         try:
-            magic, version, machine = (stream.load() for _ in range(3))
+            (magic, version, machine), start = self._unpickle(0, [None] * 3)
         except (Malformed, Refused):
             magic = None
         if magic != _LEGACY_MAGIC:
@@ -232,13 +206,9 @@ class _Reading:
             raise Malformed('an unknown version of the format')
         if type(machine) is not dict or machine.get('little_endian') is False:
             raise Malformed('written in another byte order than little')
-        start = stream.tell()
-        value = stream.load(self._find)
-        order = exact(stream.load(), list, 'a list of storages')
+        (_, order), position = self._unpickle(start, [self._find, None])
+        exact(order, list, 'a list of storages')
         keys = [exact(key, str, 'the key of a storage') for key in order]
-        position = stream.tell()
-        # It would close the file when it is gone.
-        stream.detach()
         if sorted(keys) != sorted(self.known):
             raise Malformed('other storages than the object refers to')
         self.sizes, targets = {}, []
@@ -254,14 +224,26 @@ class _Reading:
             if nbytes <= self.values_up_to:
                 targets.append((position, self._allocate(key, nbytes)))
             position += nbytes
-        sha256 = read_ranges(self.file, targets, self.with_digest)
+        sums = read_ranges(self.file, targets, self.with_digest)
         # Only the object tells the types of its storages, which follow it.
         # With these at hand it is read again.
         self.known = {}
-        stream = _Stream(self.file, size, start)
-        value = stream.load(self._find)
-        stream.detach()
-        return Content(value, sha256)
+        (value,), _ = self._unpickle(start, [self._find])
+        return Content(value, sums.sha256)
+
+    def _unpickle(self, start: int, finders: list[Any]) -> tuple[list, int]:
+        """As many pickles as there are finders, and where they end."""
+        budget = Budget(size_of(self.file))
+        self.file.seek(start)
+        stream = io.BufferedReader(self.file)  # type: ignore[type-var]
+        try:
+            found = [Unpickler(stream, budget, one).load() for one in finders]
+            return found, stream.tell()
+        except CutOff as error:
+            raise Truncated(size_of(self.file)) from error
+        finally:
+            # It would close the file when it is gone.
+            stream.detach()
 
     def _allocate(self, key: str, nbytes: int) -> memoryview:
         memory = self.contents[key] = torch.empty(nbytes, dtype=torch.uint8)
@@ -294,17 +276,6 @@ class _Reading:
 
     def _place(self, content: torch.Tensor, location: Any) -> Any:
         """Bring a storage to its device, as ``torch.load`` does."""
-        data: Any = content.untyped_storage()
-        where, placed = self.map_location, None
-        if where in ('cpu', torch.device('cpu')):
-            return data
-        if callable(where):
-            placed = where(data, location)
-        elif isinstance(where, dict):
-            location = where.get(location, location)
-        elif where is not None:
-            location = where
-        if placed is None:
-            restore = torch.serialization.default_restore_location
-            placed = restore(data, str(location))
+        restore = torch.serialization._get_restore_location(self.map_location)
+        placed = restore(content.untyped_storage(), location)
         return getattr(placed, '_untyped_storage', placed)

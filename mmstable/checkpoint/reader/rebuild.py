@@ -11,10 +11,10 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from types import FunctionType
-from typing import Any, TypeVar
+from typing import Any, Callable, TypeVar
 
 import numpy as np
 import torch
@@ -25,6 +25,7 @@ from torch import Tensor
 from torch.nn import Parameter
 
 _Kind = TypeVar('_Kind')
+Array = np.ndarray[Any, Any]
 _LARGEST_SIZE = 2**62
 _MOST_DIMENSIONS = 64
 # The beginning of torch's functions, and a class that is one.
@@ -155,11 +156,6 @@ def _default_dict(factory: Any = None) -> dict[Any, Any]:
     return {}
 
 
-@_allow('builtins.bytes')
-def _bytes() -> bytes:
-    return b''
-
-
 @_allow('builtins.bytearray')
 def _bytearray(data: Any = b'', encoding: Any = 'latin-1') -> bytearray:
     if type(data) is str:
@@ -167,8 +163,8 @@ def _bytearray(data: Any = b'', encoding: Any = 'latin-1') -> bytearray:
     return bytearray(exact(data, bytes, 'a bytearray'))
 
 
-@_allow('_codecs.encode')
-def _encode(text: Any, encoding: Any = 'latin1') -> bytes:
+@_allow('_codecs.encode', 'builtins.bytes')
+def _encode(text: Any = '', encoding: Any = 'latin1') -> bytes:
     if encoding not in ('latin1', 'latin-1'):
         raise Refused('_codecs.encode of another encoding')
     return exact(text, str, 'a text').encode('latin1')
@@ -215,17 +211,16 @@ def _tensor(
     if 0 not in lengths and (last + 1) * dtype.itemsize > memory.nbytes:
         raise Refused('a tensor beyond its storage')
     _check_hooks(hooks)
-    bits = {} if bits is None else exact(bits, dict, 'metadata of a tensor')
-    if bits and not (dtype.is_floating_point or dtype.is_complex):
+    flags = exact(bits or {}, dict, 'metadata of a tensor')
+    if flags and not (dtype.is_floating_point or dtype.is_complex):
         raise Refused(f'a view of {dtype} as of other numbers')
-    for bit, value in bits.items():
-        if bit not in ('conj', 'neg') or type(value) is not bool:
-            raise Refused('unknown metadata of a tensor')
+    if {*flags} - {'conj', 'neg'} or {*map(type, flags.values())} - {bool}:
+        raise Refused('unknown metadata of a tensor')
     if memory.data is None:
         return torch.empty_strided(lengths, steps, dtype=dtype, device='meta')
     tensor = torch.empty(0, dtype=dtype, device=memory.data.device)
     tensor.set_(memory.data, at, lengths, steps)  # type: ignore[call-overload]
-    torch._utils.set_tensor_metadata(tensor, bits)
+    torch._utils.set_tensor_metadata(tensor, flags)
     return tensor.requires_grad_(exact(requires_grad, bool, 'requires_grad'))
 
 
@@ -297,9 +292,7 @@ def _parameter(
 
 
 @_allow('torch._tensor._rebuild_from_type_v2')
-def _tensor_with_attributes(
-    function: Any, kind: Any, args: Any, state: Any
-) -> Any:
+def _typed(function: Any, kind: Any, args: Any, state: Any) -> Any:
     # The attributes stay in the file.
     name = exact(function, Name, 'a function')
     if not name.startswith(_BY) or kind not in ('torch.Tensor', _PARAMETER):
@@ -349,16 +342,14 @@ def _scalar(dtype: Any, data: Any) -> Any:
 
 
 @_allow('numpy._core.multiarray._reconstruct')
-def _reconstruct(kind: Any, shape: Any, code: Any) -> np.ndarray[Any, Any]:
+def _reconstruct(kind: Any, shape: Any, code: Any) -> Array:
     if exact(kind, Name, 'a type') != 'numpy.ndarray':
         raise Refused('an array of another class')
     return np.empty(0, np.int8)
 
 
 @_allow('numpy._core.numeric._frombuffer')
-def _from_buffer(
-    data: Any, dtype: Any, shape: Any, order: Any
-) -> np.ndarray[Any, Any]:
+def _from_buffer(data: Any, dtype: Any, shape: Any, order: Any) -> Array:
     # How protocol 5 writes an array.
     lengths = sizes(shape, 'a shape')
     content = bytes(exact(data, bytearray, 'numbers'))
@@ -366,7 +357,7 @@ def _from_buffer(
     return numbers.reshape(lengths, order='F' if order == 'F' else 'C')
 
 
-def _fill_array(array: np.ndarray[Any, Any], state: Any) -> None:
+def _fill_array(array: Array, state: Any) -> None:
     _, shape, dtype, is_fortran, data = exact(state, tuple, 'an array')
     lengths = sizes(shape, 'a shape')
     numbers = _read_numbers(dtype, lengths, data)
@@ -376,9 +367,7 @@ def _fill_array(array: np.ndarray[Any, Any], state: Any) -> None:
     array.__setstate__((*filled, numbers.tobytes()))
 
 
-def _read_numbers(
-    dtype: Any, shape: tuple[int, ...], data: Any
-) -> np.ndarray[Any, Any]:
+def _read_numbers(dtype: Any, shape: tuple[int, ...], data: Any) -> Array:
     """Flat numbers in this machine's byte order."""
     code, order = exact(dtype, DType, 'a dtype')
     saved = np.dtype(order + code)

@@ -11,8 +11,8 @@ from __future__ import annotations
 import pickle
 import struct
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable
-from typing import IO, Any, ClassVar
+from collections.abc import Iterable
+from typing import IO, Any, Callable, ClassVar
 
 import numpy as np
 import torch
@@ -20,19 +20,14 @@ from mmengine.config import ConfigDict
 from mmengine.logging import HistoryBuffer
 
 from mmstable.checkpoint.reader import rebuild
-from mmstable.checkpoint.reader.rebuild import (
-    Name,
-    Refused,
-    Unknown,
-    exact,
-)  # fmt: skip
-from mmstable.open_file import Malformed
+from mmstable.checkpoint.reader.rebuild import Name, Refused, Unknown, exact
+from mmstable.io.files import Malformed
 
 # A few seconds of work; the largest genuine checkpoints have two million.
 _MOST_OPERATIONS = 5_000_000
 _DEEPEST = 100
 _MOST_MARKS = 1000
-_LONGEST_NAME = 512
+_LONGEST_NAME, _LONGEST_LINE = 512, 1024
 # Elements of all containers, counted wherever they are referred to.
 _ELEMENTS_PER_OPERATION = 8
 # Bytes of all objects, which may share storages; and of what an object takes
@@ -59,6 +54,10 @@ LONG_BINGET GLOBAL STACK_GLOBAL REDUCE NEWOBJ BUILD BINPERSID
 """
 
 
+class CutOff(Malformed):
+    """The end of a pickle is missing."""
+
+
 class Budget:
     """What reading a file may take.
 
@@ -68,6 +67,7 @@ class Budget:
 
     def __init__(self, file_size: int) -> None:
         self.operations = 0
+        self.file_size = file_size
         self._bytes = _MOST_BYTES + _BYTES_PER_BYTE * file_size
         self._copies = _MOST_COPIES + file_size
         self._chosen_keys = _MOST_CHOSEN_KEYS
@@ -124,8 +124,7 @@ class Unpickler(_Machine):
     """Reads one pickle.
 
     Args:
-        source (IO): Its bytes. A read beyond their end gives fewer, or
-            raises.
+        source (IO): Its bytes.
         budget (Budget): What it may take, over several pickles.
         find_storage (Callable, optional): Gives the storage for a persistent
             id. Defaults to None.
@@ -138,7 +137,7 @@ class Unpickler(_Machine):
         find_storage: Callable[[Any], Any] | None = None,
     ) -> None:
         super().__init__(source)
-        self.read, self.readline = source.read, source.readline
+        self._source = source
         self.memo = _Memo()
         self.stack: list[Any] = []
         self.append = self.stack.append
@@ -155,14 +154,14 @@ class Unpickler(_Machine):
             Refused: If it is more than data.
         """
         try:
-            while code := self.read(1):
+            while code := self._source.read(1):
                 self._budget.operations += 1
                 if self._budget.operations > _MOST_OPERATIONS:
                     raise Malformed(f'more than {_MOST_OPERATIONS} operations')
                 if code[0] not in self.dispatch:
                     raise Malformed(f'unknown operation {code!r}')
                 self.dispatch[code[0]](self)
-            raise Malformed('the pickle is cut off')
+            raise CutOff('the pickle is cut off')
         except pickle._Stop as stop:  # type: ignore[attr-defined]
             value = stop.value
         except (Malformed, Refused):
@@ -186,6 +185,18 @@ class Unpickler(_Machine):
         return Name(text) if text in _KNOWN else Unknown(text)
 
     # The methods below replace the standard library's of the same name.
+
+    def read(self, count: int) -> bytes:
+        """Exactly so many bytes: no memory is taken for others."""
+        is_possible = 0 <= count <= self._budget.file_size
+        data = self._source.read(count) if is_possible else b''
+        if len(data) != count:
+            raise CutOff('the pickle is cut off')
+        return data
+
+    def readline(self) -> bytes:
+        """The rest of a line: names are short."""
+        return self._source.readline(_LONGEST_LINE)
 
     def load_reduce(self) -> None:
         """Answer a call by a function of ours."""
@@ -212,9 +223,9 @@ class Unpickler(_Machine):
         if name in rebuild.CONTAINERS:
             kind, convert = rebuild.CONTAINERS[name]
             is_dict = issubclass(kind, dict)
+            fill = self._set_items if is_dict else self._add
             target = kind() if is_dict else set()
             for argument in args:
-                fill = self._set_items if is_dict else self._add
                 fill(convert(argument), target)
             return frozenset(target) if kind is frozenset else target
         if name not in rebuild.CALLED:
@@ -258,45 +269,10 @@ class Unpickler(_Machine):
         self._budget.claim(_OVERHEAD)
         self.append(made)
 
-    def load_empty_list(self) -> None:
-        """Push a list."""
-        self._push([])
-
-    def load_empty_dictionary(self) -> None:
-        """Push a dict."""
-        self._push({})
-
-    def load_empty_set(self) -> None:
-        """Push a set."""
-        self._push(set())
-
-    def load_frozenset(self) -> None:
-        """Push a set of the items since the mark."""
-        members: set[Any] = set()
-        self._add(self.pop_mark(), members)
-        self._push(frozenset(members))
-
-    def load_append(self) -> None:
-        """Append an item to a list."""
-        self._extend([self.stack.pop()])
-
-    def load_appends(self) -> None:
-        """Append the items since the mark to a list."""
-        self._extend(self.pop_mark())
-
     def _extend(self, items: list[Any]) -> None:
         if type(self.stack[-1]) is not list:
             raise Malformed('an element for what is no list')
         self.stack[-1].extend(items)
-
-    def load_setitem(self) -> None:
-        """Set an item of a dict."""
-        value = self.stack.pop()
-        self._fill([self.stack.pop(), value])
-
-    def load_setitems(self) -> None:
-        """Set the items since the mark in a dict."""
-        self._fill(self.pop_mark())
 
     def _fill(self, items: list[Any]) -> None:
         target = self.stack[-1]
@@ -311,15 +287,12 @@ class Unpickler(_Machine):
             self._budget.check_key(key, len(target))
             kind.__setitem__(target, key, value)
 
-    def load_additems(self) -> None:
-        """Add the items since the mark to a set."""
-        self._add(self.pop_mark(), self.stack[-1])
-
-    def _add(self, members: Iterable[Any], target: Any) -> None:
+    def _add(self, members: Iterable[Any], target: Any) -> Any:
         if type(target) is not set:
             raise Malformed('a member for what is no set')
         for member in members:
             target.add(self._budget.check_key(member, len(target)))
+        return target
 
     def _decode_string(self, value: bytes) -> str | bytes:
         """Text and bytes are the same for Python 2."""
@@ -332,15 +305,37 @@ class Unpickler(_Machine):
         """Push bytes. The standard library would allocate before it reads."""
         self.append(bytearray(self.read(struct.unpack('<Q', self.read(8))[0])))
 
-    def load_frame(self) -> None:
-        """Pass over the length of a frame: nothing is read ahead here."""
-        self.read(8)
-
+    _own: ClassVar[dict[str, Any]] = {
+        # The length of a frame: nothing is read ahead here.
+        'FRAME': lambda self: self.read(8),
+        'EMPTY_LIST': lambda self: self._push([]),
+        'EMPTY_DICT': lambda self: self._push({}),
+        'EMPTY_SET': lambda self: self._push(set()),
+        'APPEND': lambda self: self._extend([self.stack.pop()]),
+        'APPENDS': lambda self: self._extend(self.pop_mark()),
+        'SETITEM': lambda self: self._fill(
+            [self.stack.pop(-2), self.stack.pop()]
+        ),
+        'SETITEMS': lambda self: self._fill(self.pop_mark()),
+        'FROZENSET': lambda self: self._push(
+            frozenset(self._add(self.pop_mark(), set()))
+        ),
+        'ADDITEMS': lambda self: self._add(self.pop_mark(), self.stack[-1]),
+    }
     dispatch: ClassVar[dict[int, Any]] = {}
     for _opcode in _OPCODES.split():
         _code = getattr(pickle, _opcode)[0]
         _standard = _Machine.dispatch[_code]
-        dispatch[_code] = vars().get(_standard.__name__, _standard)
+        _named = vars().get(_standard.__name__, _standard)
+        dispatch[_code] = _own.get(_opcode, _named)
+
+
+# What a container holds.
+_PARTS: dict[type, Callable[[Any], Iterable[Any]]] = {
+    **dict.fromkeys((list, tuple, set, frozenset), iter),
+    **dict.fromkeys((dict, ConfigDict, Counter), dict.values),
+    OrderedDict: lambda one: [*one.values(), *vars(one).values()],
+}
 
 
 def _check_tree(value: Any, budget: Budget) -> None:
@@ -355,6 +350,10 @@ def _check_tree(value: Any, budget: Budget) -> None:
     def count(part: Any, depth: int) -> int:
         if type(part) in rebuild.LEAVES or isinstance(part, np.generic):
             return 1
+        if type(part) is Unknown:
+            raise Refused(part)
+        if type(part) not in _PARTS:
+            raise Refused(f'a {type(part).__name__} as a value')
         known = counted.get(id(part), 0)
         if known is None:
             raise Malformed('an object that contains itself')
@@ -362,20 +361,9 @@ def _check_tree(value: Any, budget: Budget) -> None:
             return known
         if depth >= _DEEPEST:
             raise Malformed(f'more than {_DEEPEST} levels')
-        parts: Iterable[Any]
-        if type(part) in (list, tuple, set, frozenset):
-            parts = part
-        elif type(part) in (dict, ConfigDict, Counter):
-            parts = part.values()
-        elif type(part) is OrderedDict:
-            parts = [*part.values(), *vars(part).values()]
-        elif type(part) is Unknown:
-            raise Refused(part)
-        else:
-            raise Refused(f'a {type(part).__name__} as a value')
         counted[id(part)] = None
         total = 1
-        for one in parts:
+        for one in _PARTS[type(part)](part):
             total += count(one, depth + 1)
             if total > most:
                 raise Malformed('more content than the file can hold')

@@ -1,1 +1,0 @@
-"""What is broken on purpose, when, and how?"""

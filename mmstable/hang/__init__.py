@@ -1,0 +1,1 @@
+"""Find out where a run hangs."""

@@ -1,0 +1,1 @@
+"""Files, locks, processes and bounded JSON."""

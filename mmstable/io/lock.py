@@ -1,0 +1,200 @@
+"""The lock of a work folder, and the heartbeat file of a run.
+
+Two runs in one folder overwrite and delete each other's checkpoints. So a run
+writes a small file that names its process into each of its folders. A process
+on another machine or in another container cannot be looked up, so the owner
+also touches the file every few seconds. ``flock`` alone would not do: forked
+workers inherit it, and some network file systems have none.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Callable
+
+from mmstable.errors import WorkDirInUse
+from mmstable.io.files import append, create, read_bounded
+from mmstable.io.process import BackgroundThread, ProcessIdentity
+from mmstable.io.schema import integer, parse_json, record, text
+from mmstable.messages import _, printable
+
+NAME = '.mmstable-lock'
+# Seconds between two touches of the file, and how long to wait for one.
+BEAT = 2.0
+PATIENCE = 10.0
+_MAX_BYTES = 4096
+_check = record(
+    host=text(), pid=integer(1, 2**31 - 1), space=text(), born=text()
+)
+
+
+def read_owner(path: Path) -> ProcessIdentity | None:
+    """Read the process that holds a lock; None if the file names none."""
+    try:
+        content = read_bounded(path, _MAX_BYTES)
+        return ProcessIdentity(**_check(parse_json(content, _MAX_BYTES)))
+    except (OSError, ValueError):
+        return None
+
+
+@contextmanager
+def locked(
+    folders: Sequence[Path], force: bool, say: Callable[[str], None]
+) -> Iterator[None]:
+    """Keep other runs out of folders while the context lasts.
+
+    Args:
+        folders (Sequence[Path]): Where the run writes.
+        force (bool): Whether to take a lock that another run holds.
+        say (Callable): Prints a line for the user.
+
+    Raises:
+        WorkDirInUse: If another run is in one of them.
+    """
+    own, held = ProcessIdentity.of_this_process(), list[Path]()
+    beat = BackgroundThread('mmstable-lock', partial(_beat, held))
+    beat.start()
+    try:
+        for folder in folders:
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+                _acquire(folder / NAME, own, force, say)
+                held.append(folder / NAME)
+            except OSError as error:
+                # The run fails elsewhere if it cannot do without the folder.
+                say(
+                    _(
+                        "cannot lock '{folder}': {error}",
+                        folder=folder,
+                        error=error.strerror,
+                    )
+                )
+        yield
+    finally:
+        beat.stop()
+        for path in held:
+            with suppress(OSError):
+                _remove(path, own)
+
+
+def _acquire(
+    path: Path,
+    own: ProcessIdentity,
+    force: bool,
+    say: Callable[[str], None],
+) -> None:
+    while True:
+        try:
+            with open(path, 'x', opener=create, encoding='utf-8') as file:
+                json.dump(asdict(own), file)
+            return
+        except FileExistsError:
+            other = read_owner(path)
+        if not force:
+            _refuse_if_alive(path, other, say)
+        _remove(path, other)
+
+
+def _remove(path: Path, expected: ProcessIdentity | None) -> None:
+    """Remove a lock, unless its owner has changed meanwhile."""
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        # One process at a time. Some network file systems have no `flock`.
+        with suppress(OSError):
+            fcntl.flock(folder, fcntl.LOCK_EX)
+        if read_owner(path) == expected:
+            path.unlink(missing_ok=True)
+    finally:
+        os.close(folder)
+
+
+def _refuse_if_alive(
+    path: Path, other: ProcessIdentity | None, say: Callable[[str], None]
+) -> None:
+    if other is not None and other.can_be_asked():
+        is_there = other.is_alive()
+    else:
+        say(
+            _(
+                "'{folder}' is locked from {host}: waiting {seconds:g} s "
+                'for a heartbeat of its owner',
+                folder=path.parent,
+                host='?' if other is None else other.host,
+                seconds=PATIENCE,
+            )
+        )
+        is_there = _is_touched(path)
+    if is_there:
+        who = _('an unknown process')
+        if other is not None:
+            host = printable(other.host, 100)
+            who = _('process {pid} on {host}', pid=other.pid, host=host)
+        raise WorkDirInUse(
+            _(
+                "'{folder}' is in use: {who} trains there, and two runs in "
+                "one folder overwrite each other's files. Choose another "
+                '--work-dir, or stop that run. --force starts anyway.',
+                folder=path.parent,
+                who=who,
+            )
+        )
+
+
+def _beat(held: list[Path], stopped: threading.Event) -> None:
+    while not stopped.wait(BEAT):
+        for path in held:
+            with suppress(OSError):
+                os.utime(path)
+
+
+def _is_touched(path: Path) -> bool:
+    """Wait for a touch of the file; False if none comes, or it is gone."""
+    end = time.monotonic() + PATIENCE
+    with suppress(OSError):
+        before = path.lstat().st_mtime_ns
+        while time.monotonic() < end:
+            time.sleep(min(0.2, PATIENCE))
+            if path.lstat().st_mtime_ns != before:
+                return True
+    return False
+
+
+# Names the heartbeat file; set by a supervisor.
+HEARTBEAT_FILE = 'MMSTABLE_HEARTBEAT_FILE'
+# Set by torchrun.
+_TORCHRUN = 'TORCHELASTIC_MAX_RESTARTS'
+
+
+def is_supervised() -> bool:
+    """Whether a supervisor is going to restart this run."""
+    restarts = os.environ.get(_TORCHRUN, '')
+    return bool(os.environ.get(HEARTBEAT_FILE)) or (
+        restarts.isdigit() and int(restarts) > 0
+    )
+
+
+def write_heartbeat(limit: float, phase: str) -> None:
+    """Write the heartbeat file, if there is a supervisor.
+
+    Args:
+        limit (float): Seconds that the phase may take. A process that writes
+            no heartbeat for so long hangs in C.
+        phase (str): The phase of the run.
+    """
+    path = os.environ.get(HEARTBEAT_FILE)
+    if path:
+        # A full disk must not end the training.
+        with (
+            suppress(OSError),
+            open(path, 'w', encoding='utf-8', opener=append) as file,
+        ):
+            file.write(f'{limit} {phase}')

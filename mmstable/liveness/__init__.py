@@ -1,1 +1,0 @@
-"""Is it alive, is it slow?"""

@@ -1,1 +1,0 @@
-"""How can a run be asked, and changed, while it runs?"""

@@ -1,1 +1,0 @@
-"""Is this step healthy?  Tensors in, verdict out; no runner, no config."""

@@ -1,0 +1,1 @@
+"""The batch does not fit into memory: retry it another way."""

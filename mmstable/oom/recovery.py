@@ -1,0 +1,398 @@
+"""Retry a training step that ran out of memory with less memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import (
+    AbstractContextManager,
+    contextmanager,
+    nullcontext,
+)
+from typing import Any, Callable, NoReturn
+
+from mmengine.runner import Runner
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from mmstable import runner_view
+from mmstable.batch import batch_shapes
+from mmstable.errors import TrainingOutOfMemory, add_note
+from mmstable.messages import N_, _
+from mmstable.oom.ranks import DdpRetry, PartialGradients
+from mmstable.oom.recompute import CannotChunk
+from mmstable.oom.report import (
+    BACKWARD,
+    FORWARD,
+    OPTIMIZER,
+    PHASES,
+    Failure,
+    OomCase,
+    OomReporter,
+    empty_cache,
+    file_hint,
+    is_out_of_memory,
+    release,
+)
+from mmstable.oom.strategies import (
+    RETRY,
+    OomSettings,
+    OomStrategies,
+    OomStrategy,
+)
+from mmstable.state.rng import restore_rng
+
+
+class BackwardInterceptor(TorchFunctionMode):
+    """Calls a function in place of ``loss.backward()``.
+
+    Args:
+        backward (Callable): The function, with the arguments of
+            ``Tensor.backward``.
+    """
+
+    def __init__(self, backward: Callable[..., None]) -> None:
+        super().__init__()
+        self._backward = backward
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple = (), kwargs: Any = None
+    ) -> Any:
+        if func is Tensor.backward:
+            func = self._backward
+        return func(*args, **(kwargs or {}))
+
+
+_UPDATED = N_(
+    'an earlier update of the same train_step is made already; the rest of '
+    'it is left out'
+)
+
+
+class OomRecovery:
+    """Tries ever stronger strategies for a batch that does not fit.
+
+    The changes of the failed attempt are undone before each of them. Batches
+    of the same shapes start with the one that worked from then on.
+
+    Args:
+        runner (Runner): The runner.
+        settings (OomSettings): What is allowed.
+        owner (str): Whose settings they are.
+    """
+
+    def __init__(
+        self, runner: Runner, settings: OomSettings, owner: str
+    ) -> None:
+        self._runner = runner
+        self._settings = settings
+        self._owner = owner
+        self._reporter = OomReporter(runner)
+        self._skipped = 0
+        self._accumulates = False
+        # Whether a step has to begin with :meth:`begin`.
+        self.is_alert = False
+        self._shapes: tuple[str, ...] = ()
+
+    def bind(self) -> None:
+        """Take the model and the wrappers of a run that begins."""
+        runner = self._runner
+        self._wrappers = list(runner_view.wrappers(runner).values())
+        self._accumulates = any(
+            runner_view.accumulative_counts(one) > 1 for one in self._wrappers
+        )
+        self._strategies = OomStrategies(runner, self._settings, self._owner)
+        self._gradients = PartialGradients(runner.model.parameters())
+        self._ranks = DdpRetry(runner.model)
+        self.is_alert = self._accumulates
+
+    def begin(self, batch: Any) -> OomStrategy | None:
+        """Return the strategy to start with; None for the plain step.
+
+        Args:
+            batch (Any): What the data loader gave.
+        """
+        if self._accumulates:
+            self._gradients.note()
+        if not self._strategies.known:
+            return None
+        self._shapes = batch_shapes(batch)
+        known = self._strategies.known.get(self._shapes)
+        return None if known is None else known.strategy
+
+    def run(self, strategy: OomStrategy, batch: Any) -> Any:
+        """Train on a batch with the strategy that fitted before.
+
+        Args:
+            strategy (OomStrategy): What :meth:`begin` gave.
+            batch (Any): What the data loader gave.
+        """
+        modules = self._strategies.modules
+        outputs = strategy.run(self._runner, batch, modules)
+        known = self._strategies.known
+        calm = known[self._shapes].calm
+        self._strategies.note_success(self._shapes, batch)
+        self.is_alert = self._accumulates or bool(known)
+        now = known.get(self._shapes)
+        if now is None or now.strategy != strategy:
+            self._reporter.log(
+                _(
+                    'Iter {iteration}: batches of these shapes have come '
+                    'through with {rung} for {calm} iterations; trying '
+                    '{milder} from now on.',
+                    iteration=self._runner.iter + 1,
+                    rung=strategy,
+                    calm=calm,
+                    milder=now.strategy if now else _('the whole batch'),
+                )
+            )
+        return outputs
+
+    def retry(
+        self, record: Any, error: BaseException, failed: OomStrategy | None
+    ) -> Any:
+        """Retry a step that ran out of memory.
+
+        Args:
+            record (StepRecord): The step.
+            error (BaseException): The error.
+            failed (OomStrategy, optional): The strategy that failed.
+
+        Returns:
+            Any: What ``train_step`` gave; None if the batch is left out.
+        """
+        self._ranks.begin()
+        case = self._open_case(record, error)
+        strategies = self._strategies.of(record.batch)
+        start = 0 if failed is None else strategies.index(failed) + 1
+        for strategy in strategies[start:-1]:
+            if self._has_stepped(record):
+                break
+            outputs, is_done = self._try(case, record, strategy)
+            if is_done:
+                self._note_survival(case, record, strategy)
+                return outputs
+        if self._has_stepped(record):
+            case.reasons = [_(_UPDATED)]
+        self._leave_out(case, record, strategies[-1], error)
+        return None
+
+    def _open_case(self, record: Any, error: BaseException) -> OomCase:
+        failure = self._inspect(error)
+        case = self._reporter.open(failure, record.batch, record.iteration)
+        case.modules = list(self._strategies.modules)
+        case.reasons = self._strategies.missing(record.batch)
+        self._reporter.log(
+            _(
+                'Iter {iteration}: out of memory in the {phase} ({shapes}): '
+                '{error}',
+                iteration=record.iteration,
+                phase=_(PHASES[failure.phase]),
+                shapes=case.shapes,
+                error=failure.text.split('\n')[0][:300],
+            )
+        )
+        self._check_retry(case, failure, error)
+        return case
+
+    def _inspect(self, error: BaseException) -> Failure:
+        """Take what is needed from an error, and free its memory."""
+        failure = Failure.of(error, self._strategies.device)
+        synchronises = any(one.should_sync() for one in self._wrappers)
+        self._ranks.note_failure(
+            error, failure, self._gradients.changed(), synchronises
+        )
+        release(error)
+        return failure
+
+    def _check_retry(
+        self, case: OomCase, failure: Failure, error: BaseException
+    ) -> None:
+        """End the run if this rank alone cannot begin the step again."""
+        reason = self._ranks.why_not()
+        if failure.phase == OPTIMIZER:
+            reason = _(
+                'memory ran out while the optimizer worked, and the weights '
+                'may be half updated.'
+            )
+        if reason is not None:
+            self._give_up(case, error, reason)
+
+    def _has_stepped(self, record: Any) -> bool:
+        """Whether a part of the step is made, and cannot be undone."""
+        now = list(map(runner_view.inner_count, self._wrappers))
+        return record.has_updated or now != record.counts
+
+    def _try(
+        self, case: OomCase, record: Any, strategy: OomStrategy
+    ) -> tuple[Any, bool]:
+        """Return the outputs, and whether the step came to its end."""
+        self._undo(record)
+        is_first = strategy.name == RETRY
+        empty_cache(self._strategies.device, everything=is_first)
+        self._reporter.log(
+            _(
+                'Iter {iteration}: trying {remedy}.',
+                iteration=record.iteration,
+                remedy=self._strategies.describe(strategy),
+            )
+        )
+        try:
+            with self._retrying(case):
+                modules = self._strategies.modules
+                return strategy.run(self._runner, record.batch, modules), True
+        except CannotChunk as error:
+            case.reasons.append(str(error))
+            self._reporter.log(
+                _(
+                    'Iter {iteration}: {rung} is not possible: {reason}',
+                    iteration=record.iteration,
+                    rung=strategy,
+                    reason=error,
+                )
+            )
+            release(error)
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+            self._check_retry(case, self._inspect(error), error)
+        return None, False
+
+    @contextmanager
+    def _retrying(self, case: OomCase) -> Iterator[None]:
+        def backward(loss: Tensor, *args: Any, **kwargs: Any) -> None:
+            case.meter.end_phase(FORWARD)
+            self._ranks.backward(loss, *args, **kwargs)
+            self._gradients.complete()
+            case.meter.end_phase(BACKWARD)
+
+        watch: AbstractContextManager = nullcontext()
+        if self._reporter.writes:
+            watch = case.meter.watch(runner_view.saved_model(self._runner))
+        with self._ranks.undisturbed(), BackwardInterceptor(backward), watch:
+            yield
+
+    def _undo(self, record: Any) -> None:
+        """Undo the changes of the failed attempt."""
+        for wrapper in reversed(self._wrappers):
+            if hasattr(wrapper, 'undo_failed_iteration'):
+                wrapper.undo_failed_iteration()
+        if not self._ranks.have_gradients:
+            self._gradients.put_back()
+        if record.rng is not None:
+            restore_rng(record.rng)
+
+    def _note_survival(
+        self, case: OomCase, record: Any, strategy: OomStrategy
+    ) -> None:
+        strategies = self._strategies
+        shapes = batch_shapes(record.batch)
+        strategies.note_remedy(shapes, strategy)
+        self.is_alert = self._accumulates or bool(strategies.known)
+        known, note = strategies.known.get(shapes), ''
+        if known is not None:
+            note = _(
+                ' Batches of these shapes start there from now on; after '
+                '{calm} of them something milder is tried.',
+                calm=known.calm,
+            )
+        path = self._reporter.write(case, strategies.describe(strategy))
+        gradients, reason = strategies.gradients(strategy)
+        self._reporter.log(
+            _(
+                'Iter {iteration}: the batch fits now ({rung}).{next}{report}',
+                iteration=record.iteration,
+                rung=strategy,
+                next=note,
+                report=file_hint(path),
+            )
+        )
+        self._reporter.emit(
+            case,
+            str(strategy),
+            report=path,
+            gradients=gradients,
+            reason=reason,
+        )
+
+    def _leave_out(
+        self,
+        case: OomCase,
+        record: Any,
+        skip: OomStrategy,
+        error: BaseException,
+    ) -> None:
+        for wrapper in self._wrappers:
+            why_not = self._ranks.why_not_leave_out(
+                wrapper, len(self._wrappers) > 1
+            )
+            if why_not is not None:
+                self._give_up(case, error, why_not)
+        self._undo(record)
+        empty_cache(self._strategies.device, everything=False)
+        path = self._reporter.write(case, self._strategies.describe(skip))
+        self._skipped += 1
+        if self._skipped > self._settings.max_skipped:
+            self._stop(case, error, path)
+        reason = '; '.join(case.reasons)
+        self._reporter.log(
+            _(
+                'Iter {iteration}: the batch does not fit in memory and is '
+                'left out ({count} of at most {most}){reason}. Samples: '
+                '{samples}. Shapes: {shapes}.{report}',
+                iteration=record.iteration,
+                count=self._skipped,
+                most=self._settings.max_skipped,
+                reason=_(': {reason}', reason=reason) if reason else '',
+                samples=case.samples or _('unnamed'),
+                shapes=case.shapes,
+                report=file_hint(path),
+            )
+        )
+        self._reporter.emit(case, str(skip), report=path, reason=reason)
+        for wrapper, count in zip(self._wrappers, record.counts):
+            if runner_view.inner_count(wrapper) == count:
+                self._leave_out_of(wrapper)
+
+    def _leave_out_of(self, wrapper: Any) -> None:
+        if hasattr(wrapper, 'skip_iteration'):
+            is_mixed = self._gradients.are_mixed
+            # The window has to go as well.
+            self._gradients.spoil()
+            self._ranks.leave_out(wrapper, is_mixed)
+        else:
+            self._gradients.complete()
+            runner_view.skip_iteration(wrapper)
+
+    def _stop(
+        self, case: OomCase, error: BaseException, path: str | None
+    ) -> NoReturn:
+        # In one line, because an error is printed as one.
+        advice = ' '.join(
+            f'({n}) {line.strip()}' for n, line in enumerate(case.advice(), 1)
+        )
+        text = _(
+            '{count:batch has|batches have} not fit in memory, which is more '
+            'than max_skipped={most}. The last one: {samples} ({shapes}). '
+            'What to change, the mildest first: {advice}{report}',
+            count=self._skipped,
+            most=self._settings.max_skipped,
+            samples=case.samples or _('unnamed'),
+            shapes=case.shapes,
+            advice=advice,
+            report=file_hint(path),
+        )
+        self._reporter.emit(case, 'stop', report=path)
+        raise TrainingOutOfMemory(f'mmstable: {text}') from error
+
+    def _give_up(
+        self, case: OomCase, error: BaseException, reason: str
+    ) -> NoReturn:
+        """End the run with the error that it came from."""
+        path = self._reporter.write(case, reason)
+        self._reporter.emit(case, 'stop', reason=reason, report=path)
+        text = _(
+            'mmstable cannot do this step again: {reason}', reason=reason
+        ) + file_hint(path)
+        self._reporter.log(text)
+        add_note(error, text)
+        raise error

@@ -1,0 +1,1 @@
+"""Inspect and change a run while it trains."""
