@@ -47,7 +47,12 @@ from mmstable.checkpoint.manifest import (
     remove_manifest,
 )
 from mmstable.checkpoint.remote import AnyPath, RemotePath, path_of
-from mmstable.checkpoint.save import describe, lineage_in
+from mmstable.checkpoint.save import (
+    checkpoint_folders,
+    describe,
+    finish_saves,
+    lineage_in,
+)
 from mmstable.checkpoint.sections import check_sections
 from mmstable.checkpoint.shards import SHARDS, check_shards
 from mmstable.events.monitor import read_state
@@ -407,6 +412,23 @@ def find_checkpoint(
                 return Search(found, tuple(skipped), tuple(notes))
         skipped.append(f'{printable(one.path.name)}: {reason}')
     return Search(None, tuple(skipped))
+
+
+def newest_own_checkpoint(
+    runner: Runner, before: int | None = None
+) -> GoodCheckpoint | None:
+    """Find the newest good checkpoint of a run that is training.
+
+    A checkpoint that is still being written is waited for.
+
+    Args:
+        runner (Runner): The runner.
+        before (int, optional): Only checkpoints with fewer iterations done.
+            Defaults to None.
+    """
+    finish_saves(runner)
+    folder, *others = checkpoint_folders(runner)
+    return find_checkpoint(folder, before, others).found
 
 
 def _as_bad_checkpoint(

@@ -30,7 +30,7 @@ from torch.nn import Module
 
 from mmstable import runner_view
 from mmstable.batch import Packed, unpack
-from mmstable.checkpoint.catalog import find_checkpoint
+from mmstable.checkpoint.catalog import newest_own_checkpoint
 from mmstable.checkpoint.loading import BadCheckpoint, load_file
 from mmstable.errors import BundleError
 from mmstable.events.codec import plain
@@ -396,7 +396,7 @@ def _pack_model(
             limit=max_size,
         )
     )
-    good = find_checkpoint(Path(runner.work_dir)).found
+    good = newest_own_checkpoint(runner)
     if good is None:
         return None, index
     path = str(good.path.absolute())

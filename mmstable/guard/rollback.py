@@ -224,14 +224,11 @@ def last_good_checkpoint(
         before (int, optional): Only those with fewer iterations done.
             Defaults to None.
     """
-    from mmstable.checkpoint.catalog import find_checkpoint
-    from mmstable.checkpoint.save import checkpoint_folders, finish_saves
+    from mmstable.checkpoint.catalog import newest_own_checkpoint
 
     found: list[Any] = [None]
     if is_main_process():
-        finish_saves(runner)
-        folder, *others = checkpoint_folders(runner)
-        own = find_checkpoint(folder, before, others).found
+        own = newest_own_checkpoint(runner, before)
         found = [own or _resumed_checkpoint(runner, before)]
     broadcast_object_list(found)
     return found[0]
