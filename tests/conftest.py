@@ -6,6 +6,8 @@ import gc
 import logging
 import os
 import signal
+import subprocess
+import sys
 import threading
 import weakref
 from contextlib import contextmanager
@@ -13,6 +15,7 @@ from contextlib import contextmanager
 import hypothesis
 import pytest
 
+from tests.device.build import why_not
 from tests.patience import be_patient
 
 # Tiny tensors are slower on several threads, and tests run side by side.
@@ -34,6 +37,14 @@ if threading.current_thread() is threading.main_thread():
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if hasattr(signal, 'SIGHUP'):
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
+def pytest_sessionstart(session):
+    """Compile the simulated device while other tests run."""
+    has_workers = getattr(session.config.option, 'numprocesses', None)
+    if has_workers and why_not() is None:
+        # Tests that need it wait for its lock.
+        subprocess.Popen([sys.executable, '-m', 'tests.device.build'])
 
 
 def pytest_collection_finish():

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -14,12 +15,16 @@ import torch
 from mmengine.structures import BaseDataElement, InstanceData
 
 from mmstable.batch import Packed, unpack
+from mmstable.checkpoint import catalog
 from mmstable.checkpoint.catalog import find_checkpoint
+from mmstable.checkpoint.save import finish_saves
+from mmstable.checkpoint.writer import CheckpointWriter
 from mmstable.errors import BundleError
 from mmstable.forensics.bundle import read_bundle
 from mmstable.forensics.find_cause import CauseFinder
 from tests.forensics.planted_cases import CASES, Findings, build_runner
 from tests.forensics.runs import BadData, run
+from tests.patience import PATIENCE
 from tests.toys import ToyModel, assert_same
 
 REPO = Path(__file__).resolve().parents[2]
@@ -96,7 +101,22 @@ def test_it_is_replayed_in_a_fresh_process(tmp_path):
     ]
 
 
-def test_large_weights_are_a_checkpoint(tmp_path):
+def test_large_weights_are_a_checkpoint(tmp_path, monkeypatch):
+    # The newest checkpoint is still being written when the fault is found.
+    is_awaited = threading.Event()
+    write = CheckpointWriter._write_local
+
+    def write_late(self, checkpoint, target):
+        if target.endswith('iter_4.pth'):
+            assert is_awaited.wait(PATIENCE)
+        write(self, checkpoint, target)
+
+    def finish(runner):
+        is_awaited.set()
+        finish_saves(runner)
+
+    monkeypatch.setattr(CheckpointWriter, '_write_local', write_late)
+    monkeypatch.setattr(catalog, 'finish_saves', finish)
     settings = dict(max_bundle_size=1e-4)
     _, (found,) = run(
         tmp_path,
