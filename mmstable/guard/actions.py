@@ -41,6 +41,7 @@ from mmstable.loops.train_step import StepRecord
 from mmstable.messages import _
 from mmstable.messages.shell import RateLimit
 from mmstable.optim.spike import Peak, StepHold
+from mmstable.state.run_state import Snapshot
 
 NAME = 'DivergenceGuardHook'
 # Newest bad batches that old weights are tried on.
@@ -148,25 +149,28 @@ class DivergenceGuard:
                 limit=rollback.max_memory,
             )
         runner.logger.info(f'{NAME}: {line}')
-        self._take_snapshot(runner)
+        self._take_snapshot(runner, runner.iter)
 
-    def take_snapshot_if_due(self, runner: Runner, iteration: int) -> None:
+    def take_snapshot_if_due(
+        self, runner: Runner, iteration: int
+    ) -> Snapshot | None:
         """Take a snapshot of a healthy state, now and then.
 
         Args:
             runner (Runner): The runner.
             iteration (int): Iterations done.
         """
-        if not self.rollback.is_due(iteration):
-            return
         if (
-            self.policy.can_roll_back
-            and not self.incidents
-            and self.detector.is_calm
-            and not runner_view.window_is_open(runner, iteration)
+            not self.rollback.is_due(iteration)
+            or not self.policy.can_roll_back
+            or self.incidents
+            or not self.detector.is_calm
+            or runner_view.window_is_open(runner, iteration)
         ):
-            self._take_snapshot(runner)
-            self._judge.train_step.find_counters()
+            return None
+        snapshot = self._take_snapshot(runner, iteration)
+        self._judge.train_step.find_counters()
+        return snapshot
 
     def judge_step(
         self, runner: Runner, name: str, report: StepReport
@@ -494,14 +498,17 @@ class DivergenceGuard:
         )
         runner.logger.warning(f'{NAME}: {line}')
 
-    def _take_snapshot(self, runner: Runner) -> None:
+    def _take_snapshot(
+        self, runner: Runner, iteration: int
+    ) -> Snapshot | None:
         harmless = set(self._audit.harmless)
-        self._audit_state(runner, runner.iter)
+        self._audit_state(runner, iteration)
         # A buffer that has just become NaN has to prove harmless: the next
         # step shows whether it reaches the loss.
         is_new = dist.any_rank(self._audit.harmless != harmless)
-        if not (self.incidents or is_new):
-            self.rollback.take_snapshot(runner, runner.iter)
+        if self.incidents or is_new:
+            return None
+        return self.rollback.take_snapshot(runner, iteration)
 
     def _audit_state(
         self, runner: Runner, iteration: int, blames_lr: bool = False

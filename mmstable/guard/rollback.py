@@ -113,15 +113,17 @@ class Rollback:
         # A state that was just restored has to prove itself.
         return self.uses_memory and iteration - self._last >= self.interval
 
-    def take_snapshot(self, runner: Runner, iteration: int) -> None:
+    def take_snapshot(self, runner: Runner, iteration: int) -> Snapshot | None:
         """Take a snapshot, if these are on."""
-        if self._snapshots is not None:
-            self._last = iteration
-            memory = self._snapshots.outdated(iteration)
-            snapshot = RunState(runner).capture(memory)
-            self._snapshots.add(iteration, snapshot)
-            if not snapshot.settle():
-                self._arriving = snapshot
+        if self._snapshots is None:
+            return None
+        self._last = iteration
+        memory = self._snapshots.outdated(iteration)
+        snapshot = RunState(runner).capture(memory)
+        self._snapshots.add(iteration, snapshot)
+        if not snapshot.settle():
+            self._arriving = snapshot
+        return snapshot
 
     def run(
         self, runner: Runner, iteration: int, before: int

@@ -183,7 +183,7 @@ class DivergenceGuardHook(StepHook):
         """Take a snapshot if it is time, and lower the learning rate."""
         # Only now the last iteration is over for all hooks.
         done = self.monitor.iteration - 1
-        self._guard.take_snapshot_if_due(runner, done)
+        self.take_snapshot_if_due(runner, done)
         if self._guard.incidents:
             self._guard.act(runner, done)
         self._rates.put_on(runner, done)
@@ -278,6 +278,19 @@ class DivergenceGuardHook(StepHook):
         """Save the state of this hook, and the rates of the schedule."""
         super().before_save_checkpoint(runner, checkpoint)
         self._rates.take_off_saved(runner, checkpoint)
+
+    def take_snapshot_if_due(
+        self, runner: Runner, iteration: int
+    ) -> Snapshot | None:
+        """Take a snapshot if it is time. A collective call.
+
+        A checkpoint of the same iteration is written from it.
+
+        Args:
+            runner (Runner): The runner.
+            iteration (int): Iterations done.
+        """
+        return self._guard.take_snapshot_if_due(runner, iteration)
 
     def newest_snapshot(self) -> Snapshot | None:
         """The newest state of the run in host memory, if there is one."""
