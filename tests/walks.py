@@ -87,7 +87,7 @@ class Trace:
 WALKS = {
     'step': Walk('mmstable.loops.train_step', files=29, calls=86),
     'save': Walk('mmstable.checkpoint.writer', files=40, calls=6600),
-    'resume': Walk('mmstable.checkpoint.loading', files=34, calls=8100),
+    'resume': Walk('mmstable.checkpoint.loaders', files=34, calls=8100),
 }
 
 

@@ -59,12 +59,16 @@ from mmstable.checkpoint.loading import (
     check_container,
     inspect_checkpoint,
 )
-from mmstable.checkpoint.manifest import MANIFEST, Lineage, remove_manifest
-from mmstable.checkpoint.save import (
+from mmstable.checkpoint.manifest import (
     LABEL,
+    MANIFEST,
+    Lineage,
+    Manifest,
+    remove_manifest,
+)
+from mmstable.checkpoint.save import (
     Poisoned,
     check_space,
-    describe,
     kind_of,
 )
 from mmstable.checkpoint.shards import (
@@ -551,7 +555,8 @@ class CheckpointWriter:
         try:
             # Without an fsync: a file without a sound manifest is looked
             # through, and gets one at the next start.
-            describe(checkpoint, stream.size, stream.sha256()).write(path)
+            manifest = Manifest.of(checkpoint, stream.size, stream.sha256())
+            manifest.write(path)
         except OSError as error:
             _warn(
                 _(
@@ -568,7 +573,7 @@ class CheckpointWriter:
         torch.save(checkpoint, stream)
         data = stream.getvalue()
         sha256 = hashlib.sha256(data).hexdigest()
-        text = describe(checkpoint, len(data), sha256).as_text()
+        text = Manifest.of(checkpoint, len(data), sha256).as_text()
         backend = self._hook.file_backend
         try:
             backend.put(data, target)

@@ -19,13 +19,12 @@ from mmengine.runner import Runner
 
 from mmstable import runner_view
 from mmstable.checkpoint.audit import Placeholders, placeholders_of
-from mmstable.checkpoint.manifest import Lineage
+from mmstable.checkpoint.manifest import Lineage, lineage_in
 from mmstable.checkpoint.save import (
     EMERGENCY,
     TrainedWeights,
     checkpoint_folders,
     hook_arguments,
-    lineage_in,
     point_to,
 )
 from mmstable.checkpoint.shards import check_sharded, is_sharded_run
@@ -52,7 +51,7 @@ from mmstable.state.progress import (
 from mmstable.state.run_state import RunState, Snapshot
 
 if TYPE_CHECKING:
-    from mmstable.checkpoint.catalog import Retention
+    from mmstable.checkpoint.retention import Retention
     from mmstable.checkpoint.writer import CheckpointWriter
 
 _NAME = 'SafeCheckpointHook'
@@ -182,7 +181,7 @@ class SafeCheckpointHook(CheckpointHook, QuietHook):
 
     def before_train(self, runner: Runner) -> None:
         """Find out where to save."""
-        from mmstable.checkpoint.catalog import keep_own_best, settle_best
+        from mmstable.checkpoint.retention import keep_own_best, settle_best
 
         info = runner.message_hub.runtime_info
         # mmengine would remove files here, and folders of these names.
@@ -213,7 +212,8 @@ class SafeCheckpointHook(CheckpointHook, QuietHook):
 
     def _begin_lineage(self, runner: Runner) -> None:
         """Give this start its place among all starts in the folder."""
-        from mmstable.checkpoint.catalog import Retention, last_start_in
+        from mmstable.checkpoint.catalog import last_start_in
+        from mmstable.checkpoint.retention import Retention
         from mmstable.checkpoint.writer import CheckpointWriter
 
         found: list[Any] = [None]
@@ -417,7 +417,7 @@ class SafeCheckpointHook(CheckpointHook, QuietHook):
         is_saved = self._writer.wait()
         if is_saved and meta['iter'] <= (self._last_iteration or 0):
             return None
-        RunState(runner).move_to_host(snapshot)
+        RunState(runner).restore(snapshot, on_host=True)
         return self._write_alone(runner, meta, snapshot.progress)
 
     def _write_alone(
@@ -455,7 +455,7 @@ class SafeCheckpointHook(CheckpointHook, QuietHook):
     def _save_checkpoint_with_step(
         self, runner: Any, step: int, meta: dict
     ) -> None:
-        from mmstable.checkpoint.catalog import split_outdated
+        from mmstable.checkpoint.retention import split_outdated
 
         # If the one before was not saved, it is not among those to keep.
         self._writer.settle(runner)

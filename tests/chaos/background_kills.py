@@ -98,7 +98,11 @@ def train(work_dir: str, moment: int, rank: int = 0, port: int = 0) -> None:
             type='mmstable.SafeOptimWrapper',
             optimizer=dict(type='AdamW', lr=0.01),
         ),
-        hooks=[dict(type='EMAHook')],
+        hooks=[
+            dict(type='EMAHook'),
+            # Every second checkpoint is written from a snapshot.
+            dict(type='mmstable.DivergenceGuardHook', snapshot_interval=2),
+        ],
         default_hooks=dict(
             checkpoint=dict(
                 type='mmstable.SafeCheckpointHook',
