@@ -59,11 +59,6 @@ class Lineage:
     starts: tuple[tuple[int, int], ...]
 
     @classmethod
-    def begin(cls, number: int, iteration: int = 0) -> Lineage:
-        """That of a run which is not known to continue another."""
-        return cls(secrets.token_hex(8), ((number, iteration),))
-
-    @classmethod
     def after(
         cls, number: int, resumed: Lineage | None, iteration: int
     ) -> Lineage:
@@ -76,8 +71,10 @@ class Lineage:
                 the weights.
         """
         if resumed is None or iteration == 0:
-            return cls.begin(number + 1, iteration)
-        return resumed.resume(1 + max(number, resumed.number), iteration)
+            return cls(secrets.token_hex(8), ((number + 1, iteration),))
+        next_start = 1 + max(number, resumed.number), iteration
+        starts = (*resumed.starts, next_start)
+        return cls(resumed.run, starts[-_MOST_STARTS:])
 
     @classmethod
     def read(cls, content: Any) -> Lineage | None:
@@ -100,11 +97,6 @@ class Lineage:
     def number(self) -> int:
         """The number of the last start."""
         return self.starts[-1][0]
-
-    def resume(self, number: int, iteration: int) -> Lineage:
-        """That of a run which continues this one at an iteration."""
-        starts = (*self.starts, (number, iteration))
-        return Lineage(self.run, starts[-_MOST_STARTS:])
 
     def includes(self, other: Lineage | None, iteration: int) -> bool:
         """Whether a checkpoint is of the past, or the future, of this start.

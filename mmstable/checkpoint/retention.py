@@ -1,4 +1,4 @@
-"""Remove the needless checkpoints of a run, and know its best one.
+"""Remove the needless checkpoints of a run.
 
 A process can be killed between any two steps: a checkpoint without its
 manifest, a manifest without its checkpoint, and an old checkpoint beside the
@@ -9,17 +9,12 @@ known by their manifests. Files of other runs are never touched.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, MutableMapping
+from collections.abc import Collection, Iterable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Callable
 
-from mmengine.dist import broadcast_object_list, is_main_process
-from mmengine.hooks import CheckpointHook
-from mmengine.runner import Runner
-
-from mmstable.checkpoint.loaders import keep_own_references
 from mmstable.checkpoint.loading import (
     BadCheckpoint,
     inspect_checkpoint,
@@ -167,52 +162,3 @@ def split_outdated(
         return [], []
     steps = [*(one for one in ids if one != step), step]
     return steps[-most:], steps[:-most]
-
-
-def keep_own_best(hook: CheckpointHook, info: MutableMapping) -> None:
-    """Never remove the best checkpoint of another run.
-
-    Args:
-        hook (CheckpointHook): The hook that is going to save and remove.
-        info (MutableMapping): The ``runtime_info`` of its run.
-    """
-    keep_own_references(info, hook.out_dir)
-    if not hook.save_best:
-        return
-    if len(hook.key_indicators) == 1:
-        hook.best_ckpt_path = info.get('best_ckpt')
-        return
-    for key in hook.best_ckpt_path_dict:
-        hook.best_ckpt_path_dict[key] = info.get(f'best_ckpt_{key}')
-
-
-def settle_best(
-    hook: CheckpointHook, runner: Runner, retention: Retention | None
-) -> None:
-    """Know the best one, also if the run was killed when it was saved.
-
-    A collective call.
-
-    Args:
-        hook (CheckpointHook): The hook, with its ``key_indicators``.
-        runner (Runner): The runner.
-        retention (Retention, optional): Looks through the files.
-    """
-    names = {'best_ckpt': hook.key_indicators[0]}
-    if len(hook.key_indicators) > 1:
-        names = {f'best_ckpt_{key}': key for key in hook.key_indicators}
-    info, hub = runner.message_hub.runtime_info, runner.message_hub
-    found: list[Any] = [{}]
-    if is_main_process() and retention is not None:
-        for name, key in names.items():
-            begin = '' if key == 'auto' else f'{key}_'.replace('/', '_')
-            found[0][name] = retention.settle_best(
-                f'best_{begin}', info.get(name), runner.iter
-            )
-    broadcast_object_list(found)
-    for name, best in found[0].items():
-        score = name.replace('ckpt', 'score')
-        if best is not None and score in best[1]:
-            hub.update_info(score, best[1][score])
-            hub.update_info(name, best[0])
-    keep_own_best(hook, info)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from inspect import signature
@@ -22,9 +21,6 @@ from mmstable.io.files import replace_text
 from mmstable.messages import _
 from mmstable.optim.grad_health import gradient_norms
 
-# What a zip archive and small objects need besides the tensors.
-_RESERVE = 1 << 20
-
 
 class Poisoned(Exception):
     """The state to be saved is not finite.
@@ -41,28 +37,6 @@ class Poisoned(Exception):
     def __str__(self) -> str:
         names = list_culprits(self.culprits)
         return _('not finite: {names}', names=names)
-
-
-def check_space(size: int, folder: Path) -> None:
-    """Make sure that a folder has room for a checkpoint.
-
-    Args:
-        size (int): Bytes of its tensors.
-        folder (Path): Where it is to be saved.
-
-    Raises:
-        OSError: If it has not.
-    """
-    needed = size + _RESERVE
-    free = shutil.disk_usage(folder).free
-    if free < needed:
-        raise OSError(
-            _(
-                'no space: {needed} MiB needed, {free} MiB free',
-                needed=needed >> 20,
-                free=free >> 20,
-            )
-        )
 
 
 EMERGENCY = 'emergency_iter_{}.pth'
