@@ -17,14 +17,9 @@ from mmstable.loops.question import CannotAsk
 from mmstable.memory.host import host_room
 from mmstable.messages import _
 from mmstable.settings import is_number
-from mmstable.state.run_state import (
-    RunState,
-    Snapshot,
-    Snapshots,
-    Weights,
-    catch_up,
-    schedule_positions,
-)
+from mmstable.state.run_state import RunState, Weights
+from mmstable.state.schedules import catch_up, schedule_positions
+from mmstable.state.snapshot import Snapshot, Snapshots
 
 if TYPE_CHECKING:
     from mmstable.checkpoint.catalog import GoodCheckpoint

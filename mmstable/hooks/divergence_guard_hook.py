@@ -22,7 +22,7 @@ from mmstable.registry import HOOKS, register_globally
 from mmstable.settings import integer, language, number
 
 if TYPE_CHECKING:
-    from mmstable.state.run_state import Snapshot
+    from mmstable.state.snapshot import Snapshot
 
 _NAME = 'DivergenceGuardHook'
 # Samples that the last line names; the file has all of them.

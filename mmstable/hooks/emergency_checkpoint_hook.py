@@ -269,7 +269,7 @@ class EmergencyCheckpointHook(Hook):
         Called from another thread. The ranks of a run would write the same
         file: the main process does.
         """
-        from mmstable.state.device import answers
+        from mmstable.state.snapshot import answers
 
         if not is_main_process() or answers(
             runner_view.device_of(runner.model)

@@ -239,7 +239,7 @@ class RankFailureHook(QuietHook):
     ) -> str | None:
         """Save for a rank that cannot, from the thread that watches it."""
         from mmstable.hang.stop_watch import await_standstill
-        from mmstable.state.device import answers
+        from mmstable.state.snapshot import answers
 
         if not self._saving.acquire(blocking=False):
             # The training has noticed the failure, and saves.
