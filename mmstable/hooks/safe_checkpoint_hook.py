@@ -471,7 +471,8 @@ class SafeCheckpointHook(CheckpointHook, QuietHook):
                 # Removed with the next ones.
                 self.keep_ckpt_ids.extendleft(reversed(outdated))
 
-        self._save(runner, name, meta, kept, clean_up)
+        snapshot = self._share_snapshot(runner, meta['iter'])
+        self._save(runner, name, meta, kept, clean_up, snapshot=snapshot)
 
     def _save(
         self,
@@ -481,6 +482,7 @@ class SafeCheckpointHook(CheckpointHook, QuietHook):
         kept: list[int],
         then: Callable[[], object],
         inexact: str | None = None,
+        snapshot: Snapshot | None = None,
     ) -> None:
         """Announce a checkpoint, and save it. A collective call.
 
@@ -492,6 +494,8 @@ class SafeCheckpointHook(CheckpointHook, QuietHook):
             then (Callable): Called on the main process after it was saved.
             inexact (str, optional): Why a resumed run will not be exact.
                 Defaults to None.
+            snapshot (Snapshot, optional): Of this very state. Defaults to
+                None.
         """
         before = self.last_ckpt, list(self.keep_ckpt_ids), self._last_iteration
         self._announce(
@@ -506,7 +510,7 @@ class SafeCheckpointHook(CheckpointHook, QuietHook):
             undo=partial(self._announce, runner, *before),
             # Hooks may use the last one after the training.
             wait=meta['iter'] >= runner.max_iters,
-            snapshot=self._share_snapshot(runner, meta['iter']),
+            snapshot=snapshot,
         )
         self._reporter.watch(self._writer)
 
