@@ -191,11 +191,7 @@ class DivergenceGuardHook(StepHook):
             self._guard.note_batch(data_batch, done + 1)
 
     def after_train_iter(
-        self,
-        runner: Runner,
-        batch_idx: int,
-        data_batch: DATA_BATCH = None,
-        outputs: dict | None = None,
+        self, runner: Runner, *args: Any, **kwargs: Any
     ) -> None:
         """Act on what the steps of this iteration were like."""
         # Before schedules step, and before anything is saved.

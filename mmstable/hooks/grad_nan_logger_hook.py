@@ -23,7 +23,7 @@ from mmstable.io.schema import (
 from mmstable.messages import N_, _
 from mmstable.messages.shell import RateLimit
 from mmstable.registry import HOOKS, register_globally
-from mmstable.settings import integer, language, number, renamed
+from mmstable.settings import integer, language, number
 
 _NAME = 'GradNanLoggerHook'
 _ADVICE = {
@@ -113,8 +113,6 @@ class GradNanLoggerHook(StepHook):
             belong to the start. Defaults to 20.
         max_lines (int): Most lines in 100 iterations; how many more there
             were is said afterwards. Defaults to 10.
-        max_in_a_row (int, optional): The former name of
-            ``max_consecutive_bad``. Defaults to None.
     """
 
     saved = staticmethod(mapping_of(text(), _Wrapper.saved))
@@ -128,16 +126,8 @@ class GradNanLoggerHook(StepHook):
         max_consecutive_bad: int = 5,
         calibration_steps: int = 20,
         max_lines: int = 10,
-        max_in_a_row: int | None = None,
     ) -> None:
         super().__init__()
-        max_consecutive_bad = renamed(
-            _NAME,
-            'max_in_a_row',
-            'max_consecutive_bad',
-            max_in_a_row,
-            max_consecutive_bad,
-        )
         self.lang = language(_NAME, lang)
         self._max_names = integer(_NAME, 'max_names', max_names)
         self._limits = (
