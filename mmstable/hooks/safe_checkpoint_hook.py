@@ -516,7 +516,7 @@ class SafeCheckpointHook(CheckpointHook, QuietHook):
         if self._is_async and not is_sharded_run(runner):
             for hook in runner.hooks:
                 if hasattr(hook, 'take_snapshot_if_due'):
-                    return hook.take_snapshot_if_due(runner, iteration)
+                    return hook.take_snapshot_if_due(iteration)
         return None
 
     def _save_best_checkpoint(self, runner: Runner, metrics: dict) -> None:
