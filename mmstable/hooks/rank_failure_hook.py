@@ -29,7 +29,11 @@ from mmstable.hooks.event_log_hook import EventLogHook
 from mmstable.hooks.safe_checkpoint_hook import SafeCheckpointHook
 from mmstable.hooks.step_hook import QuietHook
 from mmstable.io.schema import text
-from mmstable.loops.train import why_inexact, why_not_for_all, why_own_buffers
+from mmstable.loops.failure import (
+    why_inexact,
+    why_not_for_all,
+    why_own_buffers,
+)
 from mmstable.messages import _
 from mmstable.registry import HOOKS, register_globally
 from mmstable.settings import number
