@@ -11,7 +11,7 @@ from __future__ import annotations
 import copy
 import time
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
@@ -23,6 +23,7 @@ from mmengine.utils import apply_to, get_git_hash
 from torch import Tensor, UntypedStorage
 
 from mmstable import runner_view
+from mmstable.checkpoint.audit import tensors_in
 from mmstable.checkpoint.shards import besides
 from mmstable.state.run_state import is_opaque
 
@@ -96,22 +97,11 @@ def capture(
 
 def content_size(content: Any, kept: Storages | None = None) -> int:
     """Return the bytes of all storages, without those that were kept."""
-    storages = (one.untyped_storage() for one in _tensors(content))
+    storages = (one.untyped_storage() for __, one in tensors_in(content))
     sizes = {one.data_ptr(): one.nbytes() for one in storages}
     for one in (kept or {}).values():
         sizes.pop(one.data_ptr(), None)
     return sum(sizes.values())
-
-
-def _tensors(content: Any) -> Iterator[Tensor]:
-    if isinstance(content, Tensor):
-        yield content
-    elif isinstance(content, Mapping):
-        for value in content.values():
-            yield from _tensors(value)
-    elif isinstance(content, (list, tuple)):
-        for value in content:
-            yield from _tensors(value)
 
 
 def _on_host(content: Any, kept: Storages) -> Any:

@@ -18,7 +18,7 @@ from typing import Any
 from mmengine.config import Config
 from mmengine.dist import all_gather_object
 
-from mmstable.checkpoint import catalog, loading
+from mmstable.checkpoint import catalog, loaders, loading
 from mmstable.checkpoint.config_text import config_values
 from mmstable.checkpoint.remote import AnyPath, path_of
 from mmstable.checkpoint.save import checkpoint_folder
@@ -86,11 +86,11 @@ def apply_start(cfg: Config, start: Start, args: argparse.Namespace) -> None:
     """Make a config start as it was decided."""
     cfg.load_from, cfg.resume = start.checkpoint, start.resume
     if start.checkpoint is not None and start.sha256 is not None:
-        loading.pin_checkpoint(
+        loaders.pin_checkpoint(
             start.checkpoint, start.sha256, _hook_of(cfg).get('backend_args')
         )
     if args.trust_checkpoint:
-        cfg.load_from = loading.trust_checkpoint(cfg.load_from)
+        cfg.load_from = loaders.trust_checkpoint(cfg.load_from)
     if start.resume:
         _add_hooks(cfg, start.checkpoint, args)
     _continue_dashboards(cfg, start)
