@@ -313,10 +313,18 @@ class DivergenceGuard(Saved):
         if self._lines.allows(iteration):
             self._log(done)
 
-    def _is_proven(self, iteration: int, incident: Incident) -> bool | None:
+    def _is_proven(
+        self, iteration: int, incident: Incident, warns: bool = True
+    ) -> bool | None:
         """Whether old weights are better; None if that cannot be known.
 
         A collective call.
+
+        Args:
+            iteration (int): Iterations done.
+            incident (Incident): The suspicion.
+            warns (bool): Whether to report that nothing is done about it.
+                Defaults to True.
         """
         if iteration < self._next_proof:
             return False
@@ -347,7 +355,8 @@ class DivergenceGuard(Saved):
                 '({reason}): nothing is changed',
                 reason=error,
             )
-        self._warn_once(iteration, incident, why)
+        if warns:
+            self._warn_once(iteration, incident, why)
         return proven
 
     def _roll_back(self, iteration: int, incident: Incident) -> bool:
@@ -411,7 +420,9 @@ class DivergenceGuard(Saved):
             needs_proof=True,
         )
         self._next_proof = 0
-        proven = self._is_proven(iteration, incident)
+        # A single high loss at the end of a healthy run is no news.
+        is_lasting = is_stuck or is_exploded
+        proven = self._is_proven(iteration, incident, warns=is_lasting)
         if proven or is_stuck or (proven is None and is_exploded):
             self._stop(iteration, incident)
 
