@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mmengine.dist import is_main_process
@@ -241,7 +240,14 @@ class DivergenceGuardHook(StepHook):
             names=[*shown, *unknown][:_MOST_SAMPLES],
         )
         if found:
-            path = self._write_skip_list(runner, found)
+            from mmstable.check.dataset import skip_samples
+
+            path = skip_samples(
+                runner.train_dataloader.dataset,
+                runner_view.stability_folder(runner) / 'skip_list.json',
+                found,
+                'NaN or Inf',
+            )
             lines += '. ' + _(
                 'Leave them out with train_dataloader.dataset=dict('
                 "type='mmstable.SkipSamples', dataset=..., "
@@ -249,23 +255,6 @@ class DivergenceGuardHook(StepHook):
                 path=path,
             )
         runner.logger.warning(f'{_NAME}: {lines}')
-
-    def _write_skip_list(self, runner: Runner, found: dict[int, str]) -> Path:
-        from mmstable.check.dataset import (
-            facts_of,
-            identity_of,
-            write_skip_list,
-        )
-
-        dataset = runner.train_dataloader.dataset
-        path = runner_view.stability_folder(runner) / 'skip_list.json'
-        path.parent.mkdir(parents=True, exist_ok=True)
-        rows = [
-            (index, identity_of(facts_of(dataset, index)), ['NaN or Inf'])
-            for index in sorted(found)
-        ]
-        write_skip_list(path, len(dataset), rows)
-        return path
 
     def on_exception(self, runner: Runner, exception: BaseException) -> None:
         """Let checkpoints have the learning rate of the schedule."""
