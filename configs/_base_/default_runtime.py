@@ -39,6 +39,9 @@ custom_hooks = [
     dict(type='mmstable.IterProfileHook'),
     # With several ranks: sees that all hold the same weights.
     dict(type='mmstable.ReplicaCheckHook'),
+    # Sends a message when the run stops, fails, hangs or ends, to the
+    # addresses of MMSTABLE_NOTIFY; without addresses it does nothing.
+    dict(type='mmstable.NotifyHook'),
 ]
 
 vis_backends = [dict(type='LocalVisBackend')]

@@ -502,7 +502,7 @@ def _load_from_backend(
 
 def _prepare(content: Any, folder: str) -> Any:
     """Take out what mmengine would run or delete."""
-    from mmstable.checkpoint.sections import drop_foreign_configs
+    from mmstable.checkpoint.config_text import drop_foreign_configs
 
     meta = _section(content, 'meta')
     info = _section(content, 'message_hub', 'runtime_info')

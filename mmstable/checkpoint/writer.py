@@ -48,7 +48,12 @@ from mmengine.runner import Runner
 
 from mmstable import runner_view
 from mmstable.checkpoint.audit import Placeholders, steps_are_good
-from mmstable.checkpoint.content import build, capture, storage_sizes
+from mmstable.checkpoint.content import (
+    Storages,
+    build,
+    capture,
+    content_size,
+)
 from mmstable.checkpoint.loading import (
     BadCheckpoint,
     check_container,
@@ -76,12 +81,9 @@ from mmstable.events.records import CheckpointFailed
 from mmstable.io.files import atomic_file, remove_leftovers
 from mmstable.messages import N_, _
 from mmstable.optim.observer import monitor_of
-from mmstable.state.run_state import RunState, name_saved_states
+from mmstable.state.run_state import RunState, Snapshot, name_saved_states
 
 NOT_SAVED = N_('mmstable: {name} is not saved: {reason}.{last_good}')
-# Copies of a checkpoint that are in memory at once: captured; serialized and
-# read back, if it is uploaded.
-_COPIES = {True: 1, False: 3}
 
 
 class PendingSave:
@@ -192,6 +194,7 @@ class CheckpointWriter:
         then: Callable[[], object] = int,
         undo: Callable[[], object] = int,
         wait: bool = False,
+        snapshot: Snapshot | None = None,
     ) -> None:
         """Save, in the background if possible. A collective call.
 
@@ -206,6 +209,8 @@ class CheckpointWriter:
             undo (Callable): Called on all ranks by :meth:`settle` if it was
                 not saved.
             wait (bool): Whether to wait for it. Defaults to False.
+            snapshot (Snapshot, optional): Of this very state, in host memory:
+                its tensors are not copied again. Defaults to None.
         """
         self.settle(runner)
         # Reading a verdict may take an agreement of all ranks; the main
@@ -218,7 +223,7 @@ class CheckpointWriter:
             if failure is None and is_main_process():
                 then()
         elif is_main_process():
-            self._start(runner, pending, settings, state or {}, then)
+            self._start(runner, pending, settings, state or {}, then, snapshot)
         self.pending = pending
         # Not whether it is still running: ranks and runs would differ.
         in_background = [pending.is_background]
@@ -388,19 +393,25 @@ class CheckpointWriter:
         settings: Mapping[str, Any],
         state: Mapping[str, Any],
         then: Callable[[], object],
+        snapshot: Snapshot | None,
     ) -> None:
         """Capture and let a thread write; write at once if that cannot be."""
         pending.steps_are_good = steps_are_good(runner)
+        kept = {} if snapshot is None else snapshot.memory.storages()
         try:
-            checkpoint = self._build(runner, pending.name, settings, state)
-            captured = self._capture(checkpoint)
+            checkpoint = self._build(
+                runner, pending.name, {**settings, 'kept': kept}, state
+            )
+            captured = self._capture(checkpoint, kept)
         except Exception as error:
             pending.failure = error
             return
         if captured is None:
-            self._work(pending, checkpoint, then)
+            self._work(pending, checkpoint, then, snapshot)
             return
-        pending.start(lambda: self._work(pending, captured, then))
+        if snapshot is not None:
+            snapshot.memory.is_lent = True
+        pending.start(lambda: self._work(pending, captured, then, snapshot))
 
     def _build(
         self,
@@ -421,29 +432,34 @@ class CheckpointWriter:
         )
         return checkpoint
 
-    def _capture(self, checkpoint: dict[str, Any]) -> dict[str, Any] | None:
+    def _capture(
+        self, checkpoint: dict[str, Any], kept: Storages
+    ) -> dict[str, Any] | None:
         """Copy a checkpoint; None if training has to wait for the writer."""
         if self._free_memory is None:
             return None
-        needed = sum(storage_sizes(checkpoint).values())
+        needed = content_size(checkpoint, kept)
+        if not self.is_local:
+            # Serialized, and read back.
+            needed += 2 * content_size(checkpoint)
         try:
             free = self._free_memory()
         except OSError:
             # Containers may hide it: nothing is known to be free.
             return None
-        if needed * _COPIES[self.is_local] > free:
+        if needed > free:
             _warn(
                 _(
                     'mmstable: training waits for this checkpoint to be '
                     'written: {needed} MiB of host memory are needed to copy '
                     'it, {free} MiB are free.',
-                    needed=needed * _COPIES[self.is_local] >> 20,
+                    needed=needed >> 20,
                     free=free >> 20,
                 )
             )
             return None
         try:
-            return capture(checkpoint)
+            return capture(checkpoint, kept)
         except Exception as error:
             # A hook has added an object that cannot be copied.
             _warn(
@@ -460,9 +476,12 @@ class CheckpointWriter:
         pending: PendingSave,
         checkpoint: dict[str, Any],
         then: Callable[[], object],
+        snapshot: Snapshot | None = None,
     ) -> None:
         """Audit and write; on the main thread or in the background."""
         try:
+            if snapshot is not None:
+                snapshot.wait()
             self._audit(checkpoint, pending.steps_are_good)
             pending.audited.set()
             self._write(pending.name, checkpoint)
@@ -476,6 +495,8 @@ class CheckpointWriter:
             return
         finally:
             pending.audited.set()
+            if snapshot is not None:
+                snapshot.memory.is_lent = False
         try:
             then()
         except Exception as error:
@@ -501,7 +522,7 @@ class CheckpointWriter:
         if self.is_local:
             folder = Path(self._hook.out_dir)
             folder.mkdir(parents=True, exist_ok=True)
-            check_space(sum(storage_sizes(checkpoint).values()), folder)
+            check_space(content_size(checkpoint), folder)
         try:
             write(checkpoint, self.path(name))
         except OSError as error:

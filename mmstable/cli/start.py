@@ -19,6 +19,7 @@ from mmengine.config import Config
 from mmengine.dist import all_gather_object
 
 from mmstable.checkpoint import catalog, loading
+from mmstable.checkpoint.config_text import config_values
 from mmstable.checkpoint.remote import AnyPath, path_of
 from mmstable.checkpoint.save import checkpoint_folder
 from mmstable.checkpoint.shards import MARK
@@ -92,15 +93,31 @@ def apply_start(cfg: Config, start: Start, args: argparse.Namespace) -> None:
         cfg.load_from = loading.trust_checkpoint(cfg.load_from)
     if start.resume:
         _add_hooks(cfg, start.checkpoint, args)
-    _continue_dashboards(cfg, start.resume)
+    _continue_dashboards(cfg, start)
 
 
-def _continue_dashboards(cfg: Config, resume: bool) -> None:
+def _continue_dashboards(cfg: Config, start: Start) -> None:
     backends = (cfg.get('visualizer') or {}).get('vis_backends')
-    if isinstance(backends, list):
-        work_dir = Path(cfg.work_dir)
-        ids = decide_on_rank_zero(lambda: run_ids(backends, work_dir, resume))
-        continue_runs(backends, work_dir, ids, resume)
+    if not isinstance(backends, list):
+        return
+    work_dir, resume = Path(cfg.work_dir), start.resume
+
+    def saved() -> Any:
+        # The config in the checkpoint has the ids.
+        content = loading.inspect_checkpoint(str(start.checkpoint))
+        values = config_values(content.get('meta', {}).get('cfg')) or {}
+        visualizer = values.get('visualizer')
+        return isinstance(visualizer, dict) and visualizer.get('vis_backends')
+
+    def decide() -> dict[str, str]:
+        try:
+            return run_ids(backends, work_dir, resume, saved)
+        except loading.BadCheckpoint:
+            # Whatever is wrong with it is reported when it is loaded.
+            return run_ids(backends, work_dir, False)
+
+    ids = decide_on_rank_zero(decide)
+    continue_runs(backends, work_dir, ids, resume)
 
 
 def folders_of(cfg: Config) -> list[AnyPath]:

@@ -25,6 +25,7 @@ from mmstable.io.files import read_bounded
 from mmstable.io.lock import HEARTBEAT_FILE
 from mmstable.io.process import state_of
 from mmstable.messages import _
+from mmstable.notify import send_from_supervisor
 
 _INTERVAL = 0.2
 # Seconds more than the run itself needs to tell of a hang.
@@ -243,9 +244,11 @@ class Supervisor:
                     why_not = _('To start it again would not help.')
                 if why_not is not None:
                     tell('the run ended: {end}. {why}', end=end, why=why_not)
+                    self._notify(f'{end}. {why_not}', not is_final(code))
                     return shell_code(code)
                 seconds = policy.take()
                 self._announce(end, policy, seconds)
+                self._notify(end, False)
                 if self._stopped.wait(seconds):
                     return shell_code(code)
 
@@ -287,6 +290,9 @@ class Supervisor:
             seconds=seconds,
             source=source,
         )
+
+    def _notify(self, text: str, is_over: bool) -> None:
+        send_from_supervisor(str(self._folders[0]), text, is_over)
 
     def _newest(self) -> Candidate | None:
         live = rank_candidates(self._folders).live

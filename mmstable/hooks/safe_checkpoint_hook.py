@@ -505,8 +505,19 @@ class SafeCheckpointHook(CheckpointHook, QuietHook):
             undo=partial(self._announce, runner, *before),
             # Hooks may use the last one after the training.
             wait=meta['iter'] >= runner.max_iters,
+            snapshot=self._share_snapshot(runner, meta['iter']),
         )
         self._reporter.watch(self._writer)
+
+    def _share_snapshot(
+        self, runner: Runner, iteration: int
+    ) -> Snapshot | None:
+        """Let the guard take its snapshot now, if that is due. Collective."""
+        if self._is_async and not is_sharded_run(runner):
+            for hook in runner.hooks:
+                if hasattr(hook, 'take_snapshot_if_due'):
+                    return hook.take_snapshot_if_due(iteration)
+        return None
 
     def _save_best_checkpoint(self, runner: Runner, metrics: dict) -> None:
         # A validation without training has nothing to save.

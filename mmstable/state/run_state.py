@@ -30,7 +30,7 @@ from typing import Any, NamedTuple
 
 import torch
 from mmengine.runner import Runner, load_state_dict
-from torch import Tensor
+from torch import Tensor, UntypedStorage
 from torch.nn import Module
 
 from mmstable import runner_view
@@ -79,6 +79,10 @@ class HostMemory:
             for kind, count in self._sizes.items()
         }
         self._used: Counter[_Kind] = Counter()
+        # Copies of whole storages, by the address of the original.
+        self._copies: dict[int, Tensor] = {}
+        # Whether a checkpoint is being written from it.
+        self.is_lent = False
 
     @property
     def blocks(self) -> list[Tensor]:
@@ -87,9 +91,10 @@ class HostMemory:
 
     def reuse(self, tensors: Iterable[Tensor]) -> HostMemory:
         """Return memory for other copies: this one, if it is as large."""
-        if _sizes(tensors) != self._sizes:
+        if self.is_lent or _sizes(tensors) != self._sizes:
             return HostMemory(tensors)
         self._used.clear()
+        self._copies.clear()
         return self
 
     def copy(self, tensor: Tensor) -> HostCopy:
@@ -97,13 +102,25 @@ class HostMemory:
         values = self._take(tensor)
         # What is queued after this cannot overtake it.
         values.copy_(tensor.detach(), non_blocking=True)
+        if not is_opaque(tensor) and values.stride() == tensor.stride():
+            storage = tensor.untyped_storage()
+            if 0 < storage.nbytes() == tensor.numel() * tensor.element_size():
+                self._copies[storage._cdata] = values
         return HostCopy(values, tensor.device)
+
+    def storages(self) -> dict[int, UntypedStorage]:
+        """Return the copies of whole storages, by ``_cdata`` of the original.
+
+        They share the memory of the copies. The addresses are valid only as
+        long as the tensors that were copied.
+        """
+        return {key: _storage(one) for key, one in self._copies.items()}
 
     def _take(self, tensor: Tensor) -> Tensor:
         kind = _kind(tensor)
         begin = self._used[kind]
         end = begin + tensor.numel()
-        if not _fits_block(tensor) or end > self._sizes[kind]:
+        if is_opaque(tensor) or end > self._sizes[kind]:
             return torch.empty_like(tensor, device='cpu')
         self._used[kind] = end
         # With strides like those of the tensor, or it is copied twice.
@@ -112,9 +129,16 @@ class HostMemory:
         return block.as_strided(tensor.shape, strides, begin)
 
 
-def _fits_block(tensor: Tensor) -> bool:
+def _storage(values: Tensor) -> UntypedStorage:
+    """Return a storage that holds the values of a dense tensor, only."""
+    flat = values.as_strided((values.numel(),), (1,)).view(torch.uint8)
+    return torch.from_numpy(flat.numpy()).untyped_storage()
+
+
+def is_opaque(tensor: Tensor) -> bool:
+    """Whether a tensor is more than values in one piece of memory."""
     # A DTensor is copied to another DTensor only.
-    return tensor.layout is torch.strided and not hasattr(tensor, 'to_local')
+    return tensor.layout is not torch.strided or hasattr(tensor, 'to_local')
 
 
 def _kind(tensor: Tensor) -> _Kind:
@@ -124,7 +148,7 @@ def _kind(tensor: Tensor) -> _Kind:
 def _sizes(tensors: Iterable[Tensor]) -> Counter[_Kind]:
     sizes: Counter[_Kind] = Counter()
     for one in tensors:
-        if _fits_block(one):
+        if not is_opaque(one):
             sizes[_kind(one)] += one.numel()
     return sizes
 
@@ -597,6 +621,12 @@ class Snapshot:
         if self.copied is not None and self.copied.query():
             self.copied = None
         return self.copied is None
+
+    def wait(self) -> None:
+        """Wait until everything has arrived in host memory."""
+        copied = self.copied
+        if copied is not None:
+            copied.synchronize()
 
 
 class Snapshots:

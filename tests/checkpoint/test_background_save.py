@@ -103,6 +103,49 @@ def test_training_continues_while_it_is_written(tmp_path, monkeypatch):
     assert hook_of(runner).last_ckpt == str(tmp_path / 'iter_6.pth')
 
 
+GUARD = dict(type='mmstable.DivergenceGuardHook', snapshot_interval=1)
+EMA = dict(type='EMAHook', momentum=0.5)
+ADAMW = dict(
+    type='mmstable.SafeOptimWrapper', optimizer=dict(type='AdamW', lr=0.01)
+)
+
+
+def test_the_snapshot_of_the_guard_is_not_copied_again(tmp_path, monkeypatch):
+    copied = []
+    capture = writer.capture
+
+    def note(checkpoint, kept):
+        copied.append(content.content_size(checkpoint, kept))
+        return capture(checkpoint, kept)
+
+    monkeypatch.setattr(writer, 'capture', note)
+    for name, hooks in {'a': [EMA], 'b': [EMA, GUARD]}.items():
+        train(tmp_path / name, *hooks, optim_wrapper=ADAMW)
+    alone, shared = copied[:3], copied[3:]
+    # Random generators and histories are left.
+    state = read_saved(tmp_path / 'a' / 'iter_6.pth')
+    size = content.content_size(
+        [state['state_dict'], state['ema_state_dict'], state['optimizer']]
+    )
+    assert [a - b for a, b in zip(alone, shared)] == 3 * [size]
+    for path in sorted((tmp_path / 'a').glob('*.pth')):
+        ours = read_saved(tmp_path / 'b' / path.name)
+        theirs = read_saved(path)
+        for section in ('state_dict', 'ema_state_dict', 'optimizer'):
+            assert_same(ours[section], theirs[section])
+            # Each tensor brings its own storage, and no more.
+            assert saved(ours[section]) == saved(theirs[section])
+
+
+def test_later_snapshots_leave_a_shared_one_alone(tmp_path, monkeypatch):
+    watch = Watch(Gate(monkeypatch), at=5)
+    checkpoint = dict(interval=3)
+    train(tmp_path, watch, GUARD, checkpoint=checkpoint, optim_wrapper=ADAMW)
+    assert watch.seen[5][0] == []
+    file = read_saved(tmp_path / 'iter_3.pth')
+    assert_same(file['state_dict'], watch.seen[3][1])
+
+
 def test_the_next_one_waits_for_the_one_before(tmp_path, monkeypatch):
     order = []
     write = writer.CheckpointWriter._write_local
