@@ -8,7 +8,7 @@ One death, station by station::
     hooks/emergency_checkpoint_hook.py: on_exception
     loops/failure.py: why_inexact         is this the state before the step?
     checkpoint/writer.py: write           saves it
-    hooks/nan_forensics_hook.py: explain_exception
+    hooks/fault_forensics_hook.py: explain_exception
     hooks/event_log_hook.py: after_exception
 
 The exception, or the one that names it better, leaves the loop then, with the

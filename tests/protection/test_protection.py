@@ -232,7 +232,7 @@ def test_who_only_observes_replaces_nothing() -> None:
     actions = new['default_hooks']['guard']['actions']
     assert set(actions.values()) == {'warn'}
     assert not {'EmergencyCheckpointHook', 'RankFailureHook'} & set(kinds(new))
-    assert {'EventLogHook', 'NanForensicsHook'} <= set(kinds(new))
+    assert {'EventLogHook', 'FaultForensicsHook'} <= set(kinds(new))
 
 
 @pytest.mark.parametrize('preset', STABILITY)
