@@ -220,11 +220,13 @@ class SafeLoop(BaseLoop):
         try:
             with self.train_step.watch_updates():
                 return self._run()
-        except (Exception, KeyboardInterrupt) as error:
+        except (Exception, KeyboardInterrupt, SystemExit) as error:
             is_lost = is_device_lost(error)
             if not is_lost:
                 self.train_step.undo_failed()
-            if not isinstance(error, (MMStableError, KeyboardInterrupt)):
+            if isinstance(error, Exception) and (
+                not isinstance(error, MMStableError)
+            ):
                 self._explain(error)
             better = self._tell(error)
             if better is None and is_lost:
