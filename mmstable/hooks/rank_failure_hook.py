@@ -278,7 +278,7 @@ class RankFailureHook(QuietHook):
         if exception is None:
             is_readable = _freeze(runner, self._grace)
         if not is_readable or (exception and is_device_lost(exception)):
-            reason = exception and describe_lost(exception)
+            reason = None if exception is None else describe_lost(exception)
             path, __ = save_newest_snapshot(runner, reason)
         elif failure.saver < 0:
             with _first_in(runner, self._grace) as is_first:
