@@ -255,8 +255,12 @@ def _read_header(path: str | os.PathLike[str], line: bytes) -> RunStart:
     )
 
 
-# Set by what restarts a run: mmstable's supervisor, or torchrun.
-RESTARTS = ('MMSTABLE_RESTARTS', 'TORCHELASTIC_RESTART_COUNT')
+# Set by what restarts a run: mmstable's supervisor, torchrun or Slurm.
+RESTARTS = (
+    'MMSTABLE_RESTARTS',
+    'TORCHELASTIC_RESTART_COUNT',
+    'SLURM_RESTART_COUNT',
+)
 RESTARTED_AFTER = 'MMSTABLE_RESTARTED_AFTER'
 
 

@@ -93,9 +93,7 @@ def test_what_is_no_state_is_refused(rng, path, value):
     for key in path[:-1]:
         at = at[key]
     at[path[-1]] = value
-    with pytest.raises(
-        ValueError, match='must|base64|posi|Expec'
-    ) as info:
+    with pytest.raises(ValueError, match='must|base64|posi|Expec') as info:
         unpack(packed)
     assert len(str(info.value)) < 500
 
