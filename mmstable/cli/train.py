@@ -32,11 +32,13 @@ class Edited(NamedTuple):
         plain (Mapping): What ``mmstable check`` would see of it: without
             the options of ``mmstable train``, and unprotected.
         protection (Protection, optional): What was changed to protect it.
+        warnings (tuple[str]): What may go wrong with it. Defaults to ().
     """
 
     cfg: Config
     plain: Mapping[str, Any]
     protection: Protection | None
+    warnings: tuple[str, ...] = ()
 
 
 def train(args: argparse.Namespace) -> int:
@@ -60,15 +62,19 @@ def _train(args: argparse.Namespace) -> int:
     from mmstable.cli import start as starts
     from mmstable.cli.mistakes import build_runner, explained
     from mmstable.dist.collectives import ReportedByRankZero
+    from mmstable.runner_view import StartNotes, note_start
 
     try:
-        cfg, __, protection = _prepare(args)
+        cfg, __, protection, warnings = _prepare(args)
         with _lock(cfg, args.force):
             starts.apply_start(cfg, starts.choose_start(cfg, args), args)
             with explained(cfg=cfg._cfg_dict):
                 runner = build_runner(cfg)
                 # No mistake is in sight.
-                _tell_protection(protection)
+                changes = tuple(_protection_lines(protection))
+                for line in changes:
+                    cli.say(line)
+                note_start(runner, StartNotes(warnings, changes))
                 runner.train()
     except StoppedBySignal as stop:
         cli.tell(
@@ -160,7 +166,9 @@ def _prepare(args: argparse.Namespace) -> Edited:
         )
     edited = edit_config(args)
     cfg = edited.cfg
-    check_start(cfg, edited.plain, args)
+    warnings = check_start(cfg, edited.plain, args)
+    for line in warnings:
+        cli.say(line)
     check_work_dir(cfg.work_dir)
     choose_language(_hooks(cfg))
     # For the hook that tells how to resume.
@@ -174,7 +182,7 @@ def _prepare(args: argparse.Namespace) -> Edited:
     note = join_ranks(cfg)
     if note is not None:
         cli.say(note)
-    return edited
+    return edited._replace(warnings=tuple(warnings))
 
 
 @contextmanager
@@ -245,17 +253,16 @@ def protection_of(cfg: Config, args: argparse.Namespace) -> Protection:
     return protect(plain_settings(cfg), preset, args.memory)
 
 
-def _tell_protection(protection: Protection | None) -> None:
+def _protection_lines(protection: Protection | None) -> Iterator[str]:
     from mmstable.protect import protection_lines
 
     if protection is None:
-        return
+        return iter(())
     title = _(
         'protected with preset {preset} (--as-is changes nothing):',
         preset=protection.preset,
     )
-    for line in protection_lines(protection, title):
-        cli.say(line)
+    return protection_lines(protection, title)
 
 
 def _hooks(cfg: Config) -> list[Any]:

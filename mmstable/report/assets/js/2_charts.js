@@ -18,11 +18,11 @@ function linesOf(chart) {
 
 function chartCard(id, options = {}) {
   const lines = linesOf(id).filter((line) => line.x.length);
+  if (!lines.some((line) => !line.dotted)) return null;
   const box = h('div', {class: 'plot'});
   const card = h('div', {class: 'card chart', 'data-chart': id},
-    h('h3', null, t('chart_' + id), h('small', null, t('chart_' + id + '_note'))),
-    lines.length ? box : h('div', {class: 'empty'}, t(id === 'scale' ? 'no_scale' : 'no_data')));
-  if (lines.length) card.draw = () => plots.push(draw(box, id, lines, options));
+    h('h3', null, t('chart_' + id), h('small', null, t('chart_' + id + '_note'))), box);
+  card.draw = () => plots.push(draw(box, id, lines, options));
   return card;
 }
 
@@ -46,7 +46,8 @@ function draw(box, id, lines, options) {
   const plot = new uPlot({
     width: Math.max(240, box.clientWidth), height: 230,
     cursor: {sync: {key: 'iterations', setSeries: false}, points: {size: 7}, drag: {x: true, y: false}},
-    scales: {x: {time: false}, y: log ? {distr: 3, log} : {}, ...(hasOwn ? {factor: {range: [0, 1.05]}} : {})},
+    // Amounts are drawn from zero: a small change must not look like a large one.
+    scales: {x: {time: false}, y: log ? {distr: 3, log} : options.zero ? {range: (u, low, high) => [Math.min(0, low), high > 0 ? 1.05 * high : 1]} : {}, ...(hasOwn ? {factor: {range: [0, 1.05]}} : {})},
     axes: [
       {...axis, size: 30, values: (u, ticks) => ticks.map(short)},
       {...axis, grid: {...axis.grid, filter: (u, splits) => (log === 10 ? splits.map(wholePower) : splits)}, size: 58, values: (u, ticks) => ticks.map((tick) => (tick === null ? '' : short(tick)))},
@@ -109,7 +110,7 @@ function marks(u, id) {
 function heatCard(work) {
   const heat = work.heat;
   const title = h('h3', null, t('chart_modules') + (data.works.length > 1 ? ' · ' + work.name : ''), h('small', null, t('chart_modules_note')));
-  if (!heat) return h('div', {class: 'card chart wide', 'data-chart': 'modules'}, title, h('div', {class: 'empty'}, t('no_data')));
+  if (!heat) return null;
   const canvas = h('canvas', {height: String(heat.labels.length * 22)});
   const tip = h('div', {class: 'tip'});
   const names = h('div', {class: 'names'}, heat.labels.map((name) => h('span', {title: name}, name || t('module'))));
