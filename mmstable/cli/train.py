@@ -21,7 +21,7 @@ from mmstable.messages.shell import shell_command
 if TYPE_CHECKING:
     from mmengine.config import Config
 
-    from mmstable.protect import Protection
+    from mmstable.protection import Protection
 
 
 class Edited(NamedTuple):
@@ -202,6 +202,7 @@ def _lock(cfg: Config, force: bool) -> Iterator[None]:
 def edit_config(args: argparse.Namespace) -> Edited:
     """Read the config, translate it if it is old, edit and protect it."""
     from mmstable.cli import config as edits
+    from mmstable.protection import drop_absent_hooks
 
     options = edits.read_options(args.cfg_options)
     cfg = edits.modernize(edits.load_config(args.config), options)
@@ -217,14 +218,14 @@ def edit_config(args: argparse.Namespace) -> Edited:
     if args.probe:
         edits.add_probe(cfg, args.probe)
     protection = _protect(cfg, args)
-    edits.drop_absent_hooks(cfg)
+    drop_absent_hooks(cfg)
     cfg.launcher = args.launcher
     return Edited(cfg, plain, protection)
 
 
 def _protect(cfg: Config, args: argparse.Namespace) -> Protection | None:
     """Protect a config, unless it shall be trained as it is."""
-    from mmstable.protect import apply_changes
+    from mmstable.protection import apply_changes
 
     if args.as_is:
         for name in ('preset', 'memory'):
@@ -242,7 +243,7 @@ def _protect(cfg: Config, args: argparse.Namespace) -> Protection | None:
 def protection_of(cfg: Config, args: argparse.Namespace) -> Protection:
     """The changes that ``--preset`` and ``--memory`` ask for."""
     from mmstable.cli.config import plain_settings
-    from mmstable.protect import protect
+    from mmstable.protection import find_changes
 
     preset = args.preset or 'default'
     if args.memory is not None and preset == 'observe_only':
@@ -250,11 +251,11 @@ def protection_of(cfg: Config, args: argparse.Namespace) -> Protection:
             '--memory changes training, and --preset observe_only does '
             'not: choose one of them.'
         )
-    return protect(plain_settings(cfg), preset, args.memory)
+    return find_changes(plain_settings(cfg), preset, args.memory)
 
 
 def _protection_lines(protection: Protection | None) -> Iterator[str]:
-    from mmstable.protect import protection_lines
+    from mmstable.protection import protection_lines
 
     if protection is None:
         return iter(())

@@ -461,8 +461,8 @@ def wasted_work(history: History) -> Finding | None:
         id='wasted_work',
         severity=Severity.WARNING if is_dear else Severity.HINT,
         what=_(
-            '{wasted:iteration|iterations} ({share:.1%}, about {time}) came '
-            'to nothing.',
+            '{wasted:iteration|iterations} ({share:.1%}, about {time}) were '
+            'wasted.',
             wasted=wasted,
             share=share,
             time=duration(time) if seconds else '?',
@@ -632,13 +632,14 @@ def start_warnings(history: History) -> Finding | None:
 
 def goodput(history: History) -> float | None:
     """Return useful training time over wall time, all starts included."""
-    seconds = iteration_seconds(history)
     starts = history.starts
+    held = history.line('time', 'iteration').y
+    seconds = [one for one in held if finite(one)]
     wall = starts[-1].last_time - starts[0].header.time
-    if seconds is None or wall <= 0:
+    if not seconds or wall <= 0:
         return None
     useful = max(0, _total(history) - sum(wasted_iterations(history)))
-    return min(1.0, useful * seconds / wall)
+    return min(1.0, useful * sum(seconds) / len(seconds) / wall)
 
 
 CHECKS = (

@@ -567,7 +567,7 @@ def _setup(history: History) -> dict[str, Any]:
             ),
             'host': header.host,
             'command': header.resume_command,
-            'changes': '; '.join(one.strip() for one in header.changes),
+            'changes': ' '.join(one.strip() for one in header.changes),
             'device': header.device_name or header.device,
             'ranks': header.world_size,
             'versions': ', '.join(

@@ -32,7 +32,7 @@ function hero(work) {
       tile('starts', short(f.starts)),
       tile('last_loss', short(f.last_loss)),
       f.loss_scale === null ? null : tile('loss_scale', short(f.loss_scale)),
-      tile('seconds', short(f.seconds)),
+      tile('seconds', f.seconds === null ? '–' : String(Number(f.seconds.toPrecision(3)))),
       tile('duration', span(f.duration)),
       f.goodput === null ? null : tile('goodput', percent(f.goodput, 1), '', f.goodput)),
     words.notes.length ? h('div', null, h('div', {class: 'label'}, t('left_out')), words.notes.map((note) => h('div', {class: 'notes'}, note))) : null);
