@@ -15,6 +15,7 @@ from mmstable.hooks.headroom_hook import HeadroomHook
 from mmstable.hooks.iter_profile_hook import IterProfileHook
 from mmstable.hooks.live_probe_hook import LiveProbeHook
 from mmstable.hooks.memory_guard_hook import MemoryGuardHook
+from mmstable.hooks.metrics_hook import MetricsHook
 from mmstable.hooks.notify_hook import NotifyHook
 from mmstable.hooks.rank_failure_hook import RankFailureHook
 from mmstable.hooks.replica_check_hook import ReplicaCheckHook
@@ -39,6 +40,7 @@ __all__ = [
     'LiveProbeHook',
     'IterProfileHook',
     'MemoryGuardHook',
+    'MetricsHook',
     'NanForensicsHook',
     'NotifyHook',
     'RankFailureHook',
