@@ -373,6 +373,10 @@ _STARTS = (
 _FLAGS = ('--force',)
 
 
+# Set by `mmstable dist-train`: its command, without options of the run.
+DIST_TRAIN = 'MMSTABLE_DIST_TRAIN'
+
+
 def resume_command(
     program: Sequence[str], argv: Sequence[str], work_dir: str
 ) -> str:
@@ -385,6 +389,10 @@ def resume_command(
         work_dir (str): Where the run is.
     """
     kept = with_work_dir(without_start(argv), work_dir)
+    if os.environ.get(DIST_TRAIN):
+        # It names the config and the launcher itself.
+        program = shlex.split(os.environ[DIST_TRAIN])
+        kept = without_option(kept[1:], '--launcher')
     return shell_command([*program, *kept])
 
 

@@ -33,6 +33,7 @@ from mmstable.checkpoint.signals import RESUME_FROM_NEWEST, resume_hint
 from mmstable.errors import ResultNotSaved
 from mmstable.events.monitor import SAVED_STATES, read_state
 from mmstable.hooks.step_hook import QuietHook
+from mmstable.io.lock import check_owned
 from mmstable.messages import _, choose_language
 from mmstable.optim.grad_health import unwrap
 from mmstable.registry import HOOKS, register_globally
@@ -131,6 +132,11 @@ class SafeCheckpointHook(CheckpointHook, QuietHook):
         self._last_iteration: int | None = None
         # Metrics that no validation gave, although they were to be compared.
         self._missing: set[str] = set()
+
+    @property
+    def last_iteration(self) -> int | None:
+        """The iteration of the newest checkpoint, which may be pending."""
+        return self._last_iteration
 
     @property
     def restored(self) -> dict[str, str]:
@@ -424,6 +430,7 @@ class SafeCheckpointHook(CheckpointHook, QuietHook):
     ) -> str | None:
         from mmstable.checkpoint.writer import NOT_SAVED
 
+        check_owned(look=True)
         name = EMERGENCY.format(meta['iter'])
         failure = self._writer.save_alone(
             runner, name, self._save_settings(meta), state
@@ -497,6 +504,7 @@ class SafeCheckpointHook(CheckpointHook, QuietHook):
             snapshot (Snapshot, optional): Of this very state. Defaults to
                 None.
         """
+        check_owned(look=True)
         before = self.last_ckpt, list(self.keep_ckpt_ids), self._last_iteration
         self._announce(
             runner, self._writer.storage.path(name), kept, meta['iter']
@@ -521,7 +529,7 @@ class SafeCheckpointHook(CheckpointHook, QuietHook):
         if self._is_async and not is_sharded_run(runner):
             for hook in runner.hooks:
                 if hasattr(hook, 'take_snapshot_if_due'):
-                    return hook.take_snapshot_if_due(runner, iteration)
+                    return hook.take_snapshot_if_due(iteration)
         return None
 
     def _save_best_checkpoint(self, runner: Runner, metrics: dict) -> None:

@@ -25,6 +25,7 @@ from mmstable.optim.grad_health import (
     gradient_norms,
     total_norm,
     unwrap,
+    wide_total_norm,
 )
 from mmstable.optim.pending_step import live_gradients
 from mmstable.state.preserve import (
@@ -123,7 +124,11 @@ class _Twin:
             scale = 1.0 if scaler is None else float(scaler.get_scale())
             grads = live_gradients(self.wrapper.optimizer)[1]
             norms = gradient_norms(grads, self._order)
-            self.norm = float(total_norm(norms, self._order)) / scale
+            norm = total_norm(norms, self._order)
+            if not torch.isfinite(norm):
+                # Finite gradients may have a norm beyond float32.
+                norm = wide_total_norm(grads, self._order)
+            self.norm = float(norm) / scale
         raise _Answered
 
     def zero_grad(self, **kwargs: Any) -> None:
@@ -176,7 +181,11 @@ def ask(
     batches = [copy.deepcopy(one.batch) for one in records]
     with ExitStack() as stack:
         stack.enter_context(_keep_buckets(model, gradients))
-        stack.enter_context(preserve_state(inner))
+        streams = stack.enter_context(preserve_state(inner))
+        if streams:
+            raise CannotAsk(
+                _('the model holds {streams}', streams=sorted(streams))
+            )
         stack.enter_context(uncompiled())
         stack.enter_context(torch.enable_grad())
         rewound = prepare()

@@ -161,6 +161,7 @@ class SafeStep:
         # A step that ran ahead: only the device knows its verdict.
         self.pending: PendingStep | None = None
         self._warned_of_empty = self._warned_of_closure = False
+        self._newest_iteration: int | None = None
         # Steps in a row that were skipped because of their loss.
         self._bad_losses = 0
 
@@ -219,7 +220,9 @@ class SafeStep:
             iteration=iteration,
             loss=window.mean_loss(),
             step_kwargs=kwargs,
+            is_first=iteration != self._newest_iteration,
         )
+        self._newest_iteration = iteration
         if (
             pending.is_on_host
             or ranks.must_vote

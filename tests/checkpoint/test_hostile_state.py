@@ -17,7 +17,7 @@ from tests.toys import NAN, read_saved, toy_runner
 
 HOOKS = (
     'GradNanLoggerHook',
-    'NanForensicsHook',
+    'FaultForensicsHook',
     'DivergenceGuardHook',
     'HeadroomHook',
     'SafeEMAHook',

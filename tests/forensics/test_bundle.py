@@ -36,7 +36,7 @@ def case_of(name):
 
 def explain(folder, name, **settings):
     findings = Findings()
-    hook = dict(type='mmstable.NanForensicsHook', **settings)
+    hook = dict(type='mmstable.FaultForensicsHook', **settings)
     runner = build_runner(case_of(name), folder, [hook, findings])
     runner.train()
     return runner, findings.found[0]
@@ -95,7 +95,7 @@ def test_it_is_replayed_in_a_fresh_process(tmp_path):
         timeout=120,
     )
     assert done.stdout.split() == [
-        'singular_point',
+        'domain_error',
         'aten.div.Tensor',
         'img_path=data/6.png',
     ]
