@@ -167,11 +167,8 @@ class QueuedVisBackend(BaseVisBackend):
     ) -> None:
         super().__init__(save_dir)  # type: ignore[arg-type]
         if isinstance(backend, dict):
-            if flag(_NAME, 'optional', optional):
-                backend = _if_installed(backend)
-            else:
-                check_installed(backend)
-            backend = ALL_BACKENDS.build({'save_dir': save_dir, **backend})
+            inner = _if_installed(backend, flag(_NAME, 'optional', optional))
+            backend = ALL_BACKENDS.build({'save_dir': save_dir, **inner})
         self._backend = backend
         self._kind = type(backend).__name__
         self._timeout = number(_NAME, 'timeout', timeout, at_least=0)
@@ -302,15 +299,23 @@ _PACKAGES = {
 }
 
 
-def check_installed(backend: Mapping[str, Any]) -> None:
-    """Make sure that the package of a back-end is there.
+def _if_installed(
+    backend: Mapping[str, Any], optional: bool
+) -> Mapping[str, Any]:
+    """Return the config of a back-end whose package is there.
+
+    Args:
+        backend (Mapping): The config.
+        optional (bool): Whether to replace it if the package is missing.
 
     Raises:
-        ConfigError: If it is missing.
+        ConfigError: If the package is missing, and is not optional.
     """
     kind = _kind_of(backend)
     package = _PACKAGES.get(kind)
-    if package is not None and find_spec(package) is None:
+    if package is None or find_spec(package) is not None:
+        return backend
+    if not optional:
         raise ConfigError(
             _(
                 '{kind} needs the package {package}: pip install {package}. '
@@ -320,23 +325,13 @@ def check_installed(backend: Mapping[str, Any]) -> None:
                 package=package,
             )
         )
-
-
-def _if_installed(backend: Mapping[str, Any]) -> Mapping[str, Any]:
-    try:
-        check_installed(backend)
-    except ConfigError:
-        print_log(
-            _(
-                'mmstable: {kind} could not start and records NOTHING: its '
-                'package is missing.',
-                kind=_kind_of(backend),
-            ),
-            logger='current',
-            level=logging.WARNING,
-        )
-        return {'type': 'LocalVisBackend'}
-    return backend
+    text = _(
+        'mmstable: {kind} could not start and records NOTHING: its package '
+        'is missing.',
+        kind=kind,
+    )
+    print_log(text, logger='current', level=logging.WARNING)
+    return {'type': 'LocalVisBackend'}
 
 
 def _inner(backend: dict[str, Any]) -> dict[str, Any]:
