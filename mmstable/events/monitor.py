@@ -282,7 +282,8 @@ class StepScalars:
         self._loss_scale = f'train/stable/{prefix}loss_scale'
         self._scaled = scaled
         self._with_norm = with_norm
-        self._skipped_written: int | None = None
+        # A run without a bad step logs no zeros.
+        self._skipped_written = 0
         if self._skipped in hub.log_scalars:
             # Of a resumed run.
             written = hub.get_scalar(self._skipped).current()

@@ -38,6 +38,7 @@ from mmstable.loops.train_step import StepRecord
 from mmstable.messages import N_, _
 from mmstable.messages.shell import RateLimit
 from mmstable.optim.spike import Peak, StepHold
+from mmstable.state.run_state import Snapshot
 
 NAME = 'DivergenceGuardHook'
 # Newest bad batches that old weights are tried on.
@@ -118,7 +119,7 @@ class DivergenceGuard(Saved):
         if policy.can_roll_back:
             line = self.rollback.prepare(runner)
             runner.logger.info(f'{NAME}: {line}')
-            self._take_snapshot()
+            self._take_snapshot(runner.iter)
 
     @property
     def notes_batches(self) -> bool:
@@ -129,31 +130,33 @@ class DivergenceGuard(Saved):
         """Keep the newest batch."""
         self._judge.train_step.note(batch, iteration)
 
-    def take_snapshot_if_due(self, iteration: int) -> None:
+    def take_snapshot_if_due(self, iteration: int) -> Snapshot | None:
         """Take a snapshot of a healthy state, now and then.
 
         Args:
             iteration (int): Iterations done.
         """
         if (
-            self.rollback.is_due(iteration)
-            and self.policy.can_roll_back
-            and not self.incidents
-            and self.detector.is_calm
-            and not runner_view.window_is_open(self._runner, iteration)
+            not self.rollback.is_due(iteration)
+            or not self.policy.can_roll_back
+            or self.incidents
+            or not self.detector.is_calm
+            or runner_view.window_is_open(self._runner, iteration)
         ):
-            self._take_snapshot()
-            self._judge.train_step.find_counters()
+            return None
+        snapshot = self._take_snapshot(iteration)
+        self._judge.train_step.find_counters()
+        return snapshot
 
-    def _take_snapshot(self) -> None:
+    def _take_snapshot(self, iteration: int) -> Snapshot | None:
         harmless = set(self._audit.harmless)
-        iteration = self._runner.iter
         self._audit_state(iteration)
         # A buffer that has just become NaN has to prove harmless: the next
         # step shows whether it reaches the loss.
         is_new = dist.any_rank(self._audit.harmless != harmless)
-        if not (self.incidents or is_new):
-            self.rollback.take_snapshot(self._runner, iteration)
+        if self.incidents or is_new:
+            return None
+        return self.rollback.take_snapshot(self._runner, iteration)
 
     def _audit_state(self, iteration: int, blames_lr: bool = False) -> None:
         culprits = self._audit.find(self._runner)

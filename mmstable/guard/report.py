@@ -59,10 +59,10 @@ _CAUSES = {
         'choose another initialization, or normalization before each block'
     ),
 }
-# Verdicts of NanForensicsHook that are not about the learning rate.
+# Verdicts of FaultForensicsHook that are not about the learning rate.
 _OTHER_CAUSES = (
     Verdict.BAD_INPUT,
-    Verdict.SINGULAR_POINT,
+    Verdict.DOMAIN_ERROR,
     Verdict.NOT_REPRODUCED,
 )
 
@@ -205,7 +205,7 @@ def give_advice(
                 'fix or leave out the samples that hold NaN or Inf: {samples}'
             )
             return [_(text, samples=names)]
-        if explained.verdict is Verdict.SINGULAR_POINT:
+        if explained.verdict is Verdict.DOMAIN_ERROR:
             line = explained.text.splitlines()[0]
             return [_('guard the operation that gives NaN: {line}', line=line)]
         return [_(_CAUSES['transient'])]

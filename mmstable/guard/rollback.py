@@ -99,15 +99,17 @@ class Rollback(Saved):
         is_time = iteration - self._last >= self.interval
         return is_time and self.snapshots is not None
 
-    def take_snapshot(self, runner: Runner, iteration: int) -> None:
+    def take_snapshot(self, runner: Runner, iteration: int) -> Snapshot | None:
         """Take a snapshot, if these are on."""
-        if self.snapshots is not None:
-            self._last = iteration
-            memory = self.snapshots.outdated(iteration)
-            snapshot = RunState(runner).capture(memory)
-            self.snapshots.add(iteration, snapshot)
-            if not snapshot.settle():
-                self._arriving = snapshot
+        if self.snapshots is None:
+            return None
+        self._last = iteration
+        memory = self.snapshots.outdated(iteration)
+        snapshot = RunState(runner).capture(memory)
+        self.snapshots.add(iteration, snapshot)
+        if not snapshot.settle():
+            self._arriving = snapshot
+        return snapshot
 
     def run(
         self, runner: Runner, iteration: int, before: int

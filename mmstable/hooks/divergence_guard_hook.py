@@ -235,6 +235,16 @@ class DivergenceGuardHook(StepHook):
         super().before_save_checkpoint(runner, checkpoint)
         self._rates.take_off_saved(runner, checkpoint)
 
+    def take_snapshot_if_due(self, iteration: int) -> Snapshot | None:
+        """Take a snapshot if it is time. A collective call.
+
+        A checkpoint of the same iteration is written from it.
+
+        Args:
+            iteration (int): Iterations done.
+        """
+        return self._guard.take_snapshot_if_due(iteration)
+
     def newest_snapshot(self) -> Snapshot | None:
         """The newest state of the run in host memory, if there is one."""
         snapshots = self._guard.rollback.snapshots
@@ -250,17 +260,11 @@ class DivergenceGuardHook(StepHook):
 
 
 def _write_skip_list(runner: Runner, indices: list[int]) -> Path:
-    from mmstable.check.dataset import facts_of, identity_of, write_skip_list
+    from mmstable.check.dataset import skip_samples
 
-    dataset = runner.train_dataloader.dataset
     path = runner_view.stability_folder(runner) / 'skip_list.json'
-    path.parent.mkdir(parents=True, exist_ok=True)
-    rows = [
-        (index, identity_of(facts_of(dataset, index)), ['NaN or Inf'])
-        for index in indices
-    ]
-    write_skip_list(path, len(dataset), rows)
-    return path
+    dataset = runner.train_dataloader.dataset
+    return skip_samples(dataset, path, indices, 'NaN or Inf')
 
 
 def _share(name: str, value: float) -> float:

@@ -9,7 +9,7 @@ from mmengine.hooks import CheckpointHook, Hook
 from mmengine.runner import Runner
 
 from mmstable import runner_view
-from mmstable.checkpoint.loading import drop_foreign_references
+from mmstable.checkpoint.loaders import drop_foreign_references
 from mmstable.checkpoint.save import checkpoint_folder
 from mmstable.checkpoint.shards import SHARDS
 from mmstable.dist.collectives import decide_on_rank_zero

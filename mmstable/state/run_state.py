@@ -22,7 +22,6 @@ its own past, stays: training continues with the next data.
 from __future__ import annotations
 
 import copy
-from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -30,7 +29,7 @@ from typing import Any, NamedTuple
 
 import torch
 from mmengine.runner import Runner, load_state_dict
-from torch import Tensor
+from torch import Tensor, UntypedStorage
 from torch.nn import Module
 
 from mmstable import runner_view
@@ -48,8 +47,17 @@ class HostCopy(NamedTuple):
     values: Tensor
     device: torch.device
 
-    def restore(self, present: Tensor | None) -> Tensor:
-        """A tensor with these values: the present one, if it can hold them."""
+    def restore(self, present: Tensor | None, on_host: bool = False) -> Tensor:
+        """Return a tensor with these values.
+
+        Args:
+            present (Tensor, optional): The one to write to, if it can hold
+                them.
+            on_host (bool): Whether to return the copy itself, because the
+                device is lost. Defaults to False.
+        """
+        if on_host:
+            return self.values
         if present is None or not can_write(present, self.values):
             return self.values.clone().to(self.device)
         with torch.no_grad():
@@ -79,6 +87,10 @@ class HostMemory:
             for kind, count in self._sizes.items()
         }
         self._used: Counter[_Kind] = Counter()
+        # Copies of whole storages, by the address of the original.
+        self._copies: dict[int, Tensor] = {}
+        # Whether a checkpoint is being written from it.
+        self.is_lent = False
 
     @property
     def blocks(self) -> list[Tensor]:
@@ -87,9 +99,10 @@ class HostMemory:
 
     def reuse(self, tensors: Iterable[Tensor]) -> HostMemory:
         """Return memory for other copies: this one, if it is as large."""
-        if _sizes(tensors) != self._sizes:
+        if self.is_lent or _sizes(tensors) != self._sizes:
             return HostMemory(tensors)
         self._used.clear()
+        self._copies.clear()
         return self
 
     def copy(self, tensor: Tensor) -> HostCopy:
@@ -97,13 +110,25 @@ class HostMemory:
         values = self._take(tensor)
         # What is queued after this cannot overtake it.
         values.copy_(tensor.detach(), non_blocking=True)
+        if not is_opaque(tensor) and values.stride() == tensor.stride():
+            storage = tensor.untyped_storage()
+            if 0 < storage.nbytes() == tensor.numel() * tensor.element_size():
+                self._copies[storage._cdata] = values
         return HostCopy(values, tensor.device)
+
+    def storages(self) -> dict[int, UntypedStorage]:
+        """Return the copies of whole storages, by ``_cdata`` of the original.
+
+        They share the memory of the copies. The addresses are valid only as
+        long as the tensors that were copied.
+        """
+        return {key: _storage(one) for key, one in self._copies.items()}
 
     def _take(self, tensor: Tensor) -> Tensor:
         kind = _kind(tensor)
         begin = self._used[kind]
         end = begin + tensor.numel()
-        if not _fits_block(tensor) or end > self._sizes[kind]:
+        if is_opaque(tensor) or end > self._sizes[kind]:
             return torch.empty_like(tensor, device='cpu')
         self._used[kind] = end
         # With strides like those of the tensor, or it is copied twice.
@@ -112,9 +137,16 @@ class HostMemory:
         return block.as_strided(tensor.shape, strides, begin)
 
 
-def _fits_block(tensor: Tensor) -> bool:
+def _storage(values: Tensor) -> UntypedStorage:
+    """Return a storage that holds the values of a dense tensor, only."""
+    flat = values.as_strided((values.numel(),), (1,)).view(torch.uint8)
+    return torch.from_numpy(flat.numpy()).untyped_storage()
+
+
+def is_opaque(tensor: Tensor) -> bool:
+    """Whether a tensor is more than values in one piece of memory."""
     # A DTensor is copied to another DTensor only.
-    return tensor.layout is torch.strided and not hasattr(tensor, 'to_local')
+    return tensor.layout is not torch.strided or hasattr(tensor, 'to_local')
 
 
 def _kind(tensor: Tensor) -> _Kind:
@@ -124,7 +156,7 @@ def _kind(tensor: Tensor) -> _Kind:
 def _sizes(tensors: Iterable[Tensor]) -> Counter[_Kind]:
     sizes: Counter[_Kind] = Counter()
     for one in tensors:
-        if _fits_block(one):
+        if not is_opaque(one):
             sizes[_kind(one)] += one.numel()
     return sizes
 
@@ -133,31 +165,31 @@ def _sizes(tensors: Iterable[Tensor]) -> Counter[_Kind]:
 Sections = dict[str, dict[str, Tensor]]
 
 
-class Part(ABC):
+class Part:
     """A part of what a run has learned."""
 
-    @abstractmethod
-    def move_to_host(self, runner: Runner, state: Any) -> None:
-        """Take what :meth:`capture` gave in the place of lost tensors.
-
-        Nothing is read from the device, or written to it.
-        """
-
     def tensors(self, runner: Runner) -> Sections:
-        """The live tensors, to look through them."""
+        """Return the live tensors, to look through them."""
         return {}
 
-    @abstractmethod
     def capture(self, runner: Runner, memory: HostMemory) -> Any:
-        """Everything, as data that nothing changes later."""
+        """Copy everything, as data that nothing changes later."""
+        raise NotImplementedError
 
-    @abstractmethod
-    def restore(self, runner: Runner, state: Any) -> None:
-        """Bring back what :meth:`capture` gave."""
+    def restore(self, runner: Runner, state: Any, on_host: bool) -> None:
+        """Restore what :meth:`capture` returned.
 
-    @abstractmethod
+        Args:
+            runner (Runner): The runner.
+            state (Any): What was captured.
+            on_host (bool): Whether to replace tensors of a lost device,
+                without reading or writing it.
+        """
+        raise NotImplementedError
+
     def load(self, runner: Runner, checkpoint: Mapping[str, Any]) -> None:
-        """Bring back what a checkpoint has, as strict as mmengine's resume."""
+        """Restore what a checkpoint has, as strict as mmengine's resume."""
+        raise NotImplementedError
 
 
 # Other sparse layouts are for tables, and torch cannot write to them.
@@ -167,9 +199,9 @@ _READABLE = (torch.strided, torch.sparse_coo)
 class _Modules(Part):
     """Weights and all buffers of some modules, by section."""
 
-    @abstractmethod
     def modules(self, runner: Runner) -> dict[str, Module]:
-        """The modules, by the section of a checkpoint that they are in."""
+        """Return the modules, by their section of a checkpoint."""
+        raise NotImplementedError
 
     def tensors(self, runner: Runner) -> Sections:
         modules = self.modules(runner).items()
@@ -183,20 +215,11 @@ class _Modules(Part):
             for section, tensors in self.tensors(runner).items()
         }
 
-    def restore(self, runner: Runner, state: Any) -> None:
+    def restore(
+        self, runner: Runner, state: Any, on_host: bool = False
+    ) -> None:
         for section, module in self.modules(runner).items():
-            restore_tensors(module, state.get(section, {}))
-
-    def move_to_host(self, runner: Runner, state: Any) -> None:
-        for section, module in self.modules(runner).items():
-            live = _tensors(module)
-            for name, kept in state.get(section, {}).items():
-                owner, _, leaf = name.rpartition('.')
-                buffers = module.get_submodule(owner)._buffers
-                if leaf in buffers:
-                    buffers[leaf] = kept.values
-                else:
-                    live[name].data = kept.values
+            restore_tensors(module, state.get(section, {}), on_host)
 
 
 class Weights(_Modules):
@@ -258,17 +281,23 @@ def _tensors(module: Module) -> dict[str, Tensor]:
     }
 
 
-def restore_tensors(module: Module, copies: Mapping[str, HostCopy]) -> None:
+def restore_tensors(
+    module: Module, copies: Mapping[str, HostCopy], on_host: bool = False
+) -> None:
     """Give weights and buffers these values, and their shapes if need be."""
     live = _tensors(module)
     for name, kept in copies.items():
         present = live.get(name)
-        restored = kept.restore(present)
-        if restored is not present:
-            # A buffer that has got another shape.
-            owner, _, leaf = name.rpartition('.')
-            buffers = module.get_submodule(owner)._buffers
-            buffers.update({leaf: restored} if leaf in buffers else {})
+        restored = kept.restore(present, on_host)
+        if restored is present:
+            continue
+        owner, _, leaf = name.rpartition('.')
+        buffers = module.get_submodule(owner)._buffers
+        if leaf in buffers:
+            # It may have got another shape.
+            buffers[leaf] = restored
+        elif on_host:
+            live[name].data = restored
 
 
 def parameter_paths(runner: Runner) -> dict[str, dict[int, str]]:
@@ -330,7 +359,12 @@ class Schedules(Part):
         schedulers = runner_view.all_schedulers(runner)
         return [copy.deepcopy(one.state_dict()) for one in schedulers]
 
-    def restore(self, runner: Runner, state: list[dict[str, Any]]) -> None:
+    def restore(
+        self,
+        runner: Runner,
+        state: list[dict[str, Any]],
+        on_host: bool = False,
+    ) -> None:
         """Set them back, apart from those that follow the validation."""
         states = iter(state)
         for group in runner_view.schedulers(runner).values():
@@ -338,9 +372,6 @@ class Schedules(Part):
             for one, saved in zip(group, states):
                 if not is_kept:
                     one.load_state_dict(copy.deepcopy(saved))
-
-    # They are on the host.
-    move_to_host = restore
 
     def load(self, runner: Runner, checkpoint: Mapping[str, Any]) -> None:
         """Set them back, if the optimizers were."""
@@ -441,36 +472,33 @@ class Optimizers(Part):
             },
         }
 
-    def restore(self, runner: Runner, state: dict[str, Any]) -> None:
+    def restore(
+        self, runner: Runner, state: dict[str, Any], on_host: bool = False
+    ) -> None:
         """Bring them back; parameters without a state lose theirs."""
         for name, optimizer in runner_view.optimizers(runner).items():
             present = dict(optimizer.state)
             optimizer.state.clear()
             for param, saved in state['states'][name]:
-                optimizer.state[param] = _restored(
-                    saved, present.get(param, {})
-                )
-        kept = _kept_rates(runner)
-        _apply(runner, copy.deepcopy(state['settings']))
-        _apply(runner, kept)
-        for name, scaler in _scalers(runner):
-            scaler.load_state_dict(_lower_scale(scaler, state['scales'][name]))
-
-    def move_to_host(self, runner: Runner, state: dict[str, Any]) -> None:
-        """Replace the states of parameters, settings and scales."""
-        for name, optimizer in runner_view.optimizers(runner).items():
-            optimizer.state.clear()
-            for param, saved in state['states'][name]:
+                known = present.get(param, {})
                 optimizer.state[param] = {
-                    key: value.values if isinstance(value, HostCopy) else value
+                    key: value.restore(known.get(key), on_host)
+                    if isinstance(value, HostCopy)
+                    else copy.deepcopy(value)
                     for key, value in saved.items()
                 }
-        _apply(runner, state['settings'])
+        kept = _kept_rates(runner)
+        _apply(runner, copy.deepcopy(state['settings']))
+        if not on_host:
+            _apply(runner, kept)
         for name, scaler in _scalers(runner):
-            if hasattr(scaler, '_scale'):
+            scale = state['scales'][name]
+            if not on_host:
+                scale = _lower_scale(scaler, scale)
+            elif hasattr(scaler, '_scale'):
                 # torch's own would write to a tensor of the device.
                 scaler._scale = scaler._growth_tracker = None
-            scaler.load_state_dict(state['scales'][name])
+            scaler.load_state_dict(scale)
 
     def load(self, runner: Runner, checkpoint: Mapping[str, Any]) -> None:
         """Load as mmengine does; without a state, optimizers start anew."""
@@ -494,17 +522,6 @@ def _copy(state: Mapping[str, Any], memory: HostMemory) -> dict[str, Any]:
         if isinstance(value, Tensor)
         else copy.deepcopy(value)
         for key, value in state.items()
-    }
-
-
-def _restored(
-    saved: Mapping[str, Any], present: Mapping[str, Any]
-) -> dict[str, Any]:
-    return {
-        key: value.restore(present.get(key))
-        if isinstance(value, HostCopy)
-        else copy.deepcopy(value)
-        for key, value in saved.items()
     }
 
 
@@ -597,6 +614,12 @@ class Snapshot:
         if self.copied is not None and self.copied.query():
             self.copied = None
         return self.copied is None
+
+    def wait(self) -> None:
+        """Wait until everything has arrived in host memory."""
+        copied = self.copied
+        if copied is not None:
+            copied.synchronize()
 
 
 class Snapshots:
@@ -712,30 +735,25 @@ class RunState:
         device = runner_view.device_of(runner.model)
         return Snapshot(parts, memory, meta, progress, record_event(device))
 
-    def restore(self, saved: Snapshot | Mapping[str, Any]) -> None:
-        """Bring back a snapshot, or a checkpoint of this run.
+    def restore(
+        self, saved: Snapshot | Mapping[str, Any], on_host: bool = False
+    ) -> None:
+        """Restore a snapshot, or a checkpoint of this run.
 
         Args:
             saved (Snapshot or Mapping): What was captured, or the content of
                 a checkpoint, which is changed.
+            on_host (bool): Whether to continue in host memory with the
+                snapshot, after a device is lost. The run can be saved then,
+                and not be trained. Defaults to False.
         """
         # Backwards: a checkpoint has weights and averages in each other's
         # place, until the hooks of the averages have loaded it.
         for number, part in reversed(list(enumerate(PARTS))):
             if isinstance(saved, Snapshot):
-                part.restore(self._runner, saved.parts[number])
+                part.restore(self._runner, saved.parts[number], on_host)
             else:
                 part.load(self._runner, saved)
-        self._forget_open_step()
-
-    def move_to_host(self, snapshot: Snapshot) -> None:
-        """Continue in host memory with a snapshot, after a device is lost.
-
-        The run can be saved then, as always, and not be trained: nothing
-        reads the device.
-        """
-        for part, state in zip(PARTS, snapshot.parts):
-            part.move_to_host(self._runner, state)
         self._forget_open_step()
 
     def size(self) -> int:

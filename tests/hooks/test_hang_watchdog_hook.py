@@ -603,7 +603,7 @@ def test_it_ends_whatever_hooks_do_about_it(tmp_path):
     ('variables', 'ends'),
     [
         ({}, False),
-        ({'MMSTABLE_HEARTBEAT_FILE': '/tmp/x'}, True),
+        ({'MMSTABLE_SUPERVISOR_FILE': '/tmp/x'}, True),
         ({'TORCHELASTIC_MAX_RESTARTS': '3'}, True),
         ({'TORCHELASTIC_MAX_RESTARTS': '0'}, False),
     ],
