@@ -23,6 +23,7 @@ from mmengine.dist import get_rank, get_world_size
 from mmstable.dist.store import (
     AgreedRequests,
     StoreClient,
+    StoreGone,
     has_keys,
     leave_value,
     next_name,
@@ -314,9 +315,11 @@ def _read_failure(value: Any) -> PeerFailure:
 
 def _store_is_gone(error: RuntimeError) -> PeerFailure:
     reason = _(
-        'the store of this run does not respond ({error}): its process has '
+        'the store of this run cannot be reached ({reason}): its process has '
         'ended, or its machine or the link to it is down',
-        error=error,
+        reason=error
+        if isinstance(error, StoreGone)
+        else _('the connection is closed'),
     )
     # Launched by Slurm or MPI, rank 0 keeps the store; else its machine does.
     return PeerFailure(0, '', -1, reason)

@@ -313,7 +313,7 @@ class RankFailureHook(QuietHook):
             patience if failure.saver >= 0 else 0.0,
         )
         error = exception or _error(failure)
-        missing = sorted(set(range(get_world_size())) - rng.keys())
+        missing = sorted({*range(get_world_size())} - {*rng, get_rank()})
         reason = why_inexact(runner, error) or why_own_buffers(runner)
         if missing and reason is None:
             reason = _(
