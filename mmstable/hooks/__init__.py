@@ -2,6 +2,7 @@
 
 from mmstable.hooks.divergence_guard_hook import DivergenceGuardHook
 from mmstable.hooks.emergency_checkpoint_hook import EmergencyCheckpointHook
+from mmstable.hooks.engine_hook import EngineHook
 from mmstable.hooks.event_log_hook import EventLogHook
 from mmstable.hooks.fault_injector_hook import FaultInjectorHook
 from mmstable.hooks.grad_clip_hook import GradClipHook
@@ -25,6 +26,7 @@ from mmstable.hooks.safe_param_scheduler_hook import SafeParamSchedulerHook
 __all__ = [
     'DivergenceGuardHook',
     'EmergencyCheckpointHook',
+    'EngineHook',
     'EventLogHook',
     'FaultInjectorHook',
     'GradClipHook',
