@@ -165,7 +165,9 @@ class EmergencyCheckpointHook(Hook):
 
             self._watch = StopWatch(
                 [Signals[name] for name in SIGNALS if name != SAVE.name],
-                lambda: max(_STANDSTILL_S, 3 * _iteration_time(runner)),
+                lambda: max(
+                    _STANDSTILL_S, 3 * runner_view.iteration_time(runner)
+                ),
                 partial(self._end_stuck, runner),
             )
             self._watch.start()
@@ -449,12 +451,6 @@ def save_newest_snapshot(
         )
     runner.logger.error(text)
     return path, resume
-
-
-def _iteration_time(runner: Runner) -> float:
-    """Seconds of an iteration lately; 0 if they are not known."""
-    times = runner.message_hub.log_scalars.get('train/time')
-    return 0.0 if times is None else float(times.mean(20))
 
 
 def _error_of(number: Signals) -> StoppedBySignal:

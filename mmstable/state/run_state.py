@@ -31,7 +31,7 @@ from typing import Any, NamedTuple
 import torch
 from mmengine.runner import Runner, load_state_dict
 from torch import Tensor, UntypedStorage
-from torch.nn import Module
+from torch.nn import Module, Parameter
 
 from mmstable import runner_view
 from mmstable.events import Culprit
@@ -81,6 +81,8 @@ class HostMemory:
         self._used: Counter[_Kind] = Counter()
         # Copies of whole storages, by the address of the original.
         self._copies: dict[int, Tensor] = {}
+        # Copies that are made beside the training: memory and tensor.
+        self.late: list[tuple[Tensor, Tensor]] | None = None
         # Whether a checkpoint is being written from it.
         self.is_lent = False
 
@@ -97,11 +99,21 @@ class HostMemory:
         self._copies.clear()
         return self
 
-    def copy(self, tensor: Tensor) -> HostCopy:
-        """Copy a tensor, without waiting for an accelerator."""
+    def copy(self, tensor: Tensor, late: bool = False) -> HostCopy:
+        """Copy a tensor, without waiting for an accelerator.
+
+        Args:
+            tensor (Tensor): The tensor.
+            late (bool): Whether nothing but a step changes it, so that it
+                can be copied beside the next forward pass. Defaults to
+                False.
+        """
         values = self._take(tensor)
-        # What is queued after this cannot overtake it.
-        values.copy_(tensor.detach(), non_blocking=True)
+        if late and self.late is not None and not is_opaque(tensor):
+            self.late.append((values, tensor.detach()))
+        else:
+            # What is queued after this cannot overtake it.
+            values.copy_(tensor.detach(), non_blocking=True)
         if not is_opaque(tensor) and values.stride() == tensor.stride():
             storage = tensor.untyped_storage()
             if 0 < storage.nbytes() == tensor.numel() * tensor.element_size():
@@ -195,6 +207,10 @@ class _Modules(Part):
     def modules(self, runner: Runner) -> dict[str, Module]:
         """The modules, by the section of a checkpoint that they are in."""
 
+    def _is_late(self, tensor: Tensor) -> bool:
+        """Whether nothing but an optimizer step changes a tensor."""
+        return False
+
     def tensors(self, runner: Runner) -> Sections:
         modules = self.modules(runner).items()
         return {section: _tensors(module) for section, module in modules}
@@ -202,7 +218,8 @@ class _Modules(Part):
     def capture(self, runner: Runner, memory: HostMemory) -> Any:
         return {
             section: {
-                name: memory.copy(tensor) for name, tensor in tensors.items()
+                name: memory.copy(tensor, self._is_late(tensor))
+                for name, tensor in tensors.items()
             }
             for section, tensors in self.tensors(runner).items()
         }
@@ -229,6 +246,10 @@ class Weights(_Modules):
     A checkpoint has what ``model.state_dict()`` gives, which may be less: the
     rest is left as it is.
     """
+
+    def _is_late(self, tensor: Tensor) -> bool:
+        # Running statistics change in the forward pass.
+        return isinstance(tensor, Parameter)
 
     def modules(self, runner: Runner) -> dict[str, Module]:
         """The model."""
@@ -514,7 +535,7 @@ class Optimizers(Part):
 
 def _copy(state: Mapping[str, Any], memory: HostMemory) -> dict[str, Any]:
     return {
-        key: memory.copy(value)
+        key: memory.copy(value, late=True)
         if isinstance(value, Tensor)
         else copy.deepcopy(value)
         for key, value in state.items()
@@ -622,6 +643,14 @@ class Snapshot:
             self.copied = None
         return self.copied is None
 
+    def copy_seconds(self) -> float:
+        """Seconds that a device took to copy it; it must be the newest."""
+        from mmstable.state.device import copy_stream
+
+        blocks = self.parts[0]['state_dict'].values()
+        device = next((one.device for one in blocks), torch.device('cpu'))
+        return copy_stream(device).seconds()
+
     def wait(self) -> None:
         """Wait until everything has arrived in host memory."""
         copied = self.copied
@@ -643,7 +672,7 @@ class Snapshots:
     COUNT = 2
 
     def __init__(self, span: int, count: int = COUNT) -> None:
-        self._span = span
+        self.span = span
         self.count = count
         self._kept: list[tuple[int, Snapshot]] = []
         self._used: Snapshot | None = None
@@ -660,7 +689,7 @@ class Snapshots:
 
     def _outdated(self, iteration: int) -> int:
         # What goes wrong slowly is not mended by what is nearly as new.
-        is_recent = iteration - self._kept[0][0] <= self._span
+        is_recent = iteration - self._kept[0][0] <= self.span
         return int(is_recent and self.count > 1)
 
     def add(self, iteration: int, snapshot: Snapshot) -> None:
@@ -723,7 +752,7 @@ class RunState:
             old (Snapshot, optional): One whose memory can be used again.
                 Defaults to None.
         """
-        from mmstable.state.device import record_event
+        from mmstable.state.device import copy_stream
 
         runner = self._runner
         tensors = [
@@ -734,13 +763,17 @@ class RunState:
         memory = (
             HostMemory(tensors) if old is None else old.memory.reuse(tensors)
         )
+        stream = copy_stream(runner_view.device_of(runner.model))
+        memory.late = [] if stream.is_beside else None
         parts = [part.capture(runner, memory) for part in PARTS]
+        optimizers = runner_view.optimizers(runner).values()
+        stream.copy(memory.late or (), optimizers)
+        memory.late = None
         meta = runner_view.resume_meta(runner)
         progress = capture_progress(runner, all_ranks=False)
         # The next batch is drawn already.
         progress['rng'].update(own_rng(runner, meta['iter']))
-        device = runner_view.device_of(runner.model)
-        return Snapshot(parts, memory, meta, progress, record_event(device))
+        return Snapshot(parts, memory, meta, progress, stream.end)
 
     def restore(self, saved: Snapshot | Mapping[str, Any]) -> None:
         """Bring back a snapshot, or a checkpoint of this run.
@@ -749,6 +782,9 @@ class RunState:
             saved (Snapshot or Mapping): What was captured, or the content of
                 a checkpoint, which is changed.
         """
+        from mmstable.state.device import copy_stream
+
+        copy_stream(runner_view.device_of(self._runner.model)).wait()
         # Backwards: a checkpoint has weights and averages in each other's
         # place, until the hooks of the averages have loaded it.
         for number, part in reversed(list(enumerate(PARTS))):

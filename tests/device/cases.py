@@ -139,3 +139,15 @@ def snapshots_take_what_they_need() -> None:
     del memory, copies, copy
     gc.collect()
     assert fakecuda.pinned_bytes() == before
+
+
+def change_during_a_copy_is_a_race() -> None:
+    values, pinned = torch.ones(4, device='cuda'), torch.empty(4).pin_memory()
+    side, main = torch.cuda.Stream(), torch.cuda.current_stream()
+    with fakecuda.counting() as counts:
+        side.wait_stream(main)
+        with torch.cuda.stream(side):
+            pinned.copy_(values, non_blocking=True)
+        values.fill_(2)
+        side.synchronize()
+    assert (counts.races, pinned.eq(2).all()) == (1, True)
