@@ -245,6 +245,12 @@ def resume_meta(runner: Runner) -> dict[str, int]:
     return dict(epoch=runner.epoch, iter=done)
 
 
+def iteration_time(runner: Runner) -> float:
+    """Seconds of an iteration lately; 0 if they are not known."""
+    times = runner.message_hub.log_scalars.get('train/time')
+    return 0.0 if times is None else float(times.mean(20))
+
+
 def is_resuming(runner: Runner) -> bool:
     """Whether a checkpoint is loaded to resume, not for its weights only."""
     return bool(runner._resume)

@@ -367,7 +367,7 @@ class RankFailureHook(QuietHook):
 def _freeze(runner: Runner, timeout_s: float) -> bool:
     """Stop the training thread; return whether the device responds."""
     from mmstable.hang.stop_watch import await_standstill
-    from mmstable.state.snapshot import answers
+    from mmstable.state.device import answers
 
     step = getattr(runner.train_loop, 'train_step', None)
     if step is not None:
