@@ -3,7 +3,8 @@
 ``Runner.save_checkpoint`` builds the same dict, but writes it at once and in
 one way. :func:`build` gives the dict to the writer instead, with the keys and
 values of mmengine 0.10, and :func:`capture` copies it, so that training can
-continue while a thread writes it.
+continue while a thread writes it. :class:`HookStates` adds what hooks need and
+do not save.
 """
 
 from __future__ import annotations

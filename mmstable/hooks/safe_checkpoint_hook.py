@@ -74,8 +74,9 @@ class SafeCheckpointHook(CheckpointHook, QuietHook):
     it, below ``checkpoint['mmstable']``, are the random generators of all
     ranks and the position in the data; mmengine does not mind.
 
-    The state is copied to host memory and written by a thread while training
-    continues. The next checkpoint waits for that, and so does the end of the
+    The state is copied to host memory, unless ``DivergenceGuardHook`` takes a
+    snapshot of it anyway, and written by a thread while training continues.
+    The next checkpoint waits for that, and so does the end of the
     run. If the host has too little memory, training waits for the writer.
     Shards are written by all ranks at once, and training waits.
 
