@@ -27,11 +27,11 @@ from mmstable.optim.grad_health import (
     unwrap,
 )
 from mmstable.state.run_state import (
-    HostMemory,
     RunState,
     restore_tensors,
     unsaved_buffers,
 )
+from mmstable.state.snapshot import HostMemory
 
 _MEASURABLE = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 # The copy that averages a model has the model's names behind this.
@@ -205,7 +205,7 @@ class Placeholders:
         self._weights: set[str] = set()
         # Of all buffers at the start.
         self._shapes: dict[str, Size] = {}
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
         # Buffers that were accepted because steps are good.
         self.harmless: set[str] = set()
         # A checkpoint is audited in the background.
@@ -323,19 +323,19 @@ class Placeholders:
             if not self._is_learned(name):
                 infs = before[1]
             self._counts[name] = min(nans, before[0]), min(infs, before[1])
-        self._tell(seen)
+        self._report_start(seen)
 
-    def _tell(self, seen: Mapping[str, list[Tensor]]) -> None:
+    def _report_start(self, seen: Mapping[str, list[Tensor]]) -> None:
         new = [
             Culprit(name, 'NaN' if self._counts[name][0] else 'Inf')
             for name, (first, *__) in seen.items()
             if name in self._at_start
-            and name not in self._told
+            and name not in self._reported
             and any(self._counts[name])
             and (self._counts[name][0] or not looks_like_mask(first))
         ]
         if new:
-            self._told.update(culprit.name for culprit in new)
+            self._reported.update(culprit.name for culprit in new)
             text = _(
                 'mmstable: not finite before training began: {names}. That '
                 'is no fault as long as it does not spread; what was NaN and '

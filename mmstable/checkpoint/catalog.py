@@ -202,8 +202,8 @@ def _find_leader(
     last = _find_named(found, named)
     if last is None or not last.is_readable or last.lineage is not None:
         return newest
-    # Whoever saved it did so after all others, unless the newest run has
-    # begun with it.
+    # It was saved after all others, unless the newest run has begun with
+    # it.
     is_past = newest is not None and _is_live(last, newest)
     return newest if is_past else last
 
@@ -222,7 +222,7 @@ def _find_named(
 
 def _is_live(one: Candidate, leader: Candidate | None) -> bool:
     if leader is None or not one.is_readable:
-        # A file that cannot be read is skipped, and the reason told.
+        # A file that cannot be read is skipped, and the reason logged.
         return True
     if leader.lineage is None:
         return one.lineage is None and one.iteration <= leader.iteration

@@ -62,7 +62,8 @@ from mmstable.errors import ConfigError, ResultNotSaved
 from mmstable.events import records
 from mmstable.messages import N_, _
 from mmstable.optim.observer import monitor_of
-from mmstable.state.run_state import RunState, Snapshot, name_saved_states
+from mmstable.state.run_state import RunState, name_saved_states
+from mmstable.state.snapshot import Snapshot
 
 NOT_SAVED = N_('mmstable: {name} is not saved: {reason}.{last_good}')
 

@@ -19,11 +19,17 @@ from mmstable.dist.launch import rank_of
 from mmstable.errors import (
     EXIT_CODES,
     SCHEDULERS,
+    MMStableError,
+    PeerFailedError,
     StoppedBySignal,
     TrainingDiverged,
     UsageError,
 )
-from mmstable.io.heartbeat import begin_heartbeat, end_heartbeat
+from mmstable.io.heartbeat import (
+    begin_heartbeat,
+    end_heartbeat,
+    write_failure,
+)
 from mmstable.messages import _, choose_language
 from mmstable.messages.secrets import MASK, mask_words
 
@@ -72,8 +78,13 @@ def train(args: argparse.Namespace) -> int:
     except BaseException as error:
         from mmstable.dist.failure import report_failure
 
-        report_failure(error)
-        raise
+        failure = report_failure(error)
+        if failure is None or isinstance(error, MMStableError):
+            raise
+        write_failure(failure)
+        raise PeerFailedError(
+            _('{failure}. This rank stops.', failure=failure)
+        ) from error
     if code:
         leave_after_rank_zero()
     return code

@@ -38,7 +38,7 @@ from mmstable.loops.train_step import StepRecord
 from mmstable.messages import N_, _
 from mmstable.messages.shell import RateLimit
 from mmstable.optim.spike import Peak, StepHold
-from mmstable.state.run_state import Snapshot
+from mmstable.state.snapshot import Snapshot
 
 NAME = 'DivergenceGuardHook'
 # Newest bad batches that old weights are tried on.

@@ -211,7 +211,7 @@ class ResumeReportHook(Hook):
                 'param_schedulers' in missing and runner.param_schedulers
             )
             if not is_new:
-                self._tell_changes(runner, self._configured, moves)
+                self._report_changes(runner, self._configured, moves)
             if moves:
                 self._configured.move_to(runner)
                 hook = runner_view.find_hook(runner, SafeParamSchedulerHook)
@@ -245,7 +245,7 @@ class ResumeReportHook(Hook):
                 )
             )
 
-    def _tell_changes(
+    def _report_changes(
         self, runner: Runner, configured: ConfiguredSchedule, moves: bool
     ) -> None:
         changes = configured.differences(runner)

@@ -49,7 +49,8 @@ from mmstable.state.progress import (
     capture_progress,
     check_progress,
 )
-from mmstable.state.run_state import RunState, Snapshot
+from mmstable.state.run_state import RunState
+from mmstable.state.snapshot import Snapshot
 
 if TYPE_CHECKING:
     from mmstable.checkpoint.retention import Retention
@@ -63,7 +64,7 @@ class SafeCheckpointHook(CheckpointHook, QuietHook):
     """A ``CheckpointHook`` whose newest good checkpoint cannot get lost.
 
     A state with NaN or Inf in it is not saved, but reported as poisoned, and
-    hooks are told by ``after_poisoned(runner, culprits)``. A checkpoint is
+    hooks learn of it by ``after_poisoned(runner, culprits)``. A checkpoint is
     written under a temporary name, checked, and gets its name when it is
     complete; only then older ones are removed. If that fails, as on a full
     disk, training continues with the older ones. A checkpoint that falls into
@@ -101,7 +102,7 @@ class SafeCheckpointHook(CheckpointHook, QuietHook):
         max_unsaved: float = 30.0,
         **kwargs: Any,
     ) -> None:
-        from mmstable.checkpoint.hook_states import HookStates
+        from mmstable.checkpoint.content import HookStates
 
         super().__init__(*args, **kwargs)
         # -1 means never, and all.
@@ -187,7 +188,7 @@ class SafeCheckpointHook(CheckpointHook, QuietHook):
 
     def before_train(self, runner: Runner) -> None:
         """Find out where to save."""
-        from mmstable.checkpoint.best import keep_own_best, settle_best
+        from mmstable.checkpoint.retention import keep_own_best, settle_best
 
         info = runner.message_hub.runtime_info
         # mmengine would remove files here, and folders of these names.
@@ -477,7 +478,8 @@ class SafeCheckpointHook(CheckpointHook, QuietHook):
                 # Removed with the next ones.
                 self.keep_ckpt_ids.extendleft(reversed(outdated))
 
-        self._save(runner, name, meta, kept, clean_up)
+        snapshot = self._share_snapshot(runner, meta['iter'])
+        self._save(runner, name, meta, kept, clean_up, snapshot=snapshot)
 
     def _save(
         self,
@@ -487,6 +489,7 @@ class SafeCheckpointHook(CheckpointHook, QuietHook):
         kept: list[int],
         then: Callable[[], object],
         inexact: str | None = None,
+        snapshot: Snapshot | None = None,
     ) -> None:
         """Announce a checkpoint, and save it. A collective call.
 
@@ -498,6 +501,8 @@ class SafeCheckpointHook(CheckpointHook, QuietHook):
             then (Callable): Called on the main process after it was saved.
             inexact (str, optional): Why a resumed run will not be exact.
                 Defaults to None.
+            snapshot (Snapshot, optional): Of this very state. Defaults to
+                None.
         """
         check_owned(look=True)
         before = self.last_ckpt, list(self.keep_ckpt_ids), self._last_iteration
@@ -513,7 +518,7 @@ class SafeCheckpointHook(CheckpointHook, QuietHook):
             undo=partial(self._announce, runner, *before),
             # Hooks may use the last one after the training.
             wait=meta['iter'] >= runner.max_iters,
-            snapshot=self._share_snapshot(runner, meta['iter']),
+            snapshot=snapshot,
         )
         self._reporter.watch(self._writer)
 
@@ -531,10 +536,10 @@ class SafeCheckpointHook(CheckpointHook, QuietHook):
         # A validation without training has nothing to save.
         if not self.save_best or not hasattr(self, 'file_backend'):
             return
-        from mmstable.checkpoint.best import save_best
+        from mmstable.checkpoint.retention import save_best
 
         missing = {*self.key_indicators} - {'auto', *metrics}
-        self._tell_missing(runner, missing, metrics)
+        self._report_missing(runner, missing, metrics)
         scores = {**metrics, **dict.fromkeys(sorted(missing))}
         if not save_best(self, runner, scores, self._writer):
             return
@@ -546,7 +551,7 @@ class SafeCheckpointHook(CheckpointHook, QuietHook):
         elif self.last_ckpt is not None:
             self._save_end(runner, runner.epoch)
 
-    def _tell_missing(
+    def _report_missing(
         self, runner: Runner, missing: set[str], metrics: dict
     ) -> None:
         for name in sorted(missing - self._missing):
@@ -562,7 +567,7 @@ class SafeCheckpointHook(CheckpointHook, QuietHook):
         self._missing |= missing
 
     def _has_to_wait(self, runner: Runner) -> bool:
-        # A loop that starts epochs anew cannot resume inside the next one.
+        # A loop that restarts epochs cannot resume inside the next one.
         can_wait = not self.by_epoch or hasattr(
             runner.train_loop, 'state_dict'
         )

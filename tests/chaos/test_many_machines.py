@@ -92,7 +92,7 @@ custom_hooks = [
     dict(type='Fault'),
     dict(type='mmstable.RankFailureHook', lost_after={LOST_AFTER}.0)]
 default_hooks = dict(
-    checkpoint=dict(type='CheckpointHook', by_epoch=False, interval=25),
+    checkpoint=dict(type='CheckpointHook', by_epoch=False, interval=35),
     logger=dict(type='LoggerHook', interval=10))
 log_processor = dict(by_epoch=False)
 randomness = dict(seed=3)
