@@ -112,7 +112,7 @@ class Rollback(Saved):
         """Take a snapshot, if these are on."""
         if self.snapshots is None:
             return None
-        if self._adapts and self._last < iteration:
+        if self._adapts and self._cost_s:
             self._adapt(runner)
         self._last = iteration
         memory = self.snapshots.outdated(iteration)
