@@ -273,7 +273,7 @@ class PeerWatch:
                     if beat != seen.get(rank, (None, 0))[0]:
                         seen[rank] = beat, now
                     silent = now - seen.setdefault(rank, (beat, now))[1]
-                    if beat == _DONE.encode() or silent > 3 * self.interval:
+                    if beat == _DONE.encode() or silent > 2 * self.interval:
                         waiting.discard(rank)
                 time.sleep(0.05)
 

@@ -282,7 +282,7 @@ class RankFailureHook(QuietHook):
                 )
             )
             return None
-        patience = 3 * self._interval if failure.is_silent else self._grace
+        patience = 2 * self._interval if failure.is_silent else self._grace
         rng = collect_rng(
             runner,
             lambda rank: _read_state(watch, rank),
