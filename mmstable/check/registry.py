@@ -18,6 +18,7 @@ from mmengine.runner import Runner
 
 from mmstable.check.config_tree import ConfigView, walk
 from mmstable.checkpoint.save import hook_arguments
+from mmstable.legacy.schedules import PolicyScheduler
 from mmstable.loops.train import SafeLoop
 
 # Scopes that a `type` may start with.
@@ -68,6 +69,19 @@ def find_class(registry: Registry, kind: Any, scope: str | None) -> Any:
         scope = 'mmengine'
     with registry.switch_scope_and_registry(scope) as found:
         return found.get(kind)
+
+
+def names_in(registry: Registry) -> set[str]:
+    """Return the names of all classes that a registry and its children have.
+
+    Args:
+        registry (Registry): Any of the tree.
+    """
+    names = set(registry.root.module_dict)
+    for child in registry.root.children.values():
+        names |= {*child.module_dict}
+        names |= {f'{child.scope}.{name}' for name in child.module_dict}
+    return names
 
 
 def missing_packages(node: Any) -> list[str]:
@@ -134,6 +148,9 @@ def _accepts_anything(built: Any) -> bool:
         and built.__module__.partition('.')[0] in _PACKAGES
         and not signatures[-1][1]
     )
+    if inspect.isclass(built) and issubclass(built, PolicyScheduler):
+        # The settings of its policy.
+        return True
     return signatures[0][1] and not passes_on
 
 

@@ -20,6 +20,7 @@ from mmstable.messages.shell import shell_command
 
 if TYPE_CHECKING:
     from mmengine.config import Config
+    from mmengine.runner import Runner
 
     from mmstable.protection import Protection
 
@@ -75,6 +76,7 @@ def _train(args: argparse.Namespace) -> int:
                 for line in changes:
                     cli.say(line)
                 note_start(runner, StartNotes(warnings, changes))
+                _show_progress(runner, args)
                 runner.train()
     except StoppedBySignal as stop:
         cli.tell(
@@ -94,6 +96,14 @@ def _train(args: argparse.Namespace) -> int:
             )
         return error.exit_code
     return 0
+
+
+def _show_progress(runner: Runner, args: argparse.Namespace) -> None:
+    """Show a progress line in a terminal."""
+    if sys.stdout.isatty() and not args.quiet and rank_of(args.launcher) == 0:
+        from mmstable.cli.progress import ProgressLine
+
+        runner.register_hook(ProgressLine())
 
 
 def _supervise(args: argparse.Namespace) -> int:

@@ -236,6 +236,9 @@ def validation_before_save(view: ConfigView) -> Iterator[Violation]:
     interval = whole_number(hook.get('interval'))
     between = min(view.val_interval, view.length)
     same_unit = bool(hook.get('by_epoch', True)) == view.by_epoch
+    if view.val_interval >= view.length and hook.get('save_last', True):
+        # The last checkpoint is saved before the only validation.
+        return
     if interval and same_unit and between % interval:
         path = hook.at('interval')
         yield Violation(
