@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import importlib.util
 import inspect
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
 from mmengine.dataset import BaseDataset
 from mmengine.hooks import CheckpointHook
+from mmengine.logging import MMLogger
 from mmengine.optim import OptimWrapper
 from mmengine.optim.scheduler.lr_scheduler import LRSchedulerMixin
 from mmengine.optim.scheduler.momentum_scheduler import MomentumSchedulerMixin
@@ -67,8 +69,19 @@ def find_class(registry: Registry, kind: Any, scope: str | None) -> Any:
         return None
     if not scope or not is_installed(scope):
         scope = 'mmengine'
-    with registry.switch_scope_and_registry(scope) as found:
+    with _quiet(), registry.switch_scope_and_registry(scope) as found:
         return found.get(kind)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep mmengine from logging a warning for each unknown scope."""
+    logger = MMLogger.get_current_instance()
+    before, logger.disabled = logger.disabled, True
+    try:
+        yield
+    finally:
+        logger.disabled = before
 
 
 def names_in(registry: Registry) -> set[str]:

@@ -441,6 +441,10 @@ CASES: dict[str, Case] = {
         {'custom_imports': dict(imports=['json'])},
         'custom_imports',
     ),
+    'two_mmengines': Case(
+        path='default_scope',
+        machine={'mmengines': ('mmengine', 'onedl-mmengine')},
+    ),
     'misspelt_type': Case(
         {'custom_hooks': [dict(type='SaveEMAHook')]},
         {'custom_hooks': [dict(type='mmdet3d.SomeHook')]},

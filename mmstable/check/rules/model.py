@@ -96,8 +96,10 @@ def misspelt_type(view: ConfigView) -> Iterator[Violation]:
             continue
         if class_of(view, one.registry, one.node) is not None:
             continue
-        near = nearest(kind, names_in(one.registry), TYPO)
-        if near:
+        known = names_in(one.registry)
+        near = nearest(kind, known, TYPO)
+        # One of another scope is no typo.
+        if near and kind not in known:
             path = f'{one.path}.type'
             yield Violation(
                 path,
@@ -196,7 +198,9 @@ def _heads(view: ConfigView) -> Iterator[tuple[str, int]]:
         # One of a list has its number at the end.
         name = path.rstrip('.0123456789')
         is_head = name == 'model' or name.endswith('head')
-        if count and is_head and 'rpn' not in path:
+        # Those of proposals and of stuff have other classes.
+        is_other = 'rpn' in path or 'semantic' in path
+        if count and is_head and not is_other:
             yield f'{path}.num_classes', count
 
 
