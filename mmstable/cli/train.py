@@ -35,6 +35,7 @@ from mmstable.messages.secrets import MASK, mask_words
 
 if TYPE_CHECKING:
     from mmengine.config import Config
+    from mmengine.runner import Runner
 
     from mmstable.protection import Protection
 
@@ -108,6 +109,7 @@ def _train(args: argparse.Namespace) -> int:
                 for line in changes:
                     cli.say(line)
                 note_start(runner, StartNotes(warnings, changes))
+                _show_progress(runner, args)
                 runner.train()
     except StoppedBySignal as stop:
         cli.tell(
@@ -141,6 +143,14 @@ def _requeue() -> None:
         cli.tell('--requeue: job {job}: {error}', job=job, error=error)
     else:
         cli.tell('job {job} is in the queue again', job=job)
+
+
+def _show_progress(runner: Runner, args: argparse.Namespace) -> None:
+    """Show a progress line in a terminal."""
+    if sys.stdout.isatty() and not args.quiet and rank_of(args.launcher) == 0:
+        from mmstable.cli.progress import ProgressLine
+
+        runner.register_hook(ProgressLine())
 
 
 def _supervise(args: argparse.Namespace) -> int:
