@@ -25,7 +25,7 @@ from torch.nn import Module
 from mmstable.check.check_config import check_config
 from mmstable.check.config_tree import ConfigView
 from mmstable.check.machine import Machine
-from mmstable.check.registry import find_class
+from mmstable.check.registry import find_class, names_in
 from mmstable.check.rule import RULES
 from mmstable.check.source import ConfigSource
 from mmstable.cli.check import text_lines
@@ -225,16 +225,8 @@ def _unregistered(registry: root.Registry, name: str, scope: str) -> str:
         kind=registry.name,
         name=name,
         scope=scope,
-        hint=did_you_mean(name, _names_of(registry.root)),
+        hint=did_you_mean(name, names_in(registry)),
     )
-
-
-def _names_of(registry: root.Registry) -> set[str]:
-    names = set(registry.module_dict)
-    for child in registry.children.values():
-        names |= {f'{child.scope}.{name}' for name in _names_of(child)}
-        names |= set(child.module_dict)
-    return names
 
 
 def build_model(cfg: Config, failed: str) -> Module:

@@ -19,16 +19,23 @@ from mmstable.dist.launch import rank_of
 from mmstable.errors import (
     EXIT_CODES,
     SCHEDULERS,
+    MMStableError,
+    PeerFailedError,
     StoppedBySignal,
     TrainingDiverged,
     UsageError,
 )
-from mmstable.io.heartbeat import begin_heartbeat, end_heartbeat
+from mmstable.io.heartbeat import (
+    begin_heartbeat,
+    end_heartbeat,
+    write_failure,
+)
 from mmstable.messages import _, choose_language
 from mmstable.messages.secrets import MASK, mask_words
 
 if TYPE_CHECKING:
     from mmengine.config import Config
+    from mmengine.runner import Runner
 
     from mmstable.protection import Protection
 
@@ -72,8 +79,13 @@ def train(args: argparse.Namespace) -> int:
     except BaseException as error:
         from mmstable.dist.failure import report_failure
 
-        report_failure(error)
-        raise
+        failure = report_failure(error)
+        if failure is None or isinstance(error, MMStableError):
+            raise
+        write_failure(failure)
+        raise PeerFailedError(
+            _('{failure}. This rank stops.', failure=failure)
+        ) from error
     if code:
         leave_after_rank_zero()
     return code
@@ -97,6 +109,7 @@ def _train(args: argparse.Namespace) -> int:
                 for line in changes:
                     cli.say(line)
                 note_start(runner, StartNotes(warnings, changes))
+                _show_progress(runner, args)
                 runner.train()
     except StoppedBySignal as stop:
         cli.tell(
@@ -130,6 +143,14 @@ def _requeue() -> None:
         cli.tell('--requeue: job {job}: {error}', job=job, error=error)
     else:
         cli.tell('job {job} is in the queue again', job=job)
+
+
+def _show_progress(runner: Runner, args: argparse.Namespace) -> None:
+    """Show a progress line in a terminal."""
+    if sys.stdout.isatty() and not args.quiet and rank_of(args.launcher) == 0:
+        from mmstable.cli.progress import ProgressLine
+
+        runner.register_hook(ProgressLine())
 
 
 def _supervise(args: argparse.Namespace) -> int:

@@ -23,6 +23,7 @@ from mmengine.dist import get_rank, get_world_size
 from mmstable.dist.store import (
     AgreedRequests,
     StoreClient,
+    StoreGone,
     has_keys,
     leave_value,
     next_name,
@@ -46,6 +47,10 @@ INTERVAL_S, LOST_AFTER_S = 1.0, 60.0
 _DONE = 'done'
 # Seconds that the last call may take: the process is about to end.
 _LAST_CALL_S = 2.0
+# Seconds to wait for the reason why another rank does not respond.
+_GRACE_S = 10.0
+# Words of torch's backends for that.
+_SECOND_HAND = ('gloo', 'nccl', 'connection', 'broken pipe', 'timed out')
 # Characters of what a rank says of its failure, and of its machine's name.
 _LONGEST_ERROR, _LONGEST_NODE = 1000, 255
 
@@ -208,6 +213,38 @@ class PeerWatch:
             failure = self.failure()
         return failure
 
+    def find_reason(
+        self,
+        iteration: int,
+        error: BaseException,
+        grace: float,
+        saver: int | None = None,
+    ) -> PeerFailure:
+        """Return the failure that counts: an error of this rank or its cause.
+
+        Args:
+            iteration (int): Training iterations done.
+            error (BaseException): The error.
+            grace (float): Seconds to wait for the cause, if the error says
+                that another rank does not respond.
+            saver (int, optional): The rank that has to save; None for this
+                one. Defaults to None.
+        """
+        found = self.failure()
+        said = str(error).lower()
+        if found is None and any(word in said for word in _SECOND_HAND):
+            found = self.await_failure(grace)
+        if found is not None:
+            return found
+        code = getattr(error, 'exit_code', 1)
+        is_decided = isinstance(error, MMStableError)
+        try:
+            return self.report(
+                iteration, describe_error(error), is_decided, saver, code
+            )
+        except RuntimeError as gone:
+            return self.failure() or _store_is_gone(gone)
+
     def leave(self, topic: str, word: Any) -> None:
         """Write a value for the others, as JSON can hold it."""
         leave_value(self._store, f'{topic}/{self._rank}', word)
@@ -236,7 +273,7 @@ class PeerWatch:
                     if beat != seen.get(rank, (None, 0))[0]:
                         seen[rank] = beat, now
                     silent = now - seen.setdefault(rank, (beat, now))[1]
-                    if beat == _DONE.encode() or silent > 3 * self.interval:
+                    if beat == _DONE.encode() or silent > 2 * self.interval:
                         waiting.discard(rank)
                 time.sleep(0.05)
 
@@ -314,9 +351,11 @@ def _read_failure(value: Any) -> PeerFailure:
 
 def _store_is_gone(error: RuntimeError) -> PeerFailure:
     reason = _(
-        'the store of this run does not respond ({error}): its process has '
+        'the store of this run cannot be reached ({reason}): its process has '
         'ended, or its machine or the link to it is down',
-        error=error,
+        reason=error
+        if isinstance(error, StoreGone)
+        else _('the connection is closed'),
     )
     # Launched by Slurm or MPI, rank 0 keeps the store; else its machine does.
     return PeerFailure(0, '', -1, reason)
@@ -334,19 +373,18 @@ def watch_ranks() -> PeerWatch:
     return _current
 
 
-def report_failure(error: BaseException) -> None:
-    """Report an error of this rank that came before or after training."""
+def report_failure(error: BaseException) -> PeerFailure | None:
+    """Report an error of this rank that came before or after training.
+
+    Returns:
+        PeerFailure or None: The failure of another rank behind it, if any.
+    """
     watch = _current
     if watch is None or watch.is_stopped:
-        return
-    with suppress(RuntimeError):
-        watch.report(
-            0,
-            describe_error(error),
-            decided=isinstance(error, MMStableError),
-            code=getattr(error, 'exit_code', 1),
-        )
+        return None
+    failure = watch.find_reason(0, error, _GRACE_S)
     watch.stop()
+    return None if failure.rank == get_rank() else failure
 
 
 def describe_error(error: BaseException) -> str:

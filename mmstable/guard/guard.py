@@ -35,7 +35,7 @@ from mmstable.guard.rollback import LearningRateFactor, Rollback
 from mmstable.io.schema import count
 from mmstable.loops.question import CannotAsk
 from mmstable.loops.train_step import StepRecord
-from mmstable.messages import _
+from mmstable.messages import N_, _
 from mmstable.messages.shell import RateLimit
 from mmstable.optim.spike import Peak, StepHold
 from mmstable.state.snapshot import Snapshot
@@ -446,29 +446,17 @@ class DivergenceGuard(Saved):
             return
         self._warned.add(why)
         done = self._emit(iteration, incident, Action.WARN)
-        self._warn(
-            _(
-                'Iter {iteration}: {fault}: {reason}; {why}',
-                iteration=iteration,
-                fault=done.fault.value,
-                reason=done.reason,
-                why=why,
-            )
-        )
+        text = N_('Iter {iteration}: {fault}: {reason}; {why}')
+        self._warn(_(text, why=why, **vars(done)))
 
     def _emit(
         self, iteration: int, incident: Incident, action: Action, **facts: Any
     ) -> Intervention:
+        for name in ('fault', 'reason', 'since', 'subject', 'culprits'):
+            facts[name] = getattr(incident, name)
+        rate = self.rates.at(iteration)
         done = Intervention.now(
-            iteration,
-            action=action,
-            lr_factor=self.rates.at(iteration),
-            fault=incident.fault,
-            reason=incident.reason,
-            since=incident.since,
-            subject=incident.subject,
-            culprits=incident.culprits,
-            **facts,
+            iteration, action=action, lr_factor=rate, **facts
         )
         self._monitor.emit(self._runner, done)
         return done

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,7 @@ from mmengine.runner import Runner
 
 from mmstable import runner_view
 from mmstable.checkpoint.loading import BadCheckpoint, load_checkpoint
+from mmstable.dist.collectives import most_of_ranks
 from mmstable.events.saved import Saved
 from mmstable.io.schema import count, within
 from mmstable.loops.question import CannotAsk
@@ -28,6 +30,9 @@ if TYPE_CHECKING:
 _SPAN = 4
 # Of the free memory of a host, for snapshots of all of its ranks.
 _SHARE = 0.25
+# Of the time of a run, for snapshots; and the intervals that may follow.
+_COST = 0.005
+_FIRST_INTERVAL, _SHORTEST, _LONGEST = 50, 10, 1000
 
 
 class Rollback(Saved):
@@ -37,7 +42,8 @@ class Rollback(Saved):
     it.
 
     Args:
-        interval (int): Iterations between two snapshots.
+        interval (int, optional): Iterations between two snapshots; None for
+            as few as keep their cost below 0.5 % of the time.
         max_memory (float): GiB that snapshots may take.
         most (int): How many rollbacks there are.
         renewed_after (int): Good steps after which all are there again.
@@ -46,12 +52,19 @@ class Rollback(Saved):
     state = dict(spent=count, good_steps=count)
 
     def __init__(
-        self, interval: int, max_memory: float, most: int, renewed_after: int
+        self,
+        interval: int | None,
+        max_memory: float,
+        most: int,
+        renewed_after: int,
     ) -> None:
-        self.interval, self.most = interval, most
+        self._adapts = interval is None
+        self.interval, self.most = interval or _FIRST_INTERVAL, most
         self.spent = self.good_steps = 0
         self._max_memory, self._renewed_after = max_memory, renewed_after
         self._last = 0
+        # Seconds of the training that the newest snapshot took.
+        self._cost_s = 0.0
         # The newest snapshot, until an accelerator has copied all of it.
         self._arriving: Snapshot | None = None
         # None: a state is too large to be kept in memory.
@@ -89,6 +102,7 @@ class Rollback(Saved):
     def is_due(self, iteration: int) -> bool:
         """Whether it is time for a snapshot."""
         if self._arriving is not None and self._arriving.settle():
+            self._cost_s += self._arriving.copy_seconds()
             self._arriving = None
         # A state that was just restored has to prove itself.
         is_time = iteration - self._last >= self.interval
@@ -98,13 +112,41 @@ class Rollback(Saved):
         """Take a snapshot, if these are on."""
         if self.snapshots is None:
             return None
+        if self._adapts and self._cost_s:
+            self._adapt(runner)
         self._last = iteration
         memory = self.snapshots.outdated(iteration)
+        begin = time.perf_counter()
         snapshot = RunState(runner).capture(memory)
+        self._cost_s = time.perf_counter() - begin
         self.snapshots.add(iteration, snapshot)
         if not snapshot.settle():
             self._arriving = snapshot
         return snapshot
+
+    def _adapt(self, runner: Runner) -> None:
+        """Choose the interval by the cost of the newest snapshot.
+
+        A collective call: all ranks take snapshots of the same iterations.
+        """
+        iteration_s = max(runner_view.iteration_time(runner), 1e-6)
+        wanted = self._cost_s / iteration_s / _COST
+        wanted = most_of_ranks(int(min(max(wanted, _SHORTEST), _LONGEST)))
+        # It is measured, so it is never the same twice.
+        if self.snapshots is None or 2 / 3 < wanted / self.interval < 3 / 2:
+            return
+        self.interval = wanted
+        self.snapshots.span = _SPAN * wanted
+        runner.logger.info(
+            _(
+                'DivergenceGuardHook: a snapshot takes {cost:.3g} ms, an '
+                'iteration {iteration:.3g} ms: one every {interval} '
+                'iterations from now on',
+                cost=1000 * self._cost_s,
+                iteration=1000 * iteration_s,
+                interval=wanted,
+            )
+        )
 
     def run(
         self, runner: Runner, iteration: int, before: int

@@ -2,6 +2,7 @@
 
 from mmstable.hooks.divergence_guard_hook import DivergenceGuardHook
 from mmstable.hooks.emergency_checkpoint_hook import EmergencyCheckpointHook
+from mmstable.hooks.engine_hook import EngineHook
 from mmstable.hooks.event_log_hook import EventLogHook
 from mmstable.hooks.fault_forensics_hook import (
     FaultForensicsHook,
@@ -30,6 +31,7 @@ from mmstable.hooks.safe_param_scheduler_hook import SafeParamSchedulerHook
 __all__ = [
     'DivergenceGuardHook',
     'EmergencyCheckpointHook',
+    'EngineHook',
     'EventLogHook',
     'FaultForensicsHook',
     'FaultInjectorHook',

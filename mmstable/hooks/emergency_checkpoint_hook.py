@@ -425,6 +425,10 @@ class EmergencyCheckpointHook(Hook):
         inexact: str | None = None,
     ) -> str | None:
         saver = runner_view.find_hook(runner, SafeCheckpointHook)
+        if saver is None and not isinstance(runner, Runner):
+            from mmstable.hooks.engine_hook import save_by_strategy
+
+            return save_by_strategy(runner)
         if saver is None:
             runner.logger.warning(
                 _(

@@ -346,8 +346,8 @@ class HangWatchdogHook(StepHook):
 
     def _leave(self, stall: Stall, error: TrainingHangs) -> None:
         """End this process in time, even if saving fails or hangs."""
+        from mmstable.state.device import answers
         from mmstable.state.run_state import RunState
-        from mmstable.state.snapshot import answers
 
         runner, limit = self._runner, _SAVING
         is_readable = answers(runner_view.device_of(runner.model))

@@ -52,8 +52,6 @@ if TYPE_CHECKING:
 _NAME = 'RankFailureHook'
 # What the store raises once it is gone; then each rank ends on its own.
 _STORE_GONE = RuntimeError
-# Words of torch's backends for a rank that does not respond any more.
-_SECOND_HAND = ('gloo', 'nccl', 'connection', 'broken pipe', 'timed out')
 # Seconds that saving may take.
 _SAVING_S = 1800.0
 
@@ -148,7 +146,7 @@ class RankFailureHook(QuietHook):
             if not isinstance(exception, (StoppedBySignal, PeerFailedError)):
                 # Most likely all ranks have it, and each reports it.
                 with suppress(_STORE_GONE):
-                    self._report(watch, runner, exception, decided=True)
+                    self._find_reason(watch, runner, exception)
                     watch.leave('result', '')
             self._stop()
             return
@@ -205,39 +203,14 @@ class RankFailureHook(QuietHook):
         self._end(watch)
         return path
 
-    def _report(
-        self,
-        watch: PeerWatch,
-        runner: Runner,
-        exception: BaseException,
-        **fields: Any,
-    ) -> PeerFailure:
-        from mmstable.dist.failure import describe_error
-
-        return watch.report(
-            runner_view.iterations_done(runner),
-            describe_error(exception),
-            code=getattr(exception, 'exit_code', 1),
-            **fields,
-        )
-
     def _find_reason(
         self, watch: PeerWatch, runner: Runner, exception: BaseException
     ) -> PeerFailure:
-        """Return the failure that counts: this one, or its cause."""
-        found = watch.failure()
-        said = str(exception).lower()
-        if found is None and any(word in said for word in _SECOND_HAND):
-            found = watch.await_failure(self._grace)
-        if found is not None:
-            return found
-        saver = get_rank()
+        saver = None
         if is_device_lost(exception):
-            saver = 0 if saver else 1
-        try:
-            return self._report(watch, runner, exception, saver=saver)
-        except _STORE_GONE:
-            return watch.failure() or _error_without_store(exception)
+            saver = 0 if get_rank() else 1
+        done = runner_view.iterations_done(runner)
+        return watch.find_reason(done, exception, self._grace, saver)
 
     def _settle(
         self,
@@ -309,7 +282,7 @@ class RankFailureHook(QuietHook):
                 )
             )
             return None
-        patience = 3 * self._interval if failure.is_silent else self._grace
+        patience = 2 * self._interval if failure.is_silent else self._grace
         rng = collect_rng(
             runner,
             lambda rank: _read_state(watch, rank),
@@ -317,7 +290,7 @@ class RankFailureHook(QuietHook):
             patience if failure.saver >= 0 else 0.0,
         )
         error = exception or _error(failure)
-        missing = sorted(set(range(get_world_size())) - rng.keys())
+        missing = sorted({*range(get_world_size())} - {*rng, get_rank()})
         reason = why_inexact(runner, error) or why_own_buffers(runner)
         if missing and reason is None:
             reason = _(
@@ -394,7 +367,7 @@ class RankFailureHook(QuietHook):
 def _freeze(runner: Runner, timeout_s: float) -> bool:
     """Stop the training thread; return whether the device responds."""
     from mmstable.hang.stop_watch import await_standstill
-    from mmstable.state.snapshot import answers
+    from mmstable.state.device import answers
 
     step = getattr(runner.train_loop, 'train_step', None)
     if step is not None:
@@ -437,12 +410,6 @@ def _read_state(watch: PeerWatch, rank: int) -> Any:
     with suppress(_STORE_GONE):
         return watch.read('state', rank, unpack)
     return None
-
-
-def _error_without_store(exception: BaseException) -> PeerFailure:
-    from mmstable.dist.failure import PeerFailure, describe_error
-
-    return PeerFailure(get_rank(), '', -1, describe_error(exception))
 
 
 def _read_name(value: Any) -> str:

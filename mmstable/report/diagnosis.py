@@ -634,6 +634,7 @@ def goodput(history: History) -> float | None:
     """Return useful training time over wall time, all starts included."""
     starts = history.starts
     held = history.line('time', 'iteration').y
+    held = held or history.line('mean_time', 'time').y
     seconds = [one for one in held if finite(one)]
     wall = starts[-1].last_time - starts[0].header.time
     if not seconds or wall <= 0:

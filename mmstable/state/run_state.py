@@ -28,20 +28,16 @@ from typing import Any
 import torch
 from mmengine.runner import Runner, load_state_dict
 from torch import Tensor
-from torch.nn import Module
+from torch.nn import Module, Parameter
 
 from mmstable import runner_view
 from mmstable.events import Culprit
 from mmstable.optim.grad_health import unwrap
+from mmstable.state.device import copy_stream
 from mmstable.state.progress import capture_progress
 from mmstable.state.rng import own_rng
 from mmstable.state.schedules import follows_validation, has_schedules
-from mmstable.state.snapshot import (
-    HostCopy,
-    HostMemory,
-    Snapshot,
-    record_event,
-)
+from mmstable.state.snapshot import HostCopy, HostMemory, Snapshot
 
 # Names of tensors by section, both as in a checkpoint.
 Sections = dict[str, dict[str, Tensor]]
@@ -85,6 +81,10 @@ class _Modules(Part):
         """Return the modules, by their section of a checkpoint."""
         raise NotImplementedError
 
+    def _is_late(self, tensor: Tensor) -> bool:
+        """Whether nothing but an optimizer step changes a tensor."""
+        return False
+
     def tensors(self, runner: Runner) -> Sections:
         modules = self.modules(runner).items()
         return {section: _tensors(module) for section, module in modules}
@@ -92,7 +92,8 @@ class _Modules(Part):
     def capture(self, runner: Runner, memory: HostMemory) -> Any:
         return {
             section: {
-                name: memory.copy(tensor) for name, tensor in tensors.items()
+                name: memory.copy(tensor, self._is_late(tensor))
+                for name, tensor in tensors.items()
             }
             for section, tensors in self.tensors(runner).items()
         }
@@ -110,6 +111,10 @@ class Weights(_Modules):
     A checkpoint has what ``model.state_dict()`` gives, which may be less: the
     rest is left as it is.
     """
+
+    def _is_late(self, tensor: Tensor) -> bool:
+        # Running statistics change in the forward pass.
+        return isinstance(tensor, Parameter)
 
     def modules(self, runner: Runner) -> dict[str, Module]:
         """The model."""
@@ -351,7 +356,7 @@ class Optimizers(Part):
 
 def _copy(state: Mapping[str, Any], memory: HostMemory) -> dict[str, Any]:
     return {
-        key: memory.copy(value)
+        key: memory.copy(value, late=True)
         if isinstance(value, Tensor)
         else copy.deepcopy(value)
         for key, value in state.items()
@@ -456,13 +461,17 @@ class RunState:
         memory = (
             HostMemory(tensors) if old is None else old.memory.reuse(tensors)
         )
+        stream = copy_stream(runner_view.device_of(runner.model))
+        memory.late = [] if stream.is_beside else None
         parts = [part.capture(runner, memory) for part in PARTS]
+        optimizers = runner_view.optimizers(runner).values()
+        stream.copy(memory.late or (), optimizers)
+        memory.late = None
         meta = runner_view.resume_meta(runner)
         progress = capture_progress(runner, all_ranks=False)
         # The next batch is drawn already.
         progress['rng'].update(own_rng(runner, meta['iter']))
-        device = runner_view.device_of(runner.model)
-        return Snapshot(parts, memory, meta, progress, record_event(device))
+        return Snapshot(parts, memory, meta, progress, stream.end)
 
     def restore(
         self, saved: Snapshot | Mapping[str, Any], on_host: bool = False
@@ -476,6 +485,8 @@ class RunState:
                 snapshot, after a device is lost. The run can be saved then,
                 and not be trained. Defaults to False.
         """
+        if not on_host:
+            copy_stream(runner_view.device_of(self._runner.model)).wait()
         # Backwards: a checkpoint has weights and averages in each other's
         # place, until the hooks of the averages have loaded it.
         for number, part in reversed(list(enumerate(PARTS))):

@@ -1,13 +1,7 @@
-"""Copy tensors to host memory, and keep the newest states of a run there.
-
-Nothing here waits for a device without a limit: a hung or lost one may never
-answer.
-"""
+"""Copy tensors to host memory, and keep the newest states of a run there."""
 
 from __future__ import annotations
 
-import threading
-import weakref
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -17,82 +11,7 @@ import torch
 from torch import Tensor, UntypedStorage
 
 from mmstable.optim.buffers import can_write
-
-# Seconds until a device that has work left counts as hung.
-_PATIENCE_S = 3.0
-
-
-def device_module(device: torch.device) -> Any | None:
-    """Return the module of torch for a device; None for a CPU."""
-    if device.type == 'cpu':
-        return None
-    return getattr(torch, device.type, None)
-
-
-def answers(device: torch.device, timeout_s: float = _PATIENCE_S) -> bool:
-    """Whether a device completes its work within some seconds.
-
-    One that has not may be stuck in a collective, or be lost: whatever reads
-    it then would not return. A thread that waits is left behind.
-
-    Args:
-        device (torch.device): The device.
-        timeout_s (float): Seconds to wait. Defaults to 3.0.
-    """
-    module = device_module(device)
-    if not hasattr(module, 'synchronize'):
-        return True
-    done: list[bool] = []
-
-    def wait() -> None:
-        try:
-            module.synchronize()  # type: ignore[union-attr]
-        except RuntimeError:
-            # Lost, which every later call will raise again.
-            return
-        done.append(True)
-
-    thread = threading.Thread(target=wait, daemon=True)
-    thread.start()
-    thread.join(timeout_s)
-    return bool(done)
-
-
-def host_block(count: int, dtype: torch.dtype, pinned: bool) -> Tensor:
-    """Take host memory for so many values.
-
-    Args:
-        count (int): The number of values.
-        dtype (torch.dtype): Their type.
-        pinned (bool): Whether an accelerator copies to it.
-    """
-    block = torch.empty(count, dtype=dtype)
-    if not pinned or _register(block):
-        return block
-    # Blocks of torch's own allocator have powers of two as sizes.
-    return torch.empty(count, dtype=dtype, pin_memory=True)
-
-
-def _register(block: Tensor) -> bool:
-    """Pin memory as it is, where the runtime library can."""
-    cudart: Any = torch.cuda.cudart() if torch.cuda.is_available() else None
-    register = getattr(cudart, 'cudaHostRegister', None)
-    pointer, size = block.data_ptr(), block.numel() * block.element_size()
-    if register is None or size == 0 or int(register(pointer, size, 0)):
-        return False
-    storage = block.untyped_storage()
-    weakref.finalize(storage, cudart.cudaHostUnregister, pointer)
-    return True
-
-
-def record_event(device: torch.device) -> Any | None:
-    """An event after all that was queued on a device; None for a CPU."""
-    module = device_module(device)
-    if not hasattr(module, 'Event'):
-        return None
-    event = module.Event()  # type: ignore[union-attr]
-    event.record()
-    return event
+from mmstable.state.device import copy_stream, host_block
 
 
 class HostCopy(NamedTuple):
@@ -141,6 +60,8 @@ class HostMemory:
         self._used: Counter[_Kind] = Counter()
         # Copies of whole storages, by the address of the original.
         self._copies: dict[int, Tensor] = {}
+        # Copies that are made beside the training: memory and tensor.
+        self.late: list[tuple[Tensor, Tensor]] | None = None
         # Whether a checkpoint is being written from it.
         self.is_lent = False
 
@@ -157,11 +78,21 @@ class HostMemory:
         self._copies.clear()
         return self
 
-    def copy(self, tensor: Tensor) -> HostCopy:
-        """Copy a tensor, without waiting for an accelerator."""
+    def copy(self, tensor: Tensor, late: bool = False) -> HostCopy:
+        """Copy a tensor, without waiting for an accelerator.
+
+        Args:
+            tensor (Tensor): The tensor.
+            late (bool): Whether nothing but a step changes it, so that it
+                can be copied beside the next forward pass. Defaults to
+                False.
+        """
         values = self._take(tensor)
-        # What is queued after this cannot overtake it.
-        values.copy_(tensor.detach(), non_blocking=True)
+        if late and self.late is not None and not is_opaque(tensor):
+            self.late.append((values, tensor.detach()))
+        else:
+            # What is queued after this cannot overtake it.
+            values.copy_(tensor.detach(), non_blocking=True)
         if not is_opaque(tensor) and values.stride() == tensor.stride():
             storage = tensor.untyped_storage()
             if 0 < storage.nbytes() == tensor.numel() * tensor.element_size():
@@ -242,6 +173,12 @@ class Snapshot:
             self.copied = None
         return self.copied is None
 
+    def copy_seconds(self) -> float:
+        """Seconds that a device took to copy it; it must be the newest."""
+        blocks = self.parts[0]['state_dict'].values()
+        device = next((one.device for one in blocks), torch.device('cpu'))
+        return copy_stream(device).seconds()
+
     def wait(self) -> None:
         """Wait until everything has arrived in host memory."""
         copied = self.copied
@@ -263,7 +200,7 @@ class Snapshots:
     COUNT = 2
 
     def __init__(self, span: int, count: int = COUNT) -> None:
-        self._span = span
+        self.span = span
         self.count = count
         self._kept: list[tuple[int, Snapshot]] = []
         self._used: Snapshot | None = None
@@ -280,7 +217,7 @@ class Snapshots:
 
     def _outdated(self, iteration: int) -> int:
         # A slow divergence is not undone by a state that is nearly as new.
-        is_recent = iteration - self._kept[0][0] <= self._span
+        is_recent = iteration - self._kept[0][0] <= self.span
         return int(is_recent and self.count > 1)
 
     def add(self, iteration: int, snapshot: Snapshot) -> None:

@@ -92,7 +92,7 @@ custom_hooks = [
     dict(type='Fault'),
     dict(type='mmstable.RankFailureHook', lost_after={LOST_AFTER}.0)]
 default_hooks = dict(
-    checkpoint=dict(type='CheckpointHook', by_epoch=False, interval=25),
+    checkpoint=dict(type='CheckpointHook', by_epoch=False, interval=35),
     logger=dict(type='LoggerHook', interval=10))
 log_processor = dict(by_epoch=False)
 randomness = dict(seed=3)
@@ -251,6 +251,7 @@ CASES: dict[str, tuple[Any, list[int], int | None, bool]] = {
     'power loss of host 1': (power_loss(1), [0, 1], 2, False),
     'power loss of host 0': (power_loss(0), [2, 3], 0, False),
     'link cut for 5 s': (cut_for(5), [0, 1, 2, 3], None, True),
+    'link cut for 30 s': (cut_for(30), [0, 1, 2, 3], -1, False),
     'link cut for ever': (lambda h, p: h.cut(1), [0, 1, 2, 3], -1, False),
     'link flapping': (cut_for(1, 8), [0, 1, 2, 3], None, True),
     'SIGSTOP of rank 3': (

@@ -171,3 +171,15 @@ def a_checkpoint_is_written_from_a_snapshot() -> None:
         assert captured[name].stride() == one.stride()
         size = captured[name].untyped_storage().nbytes()
         assert size == one.untyped_storage().nbytes()
+
+
+def change_during_a_copy_is_a_race() -> None:
+    values, pinned = torch.ones(4, device='cuda'), torch.empty(4).pin_memory()
+    side, main = torch.cuda.Stream(), torch.cuda.current_stream()
+    with fakecuda.counting() as counts:
+        side.wait_stream(main)
+        with torch.cuda.stream(side):
+            pinned.copy_(values, non_blocking=True)
+        values.fill_(2)
+        side.synchronize()
+    assert (counts.races, pinned.eq(2).all()) == (1, True)

@@ -25,8 +25,9 @@ def test_a_config_is_protected_and_trains(tmp_path, capsys):
 
 def test_a_path_or_a_dict(tmp_path):
     path = tmp_path / 'config.py'
-    path.write_text("optim_wrapper = dict(type='OptimWrapper')\n")
-    for cfg in (str(path), dict(optim_wrapper=dict(type='OptimWrapper'))):
+    wrapper = dict(type='OptimWrapper', optimizer=dict(type='SGD', lr=0.1))
+    path.write_text(f'optim_wrapper = {wrapper}\n')
+    for cfg in (str(path), dict(optim_wrapper=wrapper)):
         found = mmstable.protect(cfg, preset='safe')
         assert isinstance(found, Config)
         assert 'SafeOptimWrapper' in found.optim_wrapper.type
