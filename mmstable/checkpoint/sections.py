@@ -188,9 +188,16 @@ _OPTIMIZER = fields(
 
 
 def _optimizer(value: Any) -> Any:
-    if isinstance(value, dict) and 'param_groups' not in value:
-        return mapping_of(text(), _OPTIMIZER)(value)
-    return _OPTIMIZER(value)
+    is_single = not isinstance(value, dict) or 'param_groups' in value
+    wrappers = (
+        {'': value} if is_single else mapping_of(text(), anything)(value)
+    )
+    if not wrappers:
+        raise ValueError('must have `param_groups`')
+    for one in wrappers.values():
+        if 'param_groups' not in _OPTIMIZER(one):
+            raise ValueError('must have `param_groups`')
+    return value
 
 
 _SCHEDULE = fields(
