@@ -151,7 +151,7 @@ STATES = {
     'mmstable.SafeCheckpointHook.train_loop.index': 5,
     'mmstable.SafeCheckpointHook.train_loop.world_size': 0,
     'mmstable.GradNanLoggerHook.optim_wrapper.bad': [[1, 'x', 1.0]],
-    'mmstable.DivergenceGuardHook.detector.histories.optim_wrapper.loss.peak': -1,
+    'mmstable.DivergenceGuardHook.detector.good_steps': -1,
     'mmstable.GradClipHook.counts': {'all': [1]},
     'mmstable.HeadroomHook': {'points': []},
     'message_hub.runtime_info': [],
