@@ -21,11 +21,8 @@ from protocols import (  # noqa: E402
 
 SHORT = [
     'a wild batch in a window of 2',
-    'recomputed activations',
     'generators of the model',
     'a helper with a counter and an iterator',
-    'writes to its batch',
-    'a teacher',
     'two steps an iteration',
     'a reward without a bound',
 ]
