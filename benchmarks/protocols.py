@@ -38,7 +38,7 @@ from mmengine.runner import Runner
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-from mmstable.protect import apply_changes, protect
+from mmstable.protection import apply_changes, find_changes
 
 _RUNS = itertools.count()
 WIDTH, CLASSES = 8, 4
@@ -538,7 +538,7 @@ def run_stock(protocol: Protocol) -> Result:
 def run_protected(protocol: Protocol, preset: str = 'default') -> Result:
     """Train as ``mmstable train`` does."""
     config = protocol.config()
-    found = protect(config._cfg_dict.to_dict(), preset)
+    found = find_changes(config._cfg_dict.to_dict(), preset)
     apply_changes(config._cfg_dict, found.changes)
     return _run(config)
 

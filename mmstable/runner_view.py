@@ -7,12 +7,13 @@ here and nowhere else, so that a new release of mmengine breaks one file.
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from mmengine.hooks import EMAHook, Hook
 from mmengine.model import is_model_wrapper
@@ -51,9 +52,14 @@ def saved_buffers(runner: Runner) -> set[str]:
 
 
 def wrappers(runner: Runner) -> dict[str, Any]:
-    """All optimizer wrappers by name; a single one is 'optim_wrapper'."""
+    """All optimizer wrappers by name; a single one is 'optim_wrapper'.
+
+    None if an engine, such as DeepSpeed's, owns the optimizer.
+    """
     if has_many_wrappers(runner):
         return dict(runner.optim_wrapper.items())
+    if not hasattr(runner.optim_wrapper, 'should_update'):
+        return {}
     return {'optim_wrapper': runner.optim_wrapper}
 
 
@@ -173,7 +179,7 @@ def schedulers(runner: Runner) -> dict[str, list[Any]]:
     found = runner.param_schedulers or {}
     if isinstance(found, Mapping):
         return dict(found)
-    (name, *_) = wrappers(runner)
+    name = next(iter(wrappers(runner)), 'optim_wrapper')
     return {name: list(found)}
 
 
@@ -271,6 +277,39 @@ def as_resuming(runner: Runner) -> Iterator[None]:
 def stability_folder(runner: Runner) -> Path:
     """Where mmstable writes: next to the log of this process."""
     return Path(runner.log_dir, 'stability')
+
+
+class StartNotes(NamedTuple):
+    """What ``mmstable train`` printed before a run.
+
+    Args:
+        warnings (tuple[str]): Problems of its config. Defaults to ().
+        changes (tuple[str]): What was changed to protect it.
+            Defaults to ().
+    """
+
+    warnings: tuple[str, ...] = ()
+    changes: tuple[str, ...] = ()
+
+
+def note_start(runner: Runner, notes: StartNotes) -> None:
+    """Keep what was printed before there was a log, also in the log file."""
+    vars(runner)['start_notes'] = notes
+    logger = runner.logger
+    for level, lines in zip((logging.WARNING, logging.INFO), notes):
+        for line in lines:
+            text = f'mmstable: {line}'
+            record = logger.makeRecord(
+                logger.name, level, '', 0, text, (), None
+            )
+            for handler in logger.handlers:
+                if isinstance(handler, logging.FileHandler):
+                    handler.handle(record)
+
+
+def start_notes(runner: Runner) -> StartNotes:
+    """Return what :func:`note_start` kept."""
+    return vars(runner).get('start_notes', StartNotes())
 
 
 def _holder_of_state(optimizer: Optimizer) -> Optimizer:

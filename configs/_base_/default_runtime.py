@@ -42,6 +42,9 @@ custom_hooks = [
     # Sends a message when the run stops, fails, hangs or ends, to the
     # addresses of MMSTABLE_NOTIFY; without addresses it does nothing.
     dict(type='mmstable.NotifyHook'),
+    # Writes metrics for Prometheus to the folder of MMSTABLE_METRICS;
+    # without one it does nothing.
+    dict(type='mmstable.MetricsHook'),
 ]
 
 vis_backends = [dict(type='LocalVisBackend')]

@@ -3,28 +3,31 @@
 ``Runner.save_checkpoint`` builds the same dict, but writes it at once and in
 one way. :func:`build` gives the dict to the writer instead, with the keys and
 values of mmengine 0.10, and :func:`capture` copies it, so that training can
-continue while a thread writes it.
+continue while a thread writes it. :class:`HookStates` adds what hooks need and
+do not save.
 """
 
 from __future__ import annotations
 
 import copy
 import time
-from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections import OrderedDict, deque
+from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
 import mmengine
 import torch
 from mmengine.config import Config
+from mmengine.hooks import EarlyStoppingHook, Hook
 from mmengine.runner import Runner
 from mmengine.utils import apply_to, get_git_hash
 from torch import Tensor, UntypedStorage
 
 from mmstable import runner_view
+from mmstable.checkpoint.audit import tensors_in
 from mmstable.checkpoint.shards import besides
-from mmstable.state.run_state import is_opaque
+from mmstable.state.snapshot import is_opaque
 
 # Host copies of storages, by ``_cdata`` of the original.
 Storages = Mapping[int, UntypedStorage]
@@ -96,22 +99,11 @@ def capture(
 
 def content_size(content: Any, kept: Storages | None = None) -> int:
     """Return the bytes of all storages, without those that were kept."""
-    storages = (one.untyped_storage() for one in _tensors(content))
+    storages = (one.untyped_storage() for __, one in tensors_in(content))
     sizes = {one.data_ptr(): one.nbytes() for one in storages}
     for one in (kept or {}).values():
         sizes.pop(one.data_ptr(), None)
     return sum(sizes.values())
-
-
-def _tensors(content: Any) -> Iterator[Tensor]:
-    if isinstance(content, Tensor):
-        yield content
-    elif isinstance(content, Mapping):
-        for value in content.values():
-            yield from _tensors(value)
-    elif isinstance(content, (list, tuple)):
-        for value in content:
-            yield from _tensors(value)
 
 
 def _on_host(content: Any, kept: Storages) -> Any:
@@ -181,3 +173,95 @@ def _states_of(schedulers: Any) -> Any:
     if isinstance(schedulers, dict):
         return {name: _states_of(some) for name, some in schedulers.items()}
     return [one.state_dict() for one in schedulers]
+
+
+# Attributes that a resumed run needs, of hooks that save nothing.
+_SAVED: dict[type[Hook], tuple[str, ...]] = {
+    EarlyStoppingHook: ('wait_count', 'best_score')
+}
+_PLAIN = (bool, int, float, str, type(None))
+_CONTAINERS = (list, tuple, set, dict, deque)
+# Hooks of these packages save what they need, or need nothing.
+_KNOWN = ('mmengine', 'mmstable')
+
+
+class HookStates:
+    """Saves the state of mmengine's hooks, and names hooks without any."""
+
+    def __init__(self) -> None:
+        self._at_start: dict[int, dict[str, Any]] = {}
+
+    def begin(self, runner: Runner) -> None:
+        """Remember what hooks of others look like before they train."""
+        self._at_start = {
+            id(hook): _plain_attributes(hook) for hook in _unsaved(runner)
+        }
+
+    def state_dict(self, runner: Runner) -> dict[str, Any]:
+        """Return attributes to restore, and names of hooks to report."""
+        state: dict[str, Any] = {}
+        saved = {
+            type(hook).__name__: {
+                name: float(getattr(hook, name)) for name in names
+            }
+            for hook, names in _saved(runner)
+        }
+        changed = {
+            type(hook).__name__
+            for hook in _unsaved(runner)
+            if _plain_attributes(hook) != self._at_start.get(id(hook))
+        }
+        if saved:
+            state['hooks'] = saved
+        if changed:
+            state['unsaved_hooks'] = sorted(changed)
+        return state
+
+    def load_state_dict(
+        self, runner: Runner, state: Mapping[str, Any]
+    ) -> None:
+        """Restore the attributes that :meth:`state_dict` returned."""
+        saved = state.get('hooks', {})
+        for hook, names in _saved(runner):
+            own = saved.get(type(hook).__name__, {})
+            for name in names:
+                if name in own:
+                    kind = type(getattr(hook, name))
+                    setattr(hook, name, kind(own[name]))
+
+
+def _saved(runner: Runner) -> list[tuple[Hook, tuple[str, ...]]]:
+    return [
+        (hook, names)
+        for hook in runner.hooks
+        for kind, names in _SAVED.items()
+        if isinstance(hook, kind) and not _saves_itself(hook)
+    ]
+
+
+def _unsaved(runner: Runner) -> list[Hook]:
+    return [
+        hook
+        for hook in runner.hooks
+        if type(hook).__module__.partition('.')[0] not in _KNOWN
+        and not isinstance(hook, tuple(_SAVED))
+        and not _saves_itself(hook)
+    ]
+
+
+def _saves_itself(hook: Hook) -> bool:
+    own = type(hook).before_save_checkpoint
+    return own is not Hook.before_save_checkpoint
+
+
+def _plain_attributes(hook: Hook) -> dict[str, Any]:
+    """Copy numbers, texts and containers of these."""
+    return {
+        name: copy.copy(value)
+        for name, value in vars(hook).items()
+        if isinstance(value, _PLAIN)
+        or (
+            isinstance(value, _CONTAINERS)
+            and all(isinstance(one, _PLAIN) for one in value)
+        )
+    }

@@ -638,6 +638,12 @@ class RunStart(Event):
             likewise. Defaults to None.
         resume_command (str): The command line that started the run, without
             where it started from, if ``mmstable train`` did. Defaults to ''.
+        supervisor (int): The process that restarts this one; 0 if none
+            does. Defaults to 0.
+        warnings (tuple[str]): Problems of the config that ``mmstable train``
+            warned of. Defaults to ().
+        changes (tuple[str]): What ``mmstable train`` changed to protect the
+            run. Defaults to ().
     """
 
     event: ClassVar[str] = 'run_start'
@@ -660,6 +666,9 @@ class RunStart(Event):
     space: Optional[str] = None
     born: Optional[str] = None
     resume_command: str = ''
+    supervisor: int = 0
+    warnings: tuple[str, ...] = ()
+    changes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

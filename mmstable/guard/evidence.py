@@ -143,7 +143,7 @@ class StepJudge:
             raise CannotAsk(_('its batches are gone'))
         order = pending.plan.norm_type
         asked.append(iteration)
-        first = train_step.ask_again(iteration, order, pending.grads)
+        first = train_step.ask_again(iteration, order)
         if not dist.any_rank(not _is_same(first, norm, loss)):
             return HeldVerdict.REPRODUCIBLE, first
         if dist.any_rank(bool(first.changed)):
@@ -154,7 +154,7 @@ class StepJudge:
                 )
             )
         # A model that is not deterministic gives something else every time.
-        second = train_step.ask_again(iteration, order, pending.grads)
+        second = train_step.ask_again(iteration, order)
         if dist.any_rank(not _is_same(second, first.norm, first.loss)):
             raise CannotAsk(_('it gives something else every time'))
         return HeldVerdict.TRANSIENT, first

@@ -35,10 +35,10 @@ from mmstable.guard.rollback import LearningRateFactor, Rollback
 from mmstable.io.schema import count
 from mmstable.loops.question import CannotAsk
 from mmstable.loops.train_step import StepRecord
-from mmstable.messages import _
+from mmstable.messages import N_, _
 from mmstable.messages.shell import RateLimit
 from mmstable.optim.spike import Peak, StepHold
-from mmstable.state.run_state import Snapshot
+from mmstable.state.snapshot import Snapshot
 
 NAME = 'DivergenceGuardHook'
 # Newest bad batches that old weights are tried on.
@@ -313,10 +313,18 @@ class DivergenceGuard(Saved):
         if self._lines.allows(iteration):
             self._log(done)
 
-    def _is_proven(self, iteration: int, incident: Incident) -> bool | None:
+    def _is_proven(
+        self, iteration: int, incident: Incident, warns: bool = True
+    ) -> bool | None:
         """Whether old weights are better; None if that cannot be known.
 
         A collective call.
+
+        Args:
+            iteration (int): Iterations done.
+            incident (Incident): The suspicion.
+            warns (bool): Whether to report that nothing is done about it.
+                Defaults to True.
         """
         if iteration < self._next_proof:
             return False
@@ -347,7 +355,8 @@ class DivergenceGuard(Saved):
                 '({reason}): nothing is changed',
                 reason=error,
             )
-        self._warn_once(iteration, incident, why)
+        if warns:
+            self._warn_once(iteration, incident, why)
         return proven
 
     def _roll_back(self, iteration: int, incident: Incident) -> bool:
@@ -411,7 +420,9 @@ class DivergenceGuard(Saved):
             needs_proof=True,
         )
         self._next_proof = 0
-        proven = self._is_proven(iteration, incident)
+        # A single high loss at the end of a healthy run is no news.
+        is_lasting = is_stuck or is_exploded
+        proven = self._is_proven(iteration, incident, warns=is_lasting)
         if proven or is_stuck or (proven is None and is_exploded):
             self._stop(iteration, incident)
 
@@ -435,29 +446,17 @@ class DivergenceGuard(Saved):
             return
         self._warned.add(why)
         done = self._emit(iteration, incident, Action.WARN)
-        self._warn(
-            _(
-                'Iter {iteration}: {fault}: {reason}; {why}',
-                iteration=iteration,
-                fault=done.fault.value,
-                reason=done.reason,
-                why=why,
-            )
-        )
+        text = N_('Iter {iteration}: {fault}: {reason}; {why}')
+        self._warn(_(text, why=why, **vars(done)))
 
     def _emit(
         self, iteration: int, incident: Incident, action: Action, **facts: Any
     ) -> Intervention:
+        for name in ('fault', 'reason', 'since', 'subject', 'culprits'):
+            facts[name] = getattr(incident, name)
+        rate = self.rates.at(iteration)
         done = Intervention.now(
-            iteration,
-            action=action,
-            lr_factor=self.rates.at(iteration),
-            fault=incident.fault,
-            reason=incident.reason,
-            since=incident.since,
-            subject=incident.subject,
-            culprits=incident.culprits,
-            **facts,
+            iteration, action=action, lr_factor=rate, **facts
         )
         self._monitor.emit(self._runner, done)
         return done

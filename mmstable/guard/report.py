@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -80,27 +79,18 @@ def describe_intervention(
         recovery (int): Iterations in which the learning rate recovers; 0 if
             it does not.
     """
-    incident = _(
-        'Iter {iteration}: {fault}: {reason}',
-        iteration=done.iteration,
-        fault=done.fault.value,
-        reason=done.reason,
-    )
+    incident = _('Iter {iteration}: {fault}: {reason}', **vars(done))
     if done.action is Action.SKIP:
         return _('{incident}, step skipped', incident=incident)
     if done.action not in (Action.LOWER_LR, Action.ROLLBACK):
         return _('{incident}; reported only', incident=incident)
-    factor = done.lr_factor
-    if factor == 1:
-        rate = _('learning rate as it was')
-    elif recovery == 0:
-        rate = _('learning rate x {factor:g}', factor=factor)
-    else:
-        rate = _(
-            'learning rate x {factor:g}, back to 1 in {iterations} iterations',
-            factor=factor,
-            iterations=recovery,
-        )
+    rate = _('learning rate as it was')
+    if done.lr_factor != 1:
+        rate = _('learning rate x {factor:g}', factor=done.lr_factor)
+        if recovery:
+            rate += _(
+                ', back to 1 in {iterations} iterations', iterations=recovery
+            )
     if done.action is Action.LOWER_LR:
         return _('{incident}; {rate}', incident=incident, rate=rate)
     in_memory = done.source == 'memory'
@@ -126,36 +116,18 @@ def describe_held(held: HeldStep, subject: str) -> str:
     """
     found = _(
         'Iter {iteration}: {subject} {value:.4g} (peak so far {peak:.4g})',
-        iteration=held.iteration,
         subject=subject,
-        value=held.value,
-        peak=held.peak,
+        **vars(held),
     )
     if held.verdict is HeldVerdict.NOT_ASKED:
-        return _(
-            '{found}, not repeated: {reason}; applied',
-            found=found,
-            reason=held.reason,
-        )
-    again = math.nan if held.again is None else held.again
+        reason = held.reason
+        return found + _(', not repeated: {reason}; applied', reason=reason)
+    end = N_(', again {again:.4g}: caused by the data or the model; applied')
     if held.verdict is HeldVerdict.TRANSIENT:
-        return _(
-            '{found}, again {again:.4g}: transient fault, step skipped',
-            found=found,
-            again=again,
-        )
-    if held.samples:
-        return _(
-            '{found}, again {again:.4g}: sample {samples}; applied',
-            found=found,
-            again=again,
-            samples=held.samples,
-        )
-    return _(
-        '{found}, again {again:.4g}: caused by the data or the model; applied',
-        found=found,
-        again=again,
-    )
+        end = N_(', again {again:.4g}: transient fault, step skipped')
+    elif held.samples:
+        end = N_(', again {again:.4g}: sample {samples}; applied')
+    return found + _(end, again=held.again, samples=held.samples)
 
 
 def why_dead(zeros: int, count: int) -> str:
@@ -297,14 +269,11 @@ def describe_stop(
         'since iteration {since}: {reason}.{tried} Nothing was validated or '
         'saved after that. What to change: {advice:; }. {resume} (details: '
         '{file})',
-        iteration=done.iteration,
-        fault=done.fault.value,
-        since=done.since,
-        reason=done.reason,
         tried=tried,
         advice=list(advice),
         resume=resume,
         file=file,
+        **vars(done),
     )
 
 

@@ -19,14 +19,9 @@ from mmstable.io.schema import count, within
 from mmstable.loops.question import CannotAsk
 from mmstable.memory.host import host_room
 from mmstable.messages import _
-from mmstable.state.run_state import (
-    RunState,
-    Snapshot,
-    Snapshots,
-    Weights,
-    catch_up,
-    schedule_positions,
-)
+from mmstable.state.run_state import RunState, Weights
+from mmstable.state.schedules import catch_up, schedule_positions
+from mmstable.state.snapshot import Snapshot, Snapshots
 
 if TYPE_CHECKING:
     from mmstable.checkpoint.catalog import GoodCheckpoint

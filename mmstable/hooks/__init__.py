@@ -2,6 +2,7 @@
 
 from mmstable.hooks.divergence_guard_hook import DivergenceGuardHook
 from mmstable.hooks.emergency_checkpoint_hook import EmergencyCheckpointHook
+from mmstable.hooks.engine_hook import EngineHook
 from mmstable.hooks.event_log_hook import EventLogHook
 from mmstable.hooks.fault_forensics_hook import (
     FaultForensicsHook,
@@ -15,6 +16,7 @@ from mmstable.hooks.headroom_hook import HeadroomHook
 from mmstable.hooks.iter_profile_hook import IterProfileHook
 from mmstable.hooks.live_probe_hook import LiveProbeHook
 from mmstable.hooks.memory_guard_hook import MemoryGuardHook
+from mmstable.hooks.metrics_hook import MetricsHook
 from mmstable.hooks.notify_hook import NotifyHook
 from mmstable.hooks.rank_failure_hook import RankFailureHook
 from mmstable.hooks.replica_check_hook import ReplicaCheckHook
@@ -29,6 +31,7 @@ from mmstable.hooks.safe_param_scheduler_hook import SafeParamSchedulerHook
 __all__ = [
     'DivergenceGuardHook',
     'EmergencyCheckpointHook',
+    'EngineHook',
     'EventLogHook',
     'FaultForensicsHook',
     'FaultInjectorHook',
@@ -39,6 +42,7 @@ __all__ = [
     'LiveProbeHook',
     'IterProfileHook',
     'MemoryGuardHook',
+    'MetricsHook',
     'NanForensicsHook',
     'NotifyHook',
     'RankFailureHook',

@@ -26,7 +26,7 @@ from mmstable.settings import (
 )
 
 if TYPE_CHECKING:
-    from mmstable.state.run_state import Snapshot
+    from mmstable.state.snapshot import Snapshot
 
 _NAME = 'DivergenceGuardHook'
 

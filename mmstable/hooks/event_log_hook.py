@@ -147,6 +147,9 @@ class EventLogHook(StepHook):
             type(exception), exception, exception.__traceback__
         )
         stopped = isinstance(exception, (StoppedBySignal, TrainingDiverged))
+        if isinstance(exception, SystemExit):
+            # `sys.exit(0)` of a hook.
+            stopped = not exception.code
         reason = 'stopped' if stopped else 'exception'
         # Its end says what happened; a message can have any length.
         traceback_text = ''.join(lines)[-_LONGEST_TRACEBACK:]

@@ -165,7 +165,8 @@ class GradNanLoggerHook(StepHook):
         state = self._wrappers[name]
         applied = self.monitor.sources[name].steps.tally.applied
         alarming = state.stats.add(report, applied)
-        if state.stats.rate != state.rate:
+        # A run without a bad step logs no zeros.
+        if state.stats.rate != (state.rate or 0.0):
             self._publish(runner, name, state)
         if report.fault is not None:
             is_spoiled = report.applied and bool(report.culprits)

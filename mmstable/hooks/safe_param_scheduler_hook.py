@@ -17,7 +17,7 @@ from mmstable.io.schema import mapping_of, text
 from mmstable.messages import _
 from mmstable.registry import HOOKS, register_globally
 from mmstable.settings import flag, integer, no_match
-from mmstable.state.run_state import ScheduleBacklog
+from mmstable.state.schedules import ScheduleBacklog
 
 _NAME = 'SafeParamSchedulerHook'
 

@@ -133,7 +133,7 @@ def explain(loop: SafeLoop, error: BaseException) -> str | None:
         loop (SafeLoop): The loop that the error leaves.
         error (BaseException): The error.
     """
-    if isinstance(error, (MMStableError, KeyboardInterrupt)):
+    if isinstance(error, MMStableError) or not isinstance(error, Exception):
         return None
     if is_out_of_memory(error):
         phase: Any = loop.phase

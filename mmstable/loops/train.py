@@ -171,7 +171,7 @@ class SafeLoop(BaseLoop):
         try:
             with self.train_step.watch_updates():
                 return self._run()
-        except (Exception, KeyboardInterrupt) as error:
+        except (Exception, KeyboardInterrupt, SystemExit) as error:
             better = end_run(self, error)
             if better is not None:
                 raise better from error

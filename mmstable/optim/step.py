@@ -501,18 +501,8 @@ class SafeStep:
         scale: float,
         fault: Fault | None = None,
     ) -> None:
-        report = StepReport(
-            iteration=iteration,
-            time=time.time(),
-            wrapper=self._steps.wrapper,
-            outcome=outcome,
-            fault=fault,
-            loss_scale=scale,
-            next_loss_scale=self._scaler.value,
-            micro_batches=window.all_iterations,
-            dropped_micro_batches=window.all_dropped,
-        )
-        self._steps.add(report, window.bad_terms)
+        facts = dict(iteration=iteration, time=time.time(), loss_scale=scale)
+        self._add_report(window, outcome=outcome, fault=fault, **facts)
 
     def _warn_of_empty(self, iteration: int) -> None:
         if not self._warned_of_empty:
@@ -531,15 +521,20 @@ class SafeStep:
     def _report(
         self, pending: PendingStep, outcome: Outcome, facts: dict[str, Any]
     ) -> None:
-        window = pending.window
-        report = StepReport(
+        self._add_report(
+            pending.window,
             iteration=pending.iteration,
             time=pending.time,
-            wrapper=self._steps.wrapper,
             outcome=outcome,
             loss_scale=pending.loss_scale,
-            next_loss_scale=self._scaler.value,
             loss=pending.reported_loss,
+            **facts,
+        )
+
+    def _add_report(self, window: AccumulationWindow, **facts: Any) -> None:
+        report = StepReport(
+            wrapper=self._steps.wrapper,
+            next_loss_scale=self._scaler.value,
             micro_batches=window.all_iterations,
             dropped_micro_batches=window.all_dropped,
             **facts,

@@ -203,7 +203,7 @@ class _KeptTensor:
         self._values = values.clone() if is_host else values.cpu()
 
     def restore(self) -> None:
-        # By `data`: nobody is to see that it was written to.
+        # By `data`: its version must not change.
         self._tensor.data.copy_(self._values)
         self._tensor.requires_grad_(self._requires_grad)
         self._tensor.grad = self._grad

@@ -52,7 +52,12 @@ def test_an_iteration_launches_as_little_as_stock(
 
 
 @pytest.mark.parametrize(
-    'case', ['own_generator_only', 'snapshots_take_what_they_need']
+    'case',
+    [
+        'own_generator_only',
+        'snapshots_take_what_they_need',
+        'a_checkpoint_is_written_from_a_snapshot',
+    ],
 )
 def test_no_more_is_read_or_taken_than_needed(tmp_path, device, case):
     device.call(case, tmp_path)

@@ -14,7 +14,13 @@ from mmstable.cli.command import MEMORY, STABILITY
 from mmstable.errors import UsageError
 from mmstable.hooks import EventLogHook
 from mmstable.optim.loss_scale import LossScaler, ScalePolicy
-from mmstable.protect import Protection, apply_changes, protect
+from mmstable.protection import (
+    Group,
+    Protection,
+    apply_changes,
+    find_changes,
+    protection_lines,
+)
 from mmstable.settings import runtime_hooks
 
 CONFIGS = Path(__file__).resolve().parents[2] / 'configs' / '_base_'
@@ -42,11 +48,11 @@ def protected(
     settings: dict[str, Any], *args: Any
 ) -> tuple[dict[str, Any], Protection]:
     before = copy.deepcopy(settings)
-    found = protect(settings, *args)
+    found = find_changes(settings, *args)
     assert settings == before
     new = copy.deepcopy(settings)
     apply_changes(new, found.changes)
-    assert protect(new, *args[:1]).changes == ()
+    assert find_changes(new, *args[:1]).changes == ()
     return new, found
 
 
@@ -278,7 +284,7 @@ def test_memory_takes_bf16_and_leaves_loaders_without_workers() -> None:
 )
 def test_memory_is_refused(wrapper: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        protect(dict(PLAIN, optim_wrapper=wrapper), 'default', 'balanced')
+        find_changes(dict(PLAIN, optim_wrapper=wrapper), 'default', 'balanced')
 
 
 def test_back_ends_are_queued_once() -> None:
@@ -290,10 +296,19 @@ def test_back_ends_are_queued_once() -> None:
     assert first['backend'] == backends[0]
 
 
-def test_other_engines_are_left_alone() -> None:
+def test_of_engines_the_optimizer_is_left_alone() -> None:
     strategy = dict(type='DeepSpeedStrategy')
-    _, found = protected(dict(PLAIN, strategy=strategy))
-    assert (found.changes, found.strategy) == ((), 'DeepSpeedStrategy')
+    new, found = protected(dict(PLAIN, strategy=strategy))
+    assert found.strategy == 'DeepSpeedStrategy'
+    assert new['optim_wrapper'] == PLAIN['optim_wrapper']
+    assert 'checkpoint' not in new.get('default_hooks', {})
+    assert found.words(Group.HOOK) == [
+        *('EventLogHook', 'MemoryGuardHook', 'EmergencyCheckpointHook'),
+        *('RankFailureHook', 'HangWatchdogHook', 'EngineHook'),
+    ]
+    (first, *_) = protection_lines(found, 'title')
+    assert 'DeepSpeedStrategy owns optimizer' in first
+    assert 'Not protected: bad steps' in first
 
 
 @pytest.mark.parametrize('strategy', ['SingleDeviceStrategy', None])

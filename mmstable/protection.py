@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
+from mmengine.config import Config
 from mmengine.hooks import CheckpointHook, EMAHook, ParamSchedulerHook
 from mmengine.optim import AmpOptimWrapper, OptimWrapper
 from mmengine.registry import HOOKS, LOOPS, OPTIM_WRAPPERS, Registry
@@ -37,11 +38,15 @@ from mmstable.check.config_tree import (
 from mmstable.check.registry import find_class
 from mmstable.errors import UsageError
 from mmstable.hooks import DivergenceGuardHook
+from mmstable.legacy.draft import old_keys_of
 from mmstable.legacy.render import one_line
 from mmstable.messages import N_, _
 from mmstable.optim import SafeAmpOptimWrapper, SafeOptimWrapper
-from mmstable.settings import runtime_hooks, shipped_settings
+from mmstable.settings import one_of, runtime_hooks, shipped_settings
 
+# The presets of configs/_base_/stability and configs/_base_/memory.
+PRESETS = ('default', 'safe', 'ultra_safe', 'observe_only')
+MEMORY_PRESETS = ('balanced', 'max_saving', 'conservative')
 SAFE: dict[type, type] = {
     OptimWrapper: optim.SafeOptimWrapper,
     AmpOptimWrapper: optim.SafeAmpOptimWrapper,
@@ -103,7 +108,8 @@ class Protection:
         changes (tuple): In the order in which they apply.
         left (tuple[str, ...]): Parts that cannot be protected, with their
             classes.
-        strategy (str): A strategy that rules out all changes; '' for none.
+        strategy (str): A strategy whose engine owns the optimizer; '' for
+            none.
     """
 
     preset: str
@@ -465,7 +471,13 @@ _ENGINES = ('DeepSpeedStrategy', 'ColossalAIStrategy')
 _OUR_STRATEGIES = ('SafeFSDPStrategy', 'SafeFSDP2Strategy')
 
 
-def protect(
+def owner_of_optimizer(settings: Mapping[str, Any]) -> str:
+    """Return the strategy whose engine owns the optimizer; '' if none."""
+    strategy = kind_of(settings.get('strategy'))
+    return strategy if strategy in _ENGINES else ''
+
+
+def find_changes(
     settings: Mapping[str, Any],
     preset: str = 'default',
     memory: str | None = None,
@@ -480,13 +492,15 @@ def protect(
         memory (str, optional): One of ``configs/_base_/memory``; None for
             none. Defaults to None.
     """
-    strategy = kind_of(settings.get('strategy'))
-    if strategy in _ENGINES:
-        return Protection(preset, (), (), strategy)
+    strategy = owner_of_optimizer(settings)
     if not _has_room(settings):
         return Protection(preset, (), ())
     chosen = read_preset(preset)
     draft = Draft(settings)
+    if strategy:
+        _watch_engine(draft, chosen)
+        changes = tuple(draft.changes)
+        return Protection(preset, changes, tuple(draft.left), strategy)
     if chosen.safe_classes:
         _replace_classes(draft)
     if memory is not None:
@@ -495,6 +509,84 @@ def protect(
     apply_settings(draft, chosen)
     queue_backends(draft)
     return Protection(preset, tuple(draft.changes), tuple(draft.left))
+
+
+def protect(
+    cfg: Config | Mapping[str, Any] | str,
+    preset: str = 'default',
+    memory: str | None = None,
+) -> Config:
+    """Protect a config in Python, as ``mmstable train`` does.
+
+    Args:
+        cfg (Config, dict or str): The config, or its file; not modified.
+        preset (str): 'default', 'safe', 'ultra_safe' or 'observe_only'.
+            Defaults to 'default'.
+        memory (str, optional): 'balanced', 'max_saving' or 'conservative' to
+            take less memory. Defaults to None.
+
+    Returns:
+        Config: For ``Runner.from_cfg``.
+    """
+    if isinstance(cfg, str):
+        cfg = Config.fromfile(cfg)
+    # A copy, with all that a Config knows about its file.
+    cfg = copy.deepcopy(cfg if isinstance(cfg, Config) else Config(dict(cfg)))
+    settings = cfg._cfg_dict.to_dict()
+    one_of('protect', 'preset', preset, PRESETS)
+    if memory is not None:
+        one_of('protect', 'memory', memory, MEMORY_PRESETS)
+    if old_keys_of(settings):
+        raise UsageError(
+            _('a config of mmcv 1.x: translate it with `mmstable upgrade`.')
+        )
+    protection = find_changes(settings, preset, memory)
+    apply_changes(cfg._cfg_dict, protection.changes)
+    drop_absent_hooks(cfg)
+    title = _(
+        'protected with preset {preset} (mmstable.protect(cfg, preset=...) '
+        'chooses another):',
+        preset=preset,
+    )
+    for line in protection_lines(protection, title):
+        print(f'mmstable: {line}', flush=True)
+    return cfg
+
+
+def drop_absent_hooks(cfg: Config) -> None:
+    """Let ``default_hooks = dict(guard=None)`` switch a hook off.
+
+    mmengine takes None for its own names only.
+    """
+    hooks = cfg.get('default_hooks') or {}
+    for name in [n for n in hooks if hooks[n] is None]:
+        if name not in DEFAULT_HOOKS:
+            hooks.pop(name)
+
+
+# Hooks that do not touch the optimizer.
+_ENGINE_HOOKS = (
+    'EventLogHook',
+    'MemoryGuardHook',
+    'EmergencyCheckpointHook',
+    'RankFailureHook',
+    'HangWatchdogHook',
+)
+
+
+def _watch_engine(draft: Draft, preset: Preset) -> None:
+    """Protect what an engine leaves to the runner."""
+    if preset.safe_classes:
+        _replace_loops(draft)
+    present = _present(draft)
+    for name, hook in runtime_hooks().items():
+        settings = preset.hooks.get(name, {})
+        is_wanted = name in _ENGINE_HOOKS and settings is not None
+        if is_wanted and name not in present:
+            draft.add_hook({**hook, **settings})
+    if hooks.EngineHook.__name__ not in present:
+        draft.add_hook({'type': scoped(hooks.EngineHook)})
+    queue_backends(draft)
 
 
 def _has_room(settings: Mapping[str, Any]) -> bool:
@@ -513,11 +605,15 @@ def _replace_classes(draft: Draft) -> None:
         # By name: importing mmengine's strategies imports their engines.
         kind = 'mmstable.SafeFSDPStrategy'
         draft.put(('strategy', 'type'), kind, Group.CLASS, 'strategy')
+    _replace_loops(draft)
+    _replace_hooks(draft)
+
+
+def _replace_loops(draft: Draft) -> None:
     _replace_train_loop(draft)
     for key, kind in (('val_cfg', 'ValLoop'), ('test_cfg', 'TestLoop')):
         if isinstance(draft.get(key), Mapping):
             draft.make_safe((key,), LOOPS, kind)
-    _replace_hooks(draft)
 
 
 def _replace_train_loop(draft: Draft) -> None:
@@ -619,11 +715,12 @@ def protection_lines(protection: Protection, title: str) -> Iterator[str]:
     """
     if protection.strategy:
         yield _(
-            'nothing is protected: {name} brings optimizers and checkpoints '
-            'of its own.',
+            '{name} owns optimizer, loss scale and checkpoints. Protected: '
+            'signals, exceptions, lost ranks, hangs, memory, events, report. '
+            'Not protected: bad steps are not skipped or explained, there is '
+            'no rollback, and checkpoints are not verified.',
             name=protection.strategy,
         )
-        return
     if protection.changes:
         yield title
     for group, (text, field_name) in _GROUPS.items():
