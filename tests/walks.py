@@ -1,4 +1,4 @@
-"""The walks of a run through mmstable: a step, a save and a resume.
+"""The walks of a run through mmstable: step, save, resume and death.
 
 A walk is drawn in the docstring of the module it begins in, one station a
 line, as ``optim/step.py: step``. :data:`WALKS` says where, and how many calls
@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import mmstable
+from mmstable.loops import train
 from tests.test_python_calls import EVERYTHING, SCHEDULE
 from tests.toys import toy_runner
 
@@ -83,10 +84,12 @@ class Trace:
 
 
 # Limits are the figures of today. To be reached: 20 files for a step, 12 for
-# a save, 25 for a resume. Calls of a save and a resume grow with the toy.
+# a save, 25 for a resume. Calls of a save and a resume grow with the toy. A
+# death passes a save, the replay of the failed step, and the report.
 WALKS = {
     'step': Walk('mmstable.loops.train_step', files=29, calls=86),
     'save': Walk('mmstable.checkpoint.writer', files=41, calls=6300),
+    'death': Walk('mmstable.loops.failure', files=80, calls=12500),
     'resume': Walk('mmstable.checkpoint.loaders', files=34, calls=8100),
 }
 
@@ -112,6 +115,7 @@ def record_walks(work_dir: Path) -> dict[str, Trace]:
     first.call_hook = watched
     first.train()
     _record_resume(work_dir, traces['resume'])
+    _record_death(work_dir / 'death', traces['death'])
     return traces
 
 
@@ -157,6 +161,28 @@ def _record_resume(work_dir: Path, trace: Trace) -> None:
 
     runner.load_or_resume, runner.call_hook = recorded, watched
     runner.train()
+
+
+def _record_death(work_dir: Path, trace: Trace) -> None:
+    """From the exception that leaves the loop to the end of the run."""
+    runner, end_run = _runner(work_dir), train.end_run
+
+    def recorded(*args: Any) -> Any:
+        with trace.recording():
+            return end_run(*args)
+
+    def fail(*args: Any) -> None:
+        if runner.iter == 5:
+            raise IndexError('a walk to its end')
+
+    runner.model.register_forward_pre_hook(fail)
+    train.end_run = recorded
+    try:
+        runner.train()
+    except IndexError:
+        return
+    finally:
+        train.end_run = end_run
 
 
 def _runner(work_dir: Path, **more: Any) -> Any:

@@ -7,7 +7,7 @@ One death, station by station::
     hooks/event_log_hook.py: on_exception records the end
     hooks/emergency_checkpoint_hook.py: on_exception
     loops/failure.py: why_inexact         is this the state before the step?
-    checkpoint/writer.py: write           saves it
+    checkpoint/writer.py: save_alone      saves it, as one save does
     hooks/fault_forensics_hook.py: explain_exception
     hooks/event_log_hook.py: after_exception
 

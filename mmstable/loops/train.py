@@ -136,9 +136,10 @@ class SafeLoop(BaseLoop):
         self._replay = replay
         recovery = None
         if settings.enabled:
-            from mmstable.oom.recovery import OomRecovery
+            from mmstable.oom.recovery import OomMemory, OomRecovery
 
             recovery = OomRecovery(self.runner, settings, owner)
+            self.runner.register_hook(OomMemory(recovery))
         self.train_step = TrainStep(self.runner, recovery)
         self._position = DataPosition()
         # After the newest batch, whether its step is done or not.

@@ -17,6 +17,8 @@ from torch.overrides import TorchFunctionMode
 from mmstable import runner_view
 from mmstable.batch import batch_shapes
 from mmstable.errors import TrainingOutOfMemory, add_note
+from mmstable.events.monitor import StatefulHook
+from mmstable.io.schema import integer, list_of, record, text
 from mmstable.messages import N_, _
 from mmstable.oom.ranks import DdpRetry, PartialGradients
 from mmstable.oom.recompute import CannotChunk
@@ -35,6 +37,7 @@ from mmstable.oom.report import (
 )
 from mmstable.oom.strategies import (
     RETRY,
+    Known,
     OomSettings,
     OomStrategies,
     OomStrategy,
@@ -68,6 +71,50 @@ _UPDATED = N_(
 )
 
 
+_NEED = record(
+    shapes=list_of(text(256), 256),
+    name=text(32),
+    parts=integer(1, 1 << 20),
+    calm=integer(1, 1 << 31),
+)
+
+
+class OomMemory(StatefulHook):
+    """Keeps the strategies that batches need, over a resume.
+
+    Args:
+        recovery (OomRecovery): Whose they are.
+    """
+
+    saved = staticmethod(record(known=list_of(_NEED, 4096)))
+
+    def __init__(self, recovery: OomRecovery) -> None:
+        self._recovery = recovery
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a resumed run has to know."""
+        known = self._recovery.known.items()
+        found = [
+            dict(
+                shapes=list(shapes),
+                name=one.strategy.name,
+                parts=one.strategy.parts,
+                calm=one.calm,
+            )
+            for shapes, one in known
+        ]
+        return {'known': found} if found else {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over what :meth:`state_dict` gave."""
+        self._recovery.known = {
+            tuple(one['shapes']): Known(
+                OomStrategy(one['name'], one['parts']), one['calm']
+            )
+            for one in state['known']
+        }
+
+
 class OomRecovery:
     """Tries ever stronger strategies for a batch that does not fit.
 
@@ -92,6 +139,8 @@ class OomRecovery:
         # Whether a step has to begin with :meth:`begin`.
         self.is_alert = False
         self._shapes: tuple[str, ...] = ()
+        # By the shapes of batches.
+        self.known: dict[tuple[str, ...], Known] = {}
 
     def bind(self) -> None:
         """Take the model and the wrappers of a run that begins."""
@@ -100,10 +149,12 @@ class OomRecovery:
         self._accumulates = any(
             runner_view.accumulative_counts(one) > 1 for one in self._wrappers
         )
-        self._strategies = OomStrategies(runner, self._settings, self._owner)
+        self._strategies = OomStrategies(
+            runner, self._settings, self._owner, self.known
+        )
         self._gradients = PartialGradients(runner.model.parameters())
         self._ranks = DdpRetry(runner.model)
-        self.is_alert = self._accumulates
+        self.is_alert = self._accumulates or bool(self.known)
 
     def begin(self, batch: Any) -> OomStrategy | None:
         """Return the strategy to start with; None for the plain step.
@@ -163,7 +214,8 @@ class OomRecovery:
         self._ranks.begin()
         case = self._open_case(record, error)
         strategies = self._strategies.of(record.batch)
-        start = 0 if failed is None else strategies.index(failed) + 1
+        # Another config may not have the strategy of a resumed run.
+        start = strategies.index(failed) + 1 if failed in strategies else 0
         for strategy in strategies[start:-1]:
             if self._has_stepped(record):
                 break

@@ -195,15 +195,19 @@ class OomStrategies:
         runner (Runner): The runner, whose model and wrappers are built.
         settings (OomSettings): What is allowed.
         owner (str): Whose settings they are.
+        known (dict): The strategy by the shapes of batches.
     """
 
     def __init__(
-        self, runner: Runner, settings: OomSettings, owner: str
+        self,
+        runner: Runner,
+        settings: OomSettings,
+        owner: str,
+        known: dict[tuple[str, ...], Known],
     ) -> None:
         self._runner = runner
         self._settings = settings
-        # By the shapes of batches.
-        self.known: dict[tuple[str, ...], Known] = {}
+        self.known = known
         self._is_compiled = runner_view.is_compiled(runner.model)
         self.device = next(runner.model.parameters()).device
         self.modules: dict[str, Module] = {}

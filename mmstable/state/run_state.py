@@ -518,7 +518,7 @@ class RunState:
         """Drop gradients and copies that belong to the replaced state."""
         for wrapper in runner_view.wrappers(self._runner).values():
             wrapper.zero_grad()
-            if hasattr(wrapper, 'forget'):
+            if hasattr(wrapper, 'reset'):
                 wrapper.reset()
         for hook in self._runner.hooks:
             if hasattr(hook, 'forget_window'):

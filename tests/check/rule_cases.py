@@ -361,6 +361,12 @@ CASES: dict[str, Case] = {
         {'find_unused_parameters': True, 'model.with_cp': False},
         'find_unused_parameters',
     ),
+    'no_oom_recovery': Case(
+        {'model.norm_cfg': dict(type='SyncBN')},
+        {'model.norm_cfg': dict(type='BN')},
+        'model.norm_cfg',
+        ranks=2,
+    ),
     'train_step_without_context': Case(
         {'model.type': 'RuleModelWithoutContext'},
         {

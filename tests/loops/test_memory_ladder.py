@@ -103,6 +103,26 @@ def test_what_helped_is_where_the_next_begins(tmp_path):
     assert model.limited.failures == 3
 
 
+def test_a_resumed_run_begins_there_too(tmp_path):
+    limits = dict.fromkeys(range(2, 7), (2, 10**6))
+    saver = dict(
+        checkpoint=dict(
+            type='mmstable.SafeCheckpointHook', interval=3, by_epoch=False
+        )
+    )
+    scene_run(tmp_path, limits, default_hooks=saver, max_iters=4)
+    model = SceneNet()
+    _, hook = scene_run(
+        tmp_path / 'rest',
+        limits,
+        model=model,
+        default_hooks=saver,
+        load_from=str(tmp_path / 'iter_3.pth'),
+        resume=True,
+    )
+    assert (hook.events, model.limited.failures) == ([], 0)
+
+
 def test_a_calm_period_leads_back(tmp_path):
     model = SceneNet()
     runner, hook = scene_run(

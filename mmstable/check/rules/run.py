@@ -24,7 +24,7 @@ from mmstable.check.config_tree import (
     whole_number,
 )
 from mmstable.check.registry import class_of
-from mmstable.check.rule import Violation, error, setting, warning
+from mmstable.check.rule import Violation, error, hint, setting, warning
 from mmstable.finding import Severity
 from mmstable.messages import _
 
@@ -352,6 +352,29 @@ def unused_with_checkpointing(view: ConfigView) -> Iterator[Violation]:
             if node.get(name) is True:
                 yield Violation(path, path=f'{where}.{name}')
                 return
+
+
+@hint(
+    what='Out-of-memory errors end the run: {kind} with {view.ranks} ranks.',
+    why='One rank that runs out of memory cannot repeat its step, because the '
+    'others wait for it in the middle of the model.',
+    fix='leave room in memory (`mmstable estimate`), or use BatchNorm or '
+    'GroupNorm, and DDP',
+)
+def no_oom_recovery(view: ConfigView) -> Iterator[Violation]:
+    """Find models whose ranks cannot recover from an OOM one by one."""
+    if view.ranks < 2 or view.get('train_cfg.oom.enabled') is False:
+        return
+    for path in ('model_wrapper_cfg', 'strategy'):
+        kind = kind_of(view.get(path) or {})
+        if 'FSDP' in kind or 'FullyShard' in kind:
+            yield Violation(path, kind=kind)
+            return
+    for path, node in walk(view.get('model'), 'model'):
+        norm = node.get('norm_cfg')
+        if isinstance(norm, dict) and kind_of(norm) == 'SyncBN':
+            yield Violation(f'{path}.norm_cfg', kind='SyncBN')
+            return
 
 
 @warning(
