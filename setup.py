@@ -77,7 +77,7 @@ def version() -> str:
 
 extras = {
     name: requirements(name)
-    for name in ('mmcv', 'demo', 'completion', 'tests')
+    for name in ('mmcv', 'demo', 'completion', 'notify', 'tests')
 }
 extras['all'] = sorted({line for lines in extras.values() for line in lines})
 # Not part of `all`: its socket lets every local user run code.

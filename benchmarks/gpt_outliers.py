@@ -28,7 +28,7 @@ from protocols import _Notes
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-from mmstable.protect import apply_changes, protect
+from mmstable.protection import apply_changes, find_changes
 
 WORDS, LENGTH, WIDTH = 48, 32, 64
 
@@ -238,7 +238,7 @@ def run(
         )
     )
     if method == 'mmstable default':
-        found = protect(config._cfg_dict.to_dict(), 'default')
+        found = find_changes(config._cfg_dict.to_dict(), 'default')
         apply_changes(config._cfg_dict, found.changes)
     with tempfile.TemporaryDirectory() as folder:
         config.work_dir = folder

@@ -27,7 +27,7 @@ from mmstable.cli.command import STABILITY
 from mmstable.cli.config import load_config, plain_settings
 from mmstable.cli.protect import overlay
 from mmstable.errors import UsageError
-from mmstable.protect import Group, Protection, apply_changes, protect
+from mmstable.protection import Group, Protection, apply_changes, find_changes
 
 # A name that no config of theirs has.
 OUTPUT = '_protected_by_the_benchmark.py'
@@ -94,10 +94,10 @@ def protect_all(found: list[Path], presets: list[str]) -> Counter[str]:
         for preset in presets:
             counts['protected'] += 1
             try:
-                protection = protect(before, preset)
+                protection = find_changes(before, preset)
                 after = copy.deepcopy(before)
                 apply_changes(after, protection.changes)
-                again = protect(after, preset).changes
+                again = find_changes(after, preset).changes
                 differs = preset == shown and overlay_differs(
                     path, before, after, protection
                 )

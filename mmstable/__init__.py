@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from mmstable.legacy.schedules import *  # noqa: F403
     from mmstable.loops import *  # noqa: F403
     from mmstable.optim import *  # noqa: F403
+    from mmstable.protection import protect as protect
     from mmstable.strategies import *  # noqa: F403
     from mmstable.vis_backend import *  # noqa: F403
 
@@ -41,7 +42,9 @@ _PACKAGES = (
 def __getattr__(name: str) -> Any:
     if name == '__all__':
         classes = [one for module in _modules() for one in module.__all__]
-        return ['__version__', 'config_path', *classes]
+        return ['__version__', 'config_path', 'protect', *classes]
+    if name == 'protect':
+        return import_module('mmstable.protection').protect
     # Other names are asked for by the import system, which looks for modules.
     if name[:1].isupper():
         for module in _modules():
@@ -65,7 +68,7 @@ def register_all() -> None:
 
     from mmstable import hooks, loops, optim, vis_backend  # noqa: F401
     from mmstable.check import dataset  # noqa: F401
-    from mmstable.checkpoint.loading import guard_checkpoints
+    from mmstable.checkpoint.loaders import guard_checkpoints
     from mmstable.legacy import schedules  # noqa: F401
 
     # For `_base_ = 'mmstable::...'`. mmengine looks for a distribution of this

@@ -72,6 +72,10 @@ class BundleError(MMStableError):
         super().__init__(f"'{folder}' is no bundle of a fault: {reason}")
 
 
+# Of `mmstable replay`, if the step of a bundle is fine now.
+EXIT_NOT_REPRODUCED = 7
+
+
 class ReplicasDivergedError(MMStableError):
     """Ranks that should hold the same weights do not."""
 

@@ -7,12 +7,13 @@ here and nowhere else, so that a new release of mmengine breaks one file.
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from mmengine.hooks import EMAHook, Hook
 from mmengine.model import is_model_wrapper
@@ -244,6 +245,12 @@ def resume_meta(runner: Runner) -> dict[str, int]:
     return dict(epoch=runner.epoch, iter=done)
 
 
+def iteration_time(runner: Runner) -> float:
+    """Seconds of an iteration lately; 0 if they are not known."""
+    times = runner.message_hub.log_scalars.get('train/time')
+    return 0.0 if times is None else float(times.mean(20))
+
+
 def is_resuming(runner: Runner) -> bool:
     """Whether a checkpoint is loaded to resume, not for its weights only."""
     return bool(runner._resume)
@@ -270,6 +277,39 @@ def as_resuming(runner: Runner) -> Iterator[None]:
 def stability_folder(runner: Runner) -> Path:
     """Where mmstable writes: next to the log of this process."""
     return Path(runner.log_dir, 'stability')
+
+
+class StartNotes(NamedTuple):
+    """What ``mmstable train`` printed before a run.
+
+    Args:
+        warnings (tuple[str]): Problems of its config. Defaults to ().
+        changes (tuple[str]): What was changed to protect it.
+            Defaults to ().
+    """
+
+    warnings: tuple[str, ...] = ()
+    changes: tuple[str, ...] = ()
+
+
+def note_start(runner: Runner, notes: StartNotes) -> None:
+    """Keep what was printed before there was a log, also in the log file."""
+    vars(runner)['start_notes'] = notes
+    logger = runner.logger
+    for level, lines in zip((logging.WARNING, logging.INFO), notes):
+        for line in lines:
+            text = f'mmstable: {line}'
+            record = logger.makeRecord(
+                logger.name, level, '', 0, text, (), None
+            )
+            for handler in logger.handlers:
+                if isinstance(handler, logging.FileHandler):
+                    handler.handle(record)
+
+
+def start_notes(runner: Runner) -> StartNotes:
+    """Return what :func:`note_start` kept."""
+    return vars(runner).get('start_notes', StartNotes())
 
 
 def _holder_of_state(optimizer: Optimizer) -> Optimizer:

@@ -43,7 +43,7 @@ ORDER = [
     'hooks',
     'strategies',
     'demo',
-    'protect',
+    'protection',
     'cli',
 ]
 # They are the doors to everything.

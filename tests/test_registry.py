@@ -135,14 +135,14 @@ register_all()
 from mmengine.registry import HOOKS
 print("before", HOOKS.module_dict.get("EventLogHook"))
 from mmstable.cli.config import load_config
-from mmstable.protect import protect
+from mmstable.protection import find_changes
 from mmstable.cli.config import plain_settings
 
 cfg = load_config('config.py')
 print('bare', HOOKS.get('EventLogHook').__module__)
 print('scoped', HOOKS.get('mmstable.EventLogHook').__module__)
 print('other', HOOKS.get('SafeCheckpointHook').__module__)
-added = [one.value for one in protect(plain_settings(cfg)).changes]
+added = [one.value for one in find_changes(plain_settings(cfg)).changes]
 print(dict(type='mmstable.EventLogHook') in added)
 """)
     output = run(folder, 'program.py')

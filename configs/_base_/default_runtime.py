@@ -23,7 +23,7 @@ custom_hooks = [
     # Remembers what happened in <log dir>/stability/events.jsonl.
     dict(type='mmstable.EventLogHook'),
     # After a NaN, names the operation, line, module and samples it comes from.
-    dict(type='mmstable.NanForensicsHook'),
+    dict(type='mmstable.FaultForensicsHook'),
     # Warns before activations or gradients leave the range of fp16.
     dict(type='mmstable.HeadroomHook'),
     # Warns of leaks, and saves before the kernel ends the run for memory.
@@ -39,6 +39,12 @@ custom_hooks = [
     dict(type='mmstable.IterProfileHook'),
     # With several ranks: sees that all hold the same weights.
     dict(type='mmstable.ReplicaCheckHook'),
+    # Sends a message when the run stops, fails, hangs or ends, to the
+    # addresses of MMSTABLE_NOTIFY; without addresses it does nothing.
+    dict(type='mmstable.NotifyHook'),
+    # Writes metrics for Prometheus to the folder of MMSTABLE_METRICS;
+    # without one it does nothing.
+    dict(type='mmstable.MetricsHook'),
 ]
 
 vis_backends = [dict(type='LocalVisBackend')]

@@ -11,6 +11,7 @@ optim_wrapper = dict(
     # A small network bears, and in so short a run needs, large steps.
     optimizer=dict(lr=2e-2),
 )
+stability_checks = dict(ignore=['high_adam_lr'])
 max_iters = 1000
 warmup_iters = 100
 param_scheduler = [

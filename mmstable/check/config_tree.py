@@ -247,6 +247,13 @@ class ConfigView:
         return [one for one in found if one.settings]
 
     @cached_property
+    def evaluators(self) -> list[Part]:
+        """The metrics of the validation."""
+        found = walk(self.get('val_evaluator'), 'val_evaluator')
+        parts = [Part(path, node) for path, node in found if 'type' in node]
+        return [one for one in parts if one.kind != 'Evaluator']
+
+    @cached_property
     def schedulers(self) -> list[Part]:
         """Every entry of ``param_scheduler``."""
         found = walk(self.get('param_scheduler'), 'param_scheduler')
@@ -282,7 +289,9 @@ class ConfigView:
     @cached_property
     def validates(self) -> bool:
         """Whether the run validates."""
-        return bool(self.get('val_cfg') and self.get('val_dataloader'))
+        # `val_cfg=dict()` validates as well.
+        parts = map(self.get, ('val_cfg', 'val_dataloader'))
+        return all(isinstance(one, Mapping) for one in parts)
 
     @property
     def val_interval(self) -> int:

@@ -7,6 +7,7 @@ import os
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Callable
 
@@ -17,6 +18,9 @@ from mmengine.model import BaseModel
 from mmengine.optim import build_optim_wrapper
 from mmengine.registry import MODELS, init_default_scope
 from mmengine.runner import Runner
+
+# They all install the package `mmengine`.
+_MMENGINES = ('mmengine', 'mmengine-lite', 'onedl-mmengine')
 
 
 @dataclass(frozen=True)
@@ -32,6 +36,8 @@ class Machine:
             function, because the call initializes CUDA.
         disk (Callable): Returns the free bytes at a path, existing or not.
         exists (Callable): Returns whether a file or folder exists.
+        mmengines (tuple[str]): Distributions that install ``mmengine``.
+            Defaults to ('mmengine',).
     """
 
     cores: int
@@ -41,6 +47,7 @@ class Machine:
     bf16: Callable[[], bool | None]
     disk: Callable[[str], int | None]
     exists: Callable[[str], bool]
+    mmengines: tuple[str, ...] = ('mmengine',)
 
     @classmethod
     def here(cls) -> Machine:
@@ -53,7 +60,15 @@ class Machine:
             bf16=_supports_bf16,
             disk=_free_above,
             exists=os.path.exists,
+            mmengines=tuple(filter(_is_distribution, _MMENGINES)),
         )
+
+
+def _is_distribution(name: str) -> bool:
+    try:
+        return bool(version(name))
+    except PackageNotFoundError:
+        return False
 
 
 def _cores() -> int:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import importlib.util
 import inspect
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
 from mmengine.dataset import BaseDataset
 from mmengine.hooks import CheckpointHook
+from mmengine.logging import MMLogger
 from mmengine.optim import OptimWrapper
 from mmengine.optim.scheduler.lr_scheduler import LRSchedulerMixin
 from mmengine.optim.scheduler.momentum_scheduler import MomentumSchedulerMixin
@@ -18,6 +20,7 @@ from mmengine.runner import Runner
 
 from mmstable.check.config_tree import ConfigView, walk
 from mmstable.checkpoint.save import hook_arguments
+from mmstable.legacy.schedules import PolicyScheduler
 from mmstable.loops.train import SafeLoop
 
 # Scopes that a `type` may start with.
@@ -66,8 +69,32 @@ def find_class(registry: Registry, kind: Any, scope: str | None) -> Any:
         return None
     if not scope or not is_installed(scope):
         scope = 'mmengine'
-    with registry.switch_scope_and_registry(scope) as found:
+    with _quiet(), registry.switch_scope_and_registry(scope) as found:
         return found.get(kind)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep mmengine from logging a warning for each unknown scope."""
+    logger = MMLogger.get_current_instance()
+    before, logger.disabled = logger.disabled, True
+    try:
+        yield
+    finally:
+        logger.disabled = before
+
+
+def names_in(registry: Registry) -> set[str]:
+    """Return the names of all classes that a registry and its children have.
+
+    Args:
+        registry (Registry): Any of the tree.
+    """
+    names = set(registry.root.module_dict)
+    for child in registry.root.children.values():
+        names |= {*child.module_dict}
+        names |= {f'{child.scope}.{name}' for name in child.module_dict}
+    return names
 
 
 def missing_packages(node: Any) -> list[str]:
@@ -134,6 +161,9 @@ def _accepts_anything(built: Any) -> bool:
         and built.__module__.partition('.')[0] in _PACKAGES
         and not signatures[-1][1]
     )
+    if inspect.isclass(built) and issubclass(built, PolicyScheduler):
+        # The settings of its policy.
+        return True
     return signatures[0][1] and not passes_on
 
 

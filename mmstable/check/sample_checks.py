@@ -173,12 +173,17 @@ def _is_label_map(part: Part) -> bool:
     return named and part.array.ndim > 0
 
 
+_BARE = ('1', 'data_samples', 'target', 'targets')
+
+
 def _is_labels(part: Part) -> bool:
     """Whether a part holds classes: of pixels, objects, or the sample."""
     return (
         _is_label_map(part)
         or part.words[-1] in _LABELS
         or part.words[-2:] == ('gt_label', 'item')
+        # A bare tensor, as the datasets of torchvision have it.
+        or (part.path in _BARE and part.array.dtype.kind in 'iu')
     )
 
 

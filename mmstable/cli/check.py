@@ -100,13 +100,13 @@ def text_lines(
         yield _('ignored by `stability_checks`: {names}', names=list(ignored))
     if not findings:
         yield _(
-            '{path}: {rules:rule|rules}, nothing found',
+            '{path}: no problems found ({rules:rule|rules} checked)',
             path=path,
             rules=len(RULES),
         )
         return
     yield _(
-        '{path}: {counts} by {rules:rule|rules}',
+        '{path}: {counts} ({rules:rule|rules} checked)',
         path=path,
         counts=cli.count_findings(findings),
         rules=len(RULES),

@@ -87,7 +87,7 @@ def _lines(summary: Summary) -> Iterator[Any]:
 
     findings = summary.findings()
     if not findings:
-        yield _('nothing wrong was found')
+        yield _('no problems found')
     for one in findings:
         names = _offenders(summary, one)
         count = _(

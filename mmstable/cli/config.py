@@ -24,7 +24,7 @@ from mmengine.optim import AmpOptimWrapper, OptimWrapper
 from mmengine.registry import init_default_scope
 
 import mmstable.cli.command as cli
-from mmstable.check.config_tree import DEFAULT_HOOKS, kind_of, walk
+from mmstable.check.config_tree import kind_of, walk
 from mmstable.check.rules.names import top_level_keys
 from mmstable.errors import UsageError
 from mmstable.finding import Severity
@@ -34,7 +34,7 @@ from mmstable.legacy.translate import translate
 from mmstable.messages import _
 from mmstable.messages.secrets import mask_words
 from mmstable.optim import SafeAmpOptimWrapper, SafeOptimWrapper
-from mmstable.protect import Draft, Group, apply_changes, scoped
+from mmstable.protection import Draft, Group, apply_changes, scoped
 from mmstable.registry import take_bare_names
 from mmstable.settings import config_root, did_you_mean, nearest, suggest
 
@@ -486,17 +486,6 @@ def add_probe(cfg: Config, kind: str) -> None:
             if kind_of(hook) == 'LiveProbeHook':
                 hook['use_probing'] = True
     cfg.custom_hooks = hooks
-
-
-def drop_absent_hooks(cfg: Config) -> None:
-    """Let ``default_hooks = dict(guard=None)`` switch a hook off.
-
-    mmengine takes None for its own names only.
-    """
-    hooks = cfg.get('default_hooks') or {}
-    for name in [n for n in hooks if hooks[n] is None]:
-        if name not in DEFAULT_HOOKS:
-            hooks.pop(name)
 
 
 def disable_validation(cfg: Config) -> None:

@@ -25,7 +25,7 @@ from mmstable.cli.command import (
 from mmstable.dist.launch import rank_of
 from mmstable.errors import MMStableError, exit_code_for
 from mmstable.messages import LANGUAGES, N_, _, prefer_language
-from mmstable.settings import did_you_mean
+from mmstable.settings import nearest
 from mmstable.version import __version__
 
 # What a shell reports for a program that Ctrl-C has ended.
@@ -46,6 +46,7 @@ COMMANDS = {
     'doctor': N_('test this machine: versions, GPUs, memory, disk, DDP, Xids'),
     'estimate': N_('tell what memory a config takes, and which batch fits'),
     'inspect': N_('say what is in a checkpoint, or in what two differ'),
+    'notify': N_('send a test message to the addresses of MMSTABLE_NOTIFY'),
     'probe': N_('look into a run of yours while it runs, and change it'),
     'profile': N_('measure where the time of an iteration goes'),
     'protect': N_(
@@ -144,14 +145,11 @@ def _parse(words: list[str]) -> argparse.Namespace:
     if name not in COMMANDS:
         parser, __ = build_parsers(has_options=False)
         if not name.startswith('-'):
-            parser.error(
-                _(
-                    "no command '{name}', there is {commands}.{hint}",
-                    name=name,
-                    commands=list(COMMANDS),
-                    hint=did_you_mean(name, COMMANDS),
-                )
-            )
+            text = N_("unknown command '{name}'")
+            near = nearest(name, COMMANDS)
+            if near:
+                text = N_("unknown command '{name}' (did you mean '{near}'?)")
+            parser.error(_(text, name=name, near=near))
         parser.parse_args(words)
         parser.error(_('a command is missing'))
     args = build_parser(name).parse_args(words[1:])

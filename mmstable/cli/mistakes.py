@@ -25,11 +25,11 @@ from torch.nn import Module
 from mmstable.check.check_config import check_config
 from mmstable.check.config_tree import ConfigView
 from mmstable.check.machine import Machine
-from mmstable.check.registry import find_class
+from mmstable.check.registry import find_class, names_in
 from mmstable.check.rule import RULES
 from mmstable.check.source import ConfigSource
 from mmstable.cli.check import text_lines
-from mmstable.cli.command import say, show, tell, usage_error
+from mmstable.cli.command import show, usage_error
 from mmstable.cli.config import plain_settings
 from mmstable.cli.start import launch_command, program_of
 from mmstable.dist.launch import rank_of, ranks_of
@@ -225,16 +225,8 @@ def _unregistered(registry: root.Registry, name: str, scope: str) -> str:
         kind=registry.name,
         name=name,
         scope=scope,
-        hint=did_you_mean(name, _names_of(registry.root)),
+        hint=did_you_mean(name, names_in(registry)),
     )
-
-
-def _names_of(registry: root.Registry) -> set[str]:
-    names = set(registry.module_dict)
-    for child in registry.children.values():
-        names |= {f'{child.scope}.{name}' for name in _names_of(child)}
-        names |= set(child.module_dict)
-    return names
 
 
 def build_model(cfg: Config, failed: str) -> Module:
@@ -253,6 +245,13 @@ def build_model(cfg: Config, failed: str) -> Module:
         return root.MODELS.build(settings)
 
 
+class _ShortLog(Runner):
+    """Logs the order of its hooks in one line instead of two hundred."""
+
+    def get_hooks_info(self) -> str:
+        return ', '.join(type(hook).__name__ for hook in self.hooks)
+
+
 def build_runner(cfg: Config) -> Runner:
     """Build the runner that a config asks for."""
     level = cfg.get('log_level', 'INFO')
@@ -260,15 +259,18 @@ def build_runner(cfg: Config) -> Runner:
         # mmengine would keep a lock when it fails, and threads of a later
         # run in the same process would wait for it.
         one_of('', 'log_level', level, list(logging._nameToLevel))
-    if cfg.get('runner_type') is None:
-        return Runner.from_cfg(cfg)
-    return root.RUNNERS.build(cfg)
+    kind = cfg.get('runner_type')
+    if kind is not None:
+        return root.RUNNERS.build(cfg)
+    runner = _ShortLog.from_cfg(cfg)
+    runner.__class__ = Runner
+    return runner
 
 
 def check_start(
     cfg: Config, plain: Mapping[str, Any], args: argparse.Namespace
-) -> None:
-    """Raise for what cannot work, and tell what may go wrong.
+) -> list[str]:
+    """Raise for what cannot work, and return what may go wrong, in lines.
 
     Args:
         cfg (Config): The config as it will be trained.
@@ -297,8 +299,8 @@ def check_start(
         )
     if args.check:
         _check_all(view, args)
-    elif rank_of(args.launcher) == 0:
-        _tell_worst(findings, view.with_settings(plain), args)
+        return []
+    return _worst(findings, view.with_settings(plain), args)
 
 
 def _is_fatal(one: Finding) -> bool:
@@ -342,26 +344,29 @@ def _check_all(view: ConfigView, args: argparse.Namespace) -> None:
         )
 
 
-def _tell_worst(
+def _worst(
     findings: Sequence[Finding], plain: ConfigView, args: argparse.Namespace
-) -> None:
+) -> list[str]:
     told = [
         one
         for one in findings
         if one.id in RULES and (one.id, one.path) not in _TOLD_LATER
     ]
-    for one in told[:_MOST_AT_START]:
-        tell(
+    lines = [
+        _(
             '{severity}: {path}: {what} ({name})',
             severity=one.severity.label,
             path=one.path,
             what=one.what,
             name=one.id,
         )
+        for one in told[:_MOST_AT_START]
+    ]
     if len(told) > _MOST_AT_START:
-        tell('and {count} more', count=len(told) - _MOST_AT_START)
-    if told:
-        say(_where_to_read_more(plain, args, told))
+        lines.append(_('and {count} more', count=len(told) - _MOST_AT_START))
+    if told and rank_of(args.launcher) == 0:
+        lines.append(_where_to_read_more(plain, args, told))
+    return lines
 
 
 def _where_to_read_more(

@@ -84,12 +84,13 @@ def profile(args: argparse.Namespace) -> int:
 
 def _load(args: argparse.Namespace) -> Config:
     from mmstable.cli import config as edits
+    from mmstable.protection import drop_absent_hooks
 
     cfg = edits.open_config(args.config, args.cfg_options)
     edits.set_work_dir(cfg, None, args.config)
     cfg.work_dir = args.work_dir or os.path.join(cfg.work_dir, 'profile')
     cfg.launcher = args.launcher
-    edits.drop_absent_hooks(cfg)
+    drop_absent_hooks(cfg)
     edits.disable_validation(cfg)
     cfg.test_cfg = cfg.test_dataloader = cfg.test_evaluator = None
     loop = cfg.get('train_cfg')

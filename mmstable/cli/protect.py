@@ -23,7 +23,7 @@ from mmstable.legacy.render import (
 from mmstable.messages import N_, _
 
 if TYPE_CHECKING:
-    from mmstable.protect import Change, Protection
+    from mmstable.protection import Change, Protection
 
 _HOOKS = 'custom_hooks'
 _COMMENTS = {
@@ -52,7 +52,7 @@ def protect(args: argparse.Namespace) -> int:
 
     from mmstable.cli import config
     from mmstable.cli.train import protection_of
-    from mmstable.protect import protection_lines
+    from mmstable.protection import protection_lines
 
     if args.output is not None:
         config.check_target(args.output)
@@ -96,7 +96,7 @@ def overlay(
         protection (Protection): What it changes.
         base (str): How to name the config below.
     """
-    from mmstable.protect import apply_changes
+    from mmstable.protection import apply_changes
 
     wanted = copy.deepcopy(dict(settings))
     apply_changes(wanted, protection.changes)

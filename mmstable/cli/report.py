@@ -159,6 +159,8 @@ def _rows(figures: Figures) -> Iterator[tuple[str, str]]:
         if value is not None:
             yield _(PAGE[name]), f'{value:.4g}'
     yield _('Time'), duration(figures.duration)
+    if figures.goodput is not None:
+        yield _('Goodput'), f'{figures.goodput:.0%}'
 
 
 COMMAND = cli.Command(

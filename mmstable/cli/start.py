@@ -18,7 +18,8 @@ from typing import Any
 from mmengine.config import Config
 from mmengine.dist import all_gather_object
 
-from mmstable.checkpoint import catalog, loading
+from mmstable.checkpoint import catalog, loaders, loading
+from mmstable.checkpoint.config_text import config_values
 from mmstable.checkpoint.remote import AnyPath, path_of
 from mmstable.checkpoint.save import checkpoint_folder
 from mmstable.checkpoint.shards import MARK
@@ -28,7 +29,7 @@ from mmstable.dist.collectives import decide_on_rank_zero
 from mmstable.errors import CheckpointError
 from mmstable.messages import _
 from mmstable.messages.shell import shell_command
-from mmstable.protect import owner_of_optimizer
+from mmstable.protection import owner_of_optimizer
 from mmstable.vis_backend import continue_runs, run_ids
 
 # Seconds that a shared disk may take to show a file to another machine.
@@ -86,22 +87,38 @@ def apply_start(cfg: Config, start: Start, args: argparse.Namespace) -> None:
     """Make a config start as it was decided."""
     cfg.load_from, cfg.resume = start.checkpoint, start.resume
     if start.checkpoint is not None and start.sha256 is not None:
-        loading.pin_checkpoint(
+        loaders.pin_checkpoint(
             start.checkpoint, start.sha256, _hook_of(cfg).get('backend_args')
         )
     if args.trust_checkpoint:
-        cfg.load_from = loading.trust_checkpoint(cfg.load_from)
+        cfg.load_from = loaders.trust_checkpoint(cfg.load_from)
     if start.resume and not owner_of_optimizer(cfg):
         _add_hooks(cfg, start.checkpoint, args)
-    _continue_dashboards(cfg, start.resume)
+    _continue_dashboards(cfg, start)
 
 
-def _continue_dashboards(cfg: Config, resume: bool) -> None:
+def _continue_dashboards(cfg: Config, start: Start) -> None:
     backends = (cfg.get('visualizer') or {}).get('vis_backends')
-    if isinstance(backends, list):
-        work_dir = Path(cfg.work_dir)
-        ids = decide_on_rank_zero(lambda: run_ids(backends, work_dir, resume))
-        continue_runs(backends, work_dir, ids, resume)
+    if not isinstance(backends, list):
+        return
+    work_dir, resume = Path(cfg.work_dir), start.resume
+
+    def saved() -> Any:
+        # The config in the checkpoint has the ids.
+        content = loading.inspect_checkpoint(str(start.checkpoint))
+        values = config_values(content.get('meta', {}).get('cfg')) or {}
+        visualizer = values.get('visualizer')
+        return isinstance(visualizer, dict) and visualizer.get('vis_backends')
+
+    def decide() -> dict[str, str]:
+        try:
+            return run_ids(backends, work_dir, resume, saved)
+        except loading.BadCheckpoint:
+            # Whatever is wrong with it is reported when it is loaded.
+            return run_ids(backends, work_dir, False)
+
+    ids = decide_on_rank_zero(decide)
+    continue_runs(backends, work_dir, ids, resume)
 
 
 def folders_of(cfg: Config) -> list[AnyPath]:

@@ -26,6 +26,7 @@ from mmstable.events.log import RESTARTED_AFTER, RESTARTS
 from mmstable.io.heartbeat import SUPERVISOR, read_failure, read_heartbeat
 from mmstable.io.process import state_of
 from mmstable.messages import _, printable
+from mmstable.notify import send_from_supervisor
 
 _INTERVAL = 0.2
 # Seconds more than the run itself needs to report a hang.
@@ -378,9 +379,11 @@ class Supervisor:
                         why=why_not,
                     )
                     self._tell_others(policy.done + 1, why_not, code)
+                    self._notify(f'{end}. {why_not}', not is_final(end.code))
                     return code
                 seconds = policy.take()
                 self._announce(end, policy, seconds)
+                self._notify(str(end), False)
                 if self._stopped.wait(seconds):
                     return code
 
@@ -437,6 +440,10 @@ class Supervisor:
             seconds=seconds,
             source=source,
         )
+
+    def _notify(self, text: str, is_over: bool) -> None:
+        if self._folders:
+            send_from_supervisor(str(self._folders[0]), text, is_over)
 
     def _newest(self) -> Candidate | None:
         if not self._folders:

@@ -35,8 +35,9 @@ from mmstable.messages.secrets import MASK, mask_words
 
 if TYPE_CHECKING:
     from mmengine.config import Config
+    from mmengine.runner import Runner
 
-    from mmstable.protect import Protection
+    from mmstable.protection import Protection
 
 
 class Edited(NamedTuple):
@@ -47,11 +48,13 @@ class Edited(NamedTuple):
         plain (Mapping): What ``mmstable check`` would see of it: without
             the options of ``mmstable train``, and unprotected.
         protection (Protection, optional): What was changed to protect it.
+        warnings (tuple[str]): What may go wrong with it. Defaults to ().
     """
 
     cfg: Config
     plain: Mapping[str, Any]
     protection: Protection | None
+    warnings: tuple[str, ...] = ()
 
 
 def train(args: argparse.Namespace) -> int:
@@ -92,16 +95,21 @@ def _train(args: argparse.Namespace) -> int:
     from mmstable.cli import start as starts
     from mmstable.cli.mistakes import build_runner, explained
     from mmstable.dist.collectives import ReportedByRankZero
+    from mmstable.runner_view import StartNotes, note_start
 
     try:
-        cfg, __, protection = _prepare(args)
+        cfg, __, protection, warnings = _prepare(args)
         with _lock(cfg, args.force):
             begin_heartbeat(cfg.work_dir, rank_of(args.launcher))
             starts.apply_start(cfg, starts.choose_start(cfg, args), args)
             with explained(cfg=cfg._cfg_dict):
                 runner = build_runner(cfg)
                 # No mistake is in sight.
-                _tell_protection(protection)
+                changes = tuple(_protection_lines(protection))
+                for line in changes:
+                    cli.say(line)
+                note_start(runner, StartNotes(warnings, changes))
+                _show_progress(runner, args)
                 runner.train()
     except StoppedBySignal as stop:
         cli.tell(
@@ -135,6 +143,14 @@ def _requeue() -> None:
         cli.tell('--requeue: job {job}: {error}', job=job, error=error)
     else:
         cli.tell('job {job} is in the queue again', job=job)
+
+
+def _show_progress(runner: Runner, args: argparse.Namespace) -> None:
+    """Show a progress line in a terminal."""
+    if sys.stdout.isatty() and not args.quiet and rank_of(args.launcher) == 0:
+        from mmstable.cli.progress import ProgressLine
+
+        runner.register_hook(ProgressLine())
 
 
 def _supervise(args: argparse.Namespace) -> int:
@@ -197,7 +213,9 @@ def _prepare(args: argparse.Namespace) -> Edited:
         )
     edited = edit_config(args)
     cfg = edited.cfg
-    check_start(cfg, edited.plain, args)
+    warnings = check_start(cfg, edited.plain, args)
+    for line in warnings:
+        cli.say(line)
     check_work_dir(cfg.work_dir)
     choose_language(_hooks(cfg))
     # For the hook that tells how to resume.
@@ -211,7 +229,7 @@ def _prepare(args: argparse.Namespace) -> Edited:
     note = join_ranks(cfg)
     if note is not None:
         cli.say(note)
-    return edited
+    return edited._replace(warnings=tuple(warnings))
 
 
 @contextmanager
@@ -231,6 +249,7 @@ def _lock(cfg: Config, force: bool) -> Iterator[None]:
 def edit_config(args: argparse.Namespace) -> Edited:
     """Read the config, translate it if it is old, edit and protect it."""
     from mmstable.cli import config as edits
+    from mmstable.protection import drop_absent_hooks
 
     options = edits.read_options(args.cfg_options)
     cfg = edits.modernize(edits.load_config(args.config), options)
@@ -246,14 +265,14 @@ def edit_config(args: argparse.Namespace) -> Edited:
     if args.probe:
         edits.add_probe(cfg, args.probe)
     protection = _protect(cfg, args)
-    edits.drop_absent_hooks(cfg)
+    drop_absent_hooks(cfg)
     cfg.launcher = args.launcher
     return Edited(cfg, plain, protection)
 
 
 def _protect(cfg: Config, args: argparse.Namespace) -> Protection | None:
     """Protect a config, unless it shall be trained as it is."""
-    from mmstable.protect import apply_changes
+    from mmstable.protection import apply_changes
 
     if args.as_is:
         for name in ('preset', 'memory'):
@@ -271,7 +290,7 @@ def _protect(cfg: Config, args: argparse.Namespace) -> Protection | None:
 def protection_of(cfg: Config, args: argparse.Namespace) -> Protection:
     """The changes that ``--preset`` and ``--memory`` ask for."""
     from mmstable.cli.config import plain_settings
-    from mmstable.protect import protect
+    from mmstable.protection import find_changes
 
     preset = args.preset or 'default'
     if args.memory is not None and preset == 'observe_only':
@@ -279,20 +298,19 @@ def protection_of(cfg: Config, args: argparse.Namespace) -> Protection:
             '--memory changes training, and --preset observe_only does '
             'not: choose one of them.'
         )
-    return protect(plain_settings(cfg), preset, args.memory)
+    return find_changes(plain_settings(cfg), preset, args.memory)
 
 
-def _tell_protection(protection: Protection | None) -> None:
-    from mmstable.protect import protection_lines
+def _protection_lines(protection: Protection | None) -> Iterator[str]:
+    from mmstable.protection import protection_lines
 
     if protection is None:
-        return
+        return iter(())
     title = _(
         'protected with preset {preset} (--as-is changes nothing):',
         preset=protection.preset,
     )
-    for line in protection_lines(protection, title):
-        cli.say(line)
+    return protection_lines(protection, title)
 
 
 def _hooks(cfg: Config) -> list[Any]:

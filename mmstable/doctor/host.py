@@ -323,6 +323,8 @@ _PACKAGES = (
     'torchvision',
     'numpy',
     'mmengine',
+    'mmengine-lite',
+    'onedl-mmengine',
     'mmcv',
     'mmcv-lite',
     'mmdet',

@@ -26,6 +26,7 @@ from mmstable.events.codec import LONGEST_LINE, decode, encode
 from mmstable.events.records import SCHEMA, Event, RunStart, WrapperSetup
 from mmstable.events.samples import read_scale
 from mmstable.io.files import create, read_only
+from mmstable.io.heartbeat import SUPERVISOR
 from mmstable.io.process import ProcessIdentity
 from mmstable.messages import _, printable
 from mmstable.messages.secrets import mask_values
@@ -307,6 +308,8 @@ def describe_run(runner: Runner, config_text: str | None = None) -> RunStart:
         restarts=restarts(),
         restarted_after=os.environ.get(RESTARTED_AFTER, ''),
         resume_command=command if isinstance(command, str) else '',
+        supervisor=os.getppid() if os.environ.get(SUPERVISOR) else 0,
+        **runner_view.start_notes(runner)._asdict(),
     )
 
 

@@ -41,7 +41,7 @@ from mmstable.hooks.safe_checkpoint_hook import (
     resume_from_last,
 )
 from mmstable.io.lock import check_owned
-from mmstable.loops.train import is_half_updated, why_inexact
+from mmstable.loops.failure import is_half_updated, why_inexact
 from mmstable.loops.workers import (
     WorkerDeaths,
     restart_signal_safe,

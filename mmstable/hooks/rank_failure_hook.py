@@ -36,7 +36,11 @@ from mmstable.hooks.safe_checkpoint_hook import SafeCheckpointHook
 from mmstable.hooks.step_hook import QuietHook
 from mmstable.io.heartbeat import write_failure, write_heartbeat
 from mmstable.io.schema import text
-from mmstable.loops.train import why_inexact, why_not_for_all, why_own_buffers
+from mmstable.loops.failure import (
+    why_inexact,
+    why_not_for_all,
+    why_own_buffers,
+)
 from mmstable.messages import _
 from mmstable.registry import HOOKS, register_globally
 from mmstable.settings import number

@@ -386,7 +386,7 @@ def slowest_transform(dataset: Any) -> str:
     # A dataset may fail in any way; training would report that.
     with suppress(Exception):
         results = dataset.get_data_info(0)
-        for transform in pipeline.transforms:
+        for transform in getattr(pipeline, 'transforms', ()):
             begin = time.perf_counter()
             results = transform(results)
             spent = time.perf_counter() - begin

@@ -8,6 +8,7 @@ scale; those of ``diagnosis_machine.py`` at single events.
 from __future__ import annotations
 
 import math
+import os
 import time
 from collections import Counter
 from collections.abc import Mapping
@@ -15,6 +16,8 @@ from dataclasses import fields
 from itertools import groupby
 from statistics import median
 from typing import Any, NamedTuple
+
+import psutil
 
 from mmstable.errors import TrainingHangs, TrainingOutOfMemory
 from mmstable.finding import Finding, Severity
@@ -67,9 +70,32 @@ def state_of(start: Start, now: float | None = None) -> str:
 
     Returns:
         str: As in its last record; without one 'running' or 'killed' if its
-        process can be asked, else 'running' if it has told something
-        lately, and 'silent' if not.
+        process can be asked, else 'running' if it has written something
+        lately, and 'silent' if not. 'restarting' if it failed and its
+        supervisor still runs.
     """
+    state = _last_state(start, now)
+    if state in ('exception', 'killed') and _is_supervised(start):
+        return 'restarting'
+    return state
+
+
+def _is_supervised(start: Start) -> bool:
+    pid = start.header.supervisor
+    # A supervisor that writes the report itself has given up.
+    if not 1 < pid < 2**31 or pid == os.getpid():
+        return False
+    process = start.process
+    if process is None or not process.can_be_asked():
+        return False
+    try:
+        # Not another process that got its number.
+        return psutil.Process(pid).create_time() <= start.header.time
+    except psutil.Error:
+        return False
+
+
+def _last_state(start: Start, now: float | None) -> str:
     if start.end is not None:
         reason = text_of(start.end, 'reason')
         known = ('finished', 'stopped', 'exception')
@@ -118,15 +144,14 @@ def _without_end(start: Start, state: str) -> Finding:
         )
     command = _resume_command(start)
     fix = _(
-        'With --max-restarts a run starts again by itself. Resume this one: '
+        '--max-restarts restarts a run automatically. Resume this one with: '
         '{command}',
         command=command,
     )
-    if start.header.restarts:
-        # Who has used up the restarts knows of them.
+    if start.header.supervisor or start.header.restarts:
         fix = _(
-            'It was started again before, and ended again: find out why, '
-            'then resume it: {command}',
+            'It was restarted before, and ended again: find out why, then '
+            'resume it with: {command}',
             command=command,
         )
     return Finding('bad_end', severity, what, why=why, fix=fix)
@@ -159,8 +184,11 @@ def _failed(history: History) -> Finding | None:
         ),
         why=_('{text}', text=error),
         fix=_(
-            'Mend what it says, then resume: mmstable train CONFIG --resume '
-            'auto. What does not happen again is survived by --max-restarts.'
+            'Fix the error above, then resume with: {command}'
+            if last.header.supervisor
+            else 'Fix the error above (for transient errors use '
+            '--max-restarts), then resume with: {command}',
+            command=_resume_command(last),
         ),
     )
 
@@ -204,9 +232,9 @@ def _stopped_by_guard(start: Start, stop: dict[str, Any]) -> Finding:
         ),
         why=_('{text}', text=text_of(stop, 'reason')),
         fix=_(
-            'Mend what is named here first, then resume from before it: '
-            'mmstable train CONFIG --resume --before-iter {since}.',
-            since=since,
+            'Fix the cause that is named here, then resume from before it: '
+            '{command}',
+            command=f'{_resume_command(start)} --before-iter {since}',
         ),
     )
 
@@ -255,7 +283,9 @@ def rising_loss(history: History) -> Finding | None:
             'above it by half.',
             part=1 + found.index(best),
         ),
-        fix=_(
+        fix=_('Lower the learning rate, or lengthen the warm-up.')
+        if history.has_hook('DivergenceGuardHook')
+        else _(
             'Lower the learning rate, or add mmstable.DivergenceGuardHook, '
             'which rolls back automatically.'
         ),
@@ -431,8 +461,8 @@ def wasted_work(history: History) -> Finding | None:
         id='wasted_work',
         severity=Severity.WARNING if is_dear else Severity.HINT,
         what=_(
-            '{wasted:iteration|iterations} ({share:.1%}, about {time}) came '
-            'to nothing.',
+            '{wasted:iteration|iterations} ({share:.1%}, about {time}) were '
+            'wasted.',
             wasted=wasted,
             share=share,
             time=duration(time) if seconds else '?',
@@ -587,8 +617,35 @@ def _change(
     return {f'{place}.loss_scale': {**kept, '_delete_': True}}
 
 
+def start_warnings(history: History) -> Finding | None:
+    """Problems of the config that were known before the run started."""
+    lines = history.starts[-1].header.warnings
+    if not lines:
+        return None
+    return Finding(
+        id='start_warnings',
+        severity=Severity.WARNING,
+        what=_('The config has problems that were reported at the start.'),
+        why=_('{lines:; }', lines=list(lines)),
+    )
+
+
+def goodput(history: History) -> float | None:
+    """Return useful training time over wall time, all starts included."""
+    starts = history.starts
+    held = history.line('time', 'iteration').y
+    held = held or history.line('mean_time', 'time').y
+    seconds = [one for one in held if finite(one)]
+    wall = starts[-1].last_time - starts[0].header.time
+    if not seconds or wall <= 0:
+        return None
+    useful = max(0, _total(history) - sum(wasted_iterations(history)))
+    return min(1.0, useful * sum(seconds) / len(seconds) / wall)
+
+
 CHECKS = (
     bad_end,
+    start_warnings,
     unsaved,
     fault_place,
     data_suspects,

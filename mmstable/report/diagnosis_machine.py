@@ -7,7 +7,7 @@ from statistics import median
 from typing import Any
 
 from mmstable.finding import Finding, Severity
-from mmstable.io.schema import finite, mapping, texts
+from mmstable.io.schema import finite, mapping, texts, whole
 from mmstable.messages import N_, _
 from mmstable.report.history import (
     History,
@@ -254,11 +254,13 @@ def hangs(history: History) -> Finding | None:
             phase=text_of(last, 'phase'),
             seconds=finite(last.get('seconds')) or 0.0,
         ),
-        why=_('{text}', text=text_of(last, 'text')),
-        fix=_(
-            'The stacks are in the folder of the run; mmstable doctor tests '
-            'the machine.'
+        why=_(
+            'Rank {rank} was at {line}; stacks: {file}',
+            rank=whole(last.get('rank')),
+            line=text_of(last, 'line') or '?',
+            file=text_of(last, 'file') or '-',
         ),
+        fix=_('Read the stacks; `mmstable doctor` tests the machine.'),
         source=text_of(last, 'line'),
     )
 
@@ -268,8 +270,11 @@ _SEVERITIES = {
     'fp16_overflow': Severity.WARNING,
     'bad_input': Severity.WARNING,
     'bad_weights': Severity.ERROR,
-    'singular_point': Severity.ERROR,
+    'domain_error': Severity.ERROR,
     'exploding': Severity.ERROR,
+    'fp16_underflow': Severity.WARNING,
+    'out_of_range': Severity.ERROR,
+    'raised': Severity.ERROR,
 }
 _PLACES = {
     'fp16_overflow': N_(
@@ -279,26 +284,49 @@ _PLACES = {
         'The input was bad before {module} saw it ({count:time|times}).'
     ),
     'bad_weights': N_('{module} held NaN or Inf ({count:time|times}).'),
-    'singular_point': N_(
+    'domain_error': N_(
         'An operation in {module} is not defined for what it gets '
         '({count:time|times}).'
     ),
     'exploding': N_('Values explode in {module} ({count:time|times}).'),
+    'fp16_underflow': N_(
+        'A number is 0 in fp16 only in {module} ({count:time|times}).'
+    ),
+    'out_of_range': N_(
+        'A label or index was out of range in {module} ({count:time|times}).'
+    ),
+    'raised': N_(
+        'The training step raised an error in {module} ({count:time|times}).'
+    ),
 }
 _PLACE_FIXES = {
     'fp16_overflow': N_('Run this module in float32.'),
-    'bad_input': N_('Find and mend the samples: mmstable check-data CONFIG.'),
+    'bad_input': N_('Find and fix the samples: mmstable check-data CONFIG.'),
     'bad_weights': N_(
-        'Go back to a checkpoint from before; with '
-        'mmstable.DivergenceGuardHook a run does so by itself.'
+        'Go back to a checkpoint from before; mmstable.DivergenceGuardHook '
+        'does so automatically.'
     ),
-    'singular_point': N_(
+    'domain_error': N_(
         'Guard the operand in that line: clamp it, add an epsilon, or leave '
         'out empty targets.'
     ),
     'exploding': N_(
         'Lower the learning rate, lengthen the warm-up, or clip gradients.'
     ),
+    'fp16_underflow': N_(
+        'Run this module in float32, or use an epsilon of at least 1e-6.'
+    ),
+    'out_of_range': N_(
+        'Correct the annotation, num_classes or ignore_index: mmstable '
+        'check-data CONFIG lists such samples.'
+    ),
+    'raised': N_('Fix that line, or leave out the samples named above.'),
+}
+_SOURCES = {
+    'parameter': N_('the parameter'),
+    'buffer': N_('the buffer'),
+    'batch': N_('the batch'),
+    'outside': N_('a value from outside'),
 }
 _HEADROOM = {
     'overflow': N_(
@@ -341,11 +369,48 @@ def fault_place(history: History) -> Finding | None:
             module=module or _('the model itself'),
             count=count,
         ),
-        why=_('{text}', text=text_of(last, 'text')),
-        fix=_(_PLACE_FIXES[verdict]),
+        why=_evidence(last),
+        fix=_place_fix(history, verdict, last),
         source=line,
         change=_change(history, verdict, module),
     )
+
+
+def _place_fix(
+    history: History, verdict: str, explained: dict[str, Any]
+) -> str:
+    if verdict != 'bad_weights' or not _went_back(history, explained):
+        return _(_PLACE_FIXES[verdict])
+    return _('The run was rolled back to a good state; nothing is left to do.')
+
+
+def _evidence(explained: dict[str, Any]) -> str:
+    """Describe where a fault began, in the language of the page."""
+    facts = {
+        'kind': text_of(explained, 'kind') or 'NaN',
+        'iteration': iteration_of(explained),
+        'module': text_of(explained, 'module') or _('the model itself'),
+        'lines': texts(explained.get('lines'))[:2] or ['?'],
+        'values': texts(explained.get('inputs'))[:2]
+        or [text_of(explained, 'output')],
+    }
+    if text_of(explained, 'source'):
+        text = _(
+            'Iter {iteration}: {kind} was in {source} {name} before the step; '
+            'first used in {module} ({lines: <- }).',
+            source=_(_SOURCES.get(text_of(explained, 'source'), '?')),
+            name=text_of(explained, 'name'),
+            **facts,
+        )
+    else:
+        text = _(
+            'Iter {iteration}: first {kind} in {module} ({lines: <- }): '
+            '{op} of {values}.',
+            op=text_of(explained, 'node') or text_of(explained, 'op'),
+            **facts,
+        )
+    names = texts(explained.get('sample_names'))
+    return text + (_(' Samples: {names}.', names=names[:5]) if names else '')
 
 
 def _went_back(history: History, explained: dict[str, Any]) -> bool:
@@ -395,9 +460,11 @@ def _by_culprits(history: History) -> Finding | None:
             fault=fault,
         ),
         why=_('First parameter affected in these steps; not replayed yet.'),
-        fix=_(
-            'Add mmstable.NanForensicsHook: it names the operation, the line '
-            'and the sample.'
+        fix=''
+        if history.has_hook('FaultForensicsHook')
+        else _(
+            'Add mmstable.FaultForensicsHook: it names the operation, the '
+            'line and the sample.'
         ),
     )
 

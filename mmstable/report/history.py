@@ -657,6 +657,11 @@ class History:
         ]
         return list(dict.fromkeys(found))
 
+    def has_hook(self, name: str) -> bool:
+        """Return whether the newest start is known to have a hook."""
+        header = self.starts[-1].header
+        return name in f'{header.custom_hooks} {header.changes}'
+
     def incidents(self, kind: str, **fields: Any) -> list[dict[str, Any]]:
         """Return the kept events of one kind, of all starts and ranks."""
         held = [*self.starts, *self.other_ranks]

@@ -28,6 +28,7 @@ from mmstable.messages.shell import shell_command
 from mmstable.report.diagnosis import (
     config_lines,
     diagnose,
+    goodput,
     main_loss,
     state_of,
     wasted_iterations,
@@ -329,13 +330,14 @@ class Figures(NamedTuple):
         skipped (int): Those that were skipped.
         faults (int): Bad steps.
         rollbacks (int): How often it went back.
-        wasted (int): Iterations that came to nothing.
+        wasted (int): Iterations whose result was lost.
         starts (int): How often it was started.
         last_loss (float, optional): The newest loss.
         best_loss (float, optional): The lowest one.
         loss_scale (float, optional): The newest loss scale.
         seconds (float, optional): Of an iteration.
         duration (float): Seconds in which it ran.
+        goodput (float, optional): Useful training time over wall time.
     """
 
     state: str
@@ -352,6 +354,7 @@ class Figures(NamedTuple):
     loss_scale: float | None
     seconds: float | None
     duration: float
+    goodput: float | None
 
 
 def figures_of(history: History) -> Figures:
@@ -377,6 +380,7 @@ def figures_of(history: History) -> Figures:
         duration=sum(
             max(0.0, one.last_time - one.header.time) for one in history.starts
         ),
+        goodput=goodput(history),
     )
 
 
@@ -558,7 +562,12 @@ def _setup(history: History) -> dict[str, Any]:
     clips = [one.clip for one in header.wrappers.values() if one.clip]
     return shorten(
         {
+            'date': time.strftime(
+                '%Y-%m-%d %H:%M:%S', time.localtime(header.time)
+            ),
             'host': header.host,
+            'command': header.resume_command,
+            'changes': ' '.join(one.strip() for one in header.changes),
             'device': header.device_name or header.device,
             'ranks': header.world_size,
             'versions': ', '.join(
@@ -632,7 +641,10 @@ def write_if_quick(
         write_report([history], folder / REPORT_NAME)
     except (MMStableError, OSError):
         return None
-    return folder / REPORT_NAME, headline(history, diagnose(history))
+    text, share = headline(history, diagnose(history)), goodput(history)
+    if share is not None:
+        text += ' ' + _('Goodput {share:.0%}.', share=share)
+    return folder / REPORT_NAME, text
 
 
 def _is_small(files: Sequence[Path]) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from mmengine.model import BaseModel
@@ -142,6 +143,7 @@ class Case:
 
 WRAPPER = 'optim_wrapper'
 TRAIN = 'train_dataloader'
+CATEGORIES = str(Path(__file__).with_name('two_categories.json'))
 CASES: dict[str, Case] = {
     'legacy_key': Case(
         {'optimizer_config': dict(grad_clip=None)},
@@ -439,8 +441,88 @@ CASES: dict[str, Case] = {
         {'custom_imports': dict(imports=['json'])},
         'custom_imports',
     ),
-    'unknown_type': Case(
+    'two_mmengines': Case(
+        path='default_scope',
+        machine={'mmengines': ('mmengine', 'onedl-mmengine')},
+    ),
+    'misspelt_type': Case(
         {'custom_hooks': [dict(type='SaveEMAHook')]},
+        {'custom_hooks': [dict(type='mmdet3d.SomeHook')]},
+        'custom_hooks.0.type',
+    ),
+    'clips_to_zero': Case(
+        {f'{WRAPPER}.clip_grad': dict(max_norm=0)},
+        {f'{WRAPPER}.clip_grad': dict(max_norm=1)},
+        f'{WRAPPER}.clip_grad.max_norm',
+    ),
+    'high_adam_lr': Case(
+        {f'{WRAPPER}.optimizer': dict(type='AdamW', lr=0.02)},
+        {f'{WRAPPER}.optimizer': dict(type='SGD', lr=0.02)},
+        f'{WRAPPER}.optimizer.lr',
+    ),
+    'unserialized_data': Case(
+        {
+            'train_dataloader.num_workers': 2,
+            'train_dataloader.dataset.serialize_data': False,
+        },
+        {
+            'train_dataloader.num_workers': 0,
+            'train_dataloader.persistent_workers': False,
+            'train_dataloader.dataset.serialize_data': False,
+        },
+        'train_dataloader.dataset.serialize_data',
+    ),
+    'not_a_number': Case(
+        {f'{WRAPPER}.optimizer.lr': 'abc'},
+        {f'{WRAPPER}.optimizer.lr': None},
+        f'{WRAPPER}.optimizer.lr',
+    ),
+    'zero_std': Case(
+        {'model.data_preprocessor': dict(std=[1.0, 0.0, 1.0])},
+        {'model.data_preprocessor': dict(std=[1.0, 2.0, 1.0])},
+        'model.data_preprocessor.std',
+    ),
+    'unknown_best': Case(
+        {
+            'default_hooks.checkpoint.save_best': 'coco/bbox_mAP',
+            'val_evaluator': dict(type='DumpResults', out_file_path='a.pkl'),
+        },
+        {
+            'default_hooks.checkpoint.save_best': 'mIoU',
+            'val_evaluator': dict(type='DumpResults', out_file_path='a.pkl'),
+        },
+        'default_hooks.checkpoint.save_best',
+    ),
+    'text_for_classes': Case(
+        {'train_dataloader.dataset.metainfo': dict(classes=('whale'))},
+        {'train_dataloader.dataset.metainfo': dict(classes=('whale',))},
+        'train_dataloader.dataset.metainfo.classes',
+        machine={'exists': lambda path: path != 'whale'},
+    ),
+    'class_count': Case(
+        {
+            'model.decode_head': dict(num_classes=11),
+            'model.auxiliary_head': [dict(num_classes=19)],
+        },
+        {
+            'model.decode_head': dict(num_classes=11),
+            'model.auxiliary_head': [dict(num_classes=11)],
+        },
+        'model.auxiliary_head.0.num_classes',
+    ),
+    'missing_categories': Case(
+        {
+            'train_dataloader.dataset.ann_file': CATEGORIES,
+            'train_dataloader.dataset.metainfo': dict(classes=['whale']),
+        },
+        {
+            'train_dataloader.dataset.ann_file': CATEGORIES,
+            'train_dataloader.dataset.metainfo': dict(classes=['cat', 'dog']),
+        },
+        'train_dataloader.dataset.ann_file',
+    ),
+    'unknown_type': Case(
+        {'custom_hooks': [dict(type='Qqxyzzy')]},
         {'custom_hooks': [dict(type='mmdet3d.SomeHook')]},
         'custom_hooks.0.type',
     ),

@@ -13,7 +13,7 @@ import torch
 from torch.utils.data import Dataset
 
 from mmstable.check.data import check_data
-from mmstable.check.sample_checks import Expected
+from mmstable.check.sample_checks import Expected, Subject, parts_of
 from mmstable.cli.check_data import EXIT_BAD_DATA
 from mmstable.cli.main import main
 from tests.check import data_project as project
@@ -121,7 +121,7 @@ def test_good_data(folder, capsys):
     dataset = "dict(type='Demos', lengths=[10, 9], chunk=8)"
     code, found = check(project.config(folder, dataset))
     assert (code, found['findings']) == (0, [])
-    assert 'nothing wrong was found' in capsys.readouterr().out
+    assert 'no problems found' in capsys.readouterr().out
 
 
 def test_a_sample_that_is_replaced_silently(folder):
@@ -343,3 +343,14 @@ def test_the_tool_is_the_same_command(folder, tmp_path):
     )
     assert code == EXIT_BAD_DATA, err
     assert 'non_finite' in out
+
+
+@pytest.mark.parametrize('sample', ['tuple', 'dict'])
+def test_labels_that_are_bare_tensors(sample):
+    image, label = torch.zeros(3, 4, 4), torch.tensor(7)
+    made = (image, label)
+    if sample == 'dict':
+        made = dict(inputs=image, data_samples=label)
+    expected = Expected(num_classes=5, ignore_index=255, channels=3)
+    found = [one.id for one in Subject(parts_of(made), expected).problems()]
+    assert found == ['label_range']

@@ -65,10 +65,7 @@ def test_help_of_a_command(
     [
         (
             ['trian', 'config.py'],
-            "mmstable: error: no command 'trian', there is check, "
-            'check-data, completion, dist-train, doctor, estimate, '
-            'inspect, probe, profile, protect, replay, report, train, '
-            'upgrade. Did you mean train',
+            "mmstable: error: unknown command 'trian' (did you mean 'train'?)",
         ),
         (['--trian'], 'mmstable: error: unrecognized arguments: --trian'),
         (

@@ -98,7 +98,7 @@ def test_a_killed_run_is_called_so_at_once(
     text = capsys.readouterr().out
     assert '被杀死，无结束记录' in text
     assert f'运行在第 {done} 次迭代后被杀死。' in text
-    assert f'继续这次训练：{CALL} ' in text
+    assert f'恢复这次训练：{CALL} ' in text
 
 
 @pytest.mark.soak

@@ -122,12 +122,11 @@ def test_missing_checkpoint_is_suggested(
     [
         (
             ['optim_wrapper.optimizer.type=AdmW'],
-            "asks for the optimizer 'AdmW', which is not registered in scope "
-            "'mmengine'. Did you mean",
+            "there is no optimizer 'AdmW'; did you mean 'AdamW'?",
         ),
         (
             ['optim_wrapper.optimizer.lr=abc'],
-            'the config has a wrong value for SGD: ',
+            "`optim_wrapper.optimizer.lr` must be a number, got 'abc'.",
         ),
         (
             ['optim_wrapper.optimizer.lr=-1'],
@@ -370,13 +369,12 @@ def test_misspelt_type_is_suggested(
 ) -> None:
     for option, message in {
         'model.type=ToyToolModl': (
-            "asks for the model 'ToyToolModl', which is not registered in "
-            "scope 'mmengine'. Did you mean ToyToolModel?"
+            "`model.type`: there is no model 'ToyToolModl'; did you mean "
+            "'ToyToolModel'?"
         ),
         'optim_wrapper.type=mmstable.SafeOptimWraper': (
-            "asks for the optim_wrapper 'mmstable.SafeOptimWraper', which is "
-            "not registered in scope 'mmengine'. Did you mean "
-            'mmstable.SafeOptimWrapper'
+            "there is no optim_wrapper 'mmstable.SafeOptimWraper'; did you "
+            "mean 'mmstable.SafeOptimWrapper'?"
         ),
     }.items():
         line = error_of(

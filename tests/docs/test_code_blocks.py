@@ -14,6 +14,7 @@ from mmstable.optim.loss_scale import ScalePolicy
 from mmstable.registry import HOOKS, OPTIM_WRAPPERS
 from tests.docs.pages import PAGES, blocks, page_id
 from tests.preloaded import run_script
+from tests.protection.healthy import stock_config
 from tests.toys import Sabotage, toy_runner
 
 BASE = """
@@ -75,6 +76,8 @@ def test_scripts_print_what_they_say(tmp_path, event_file, page, block):
     for path in re.findall(r'[\w/]+/events.jsonl', block):
         (tmp_path / path).parent.mkdir(parents=True)
         shutil.copy(event_file, tmp_path / path)
+    if 'my_config.py' in block:
+        stock_config().dump(tmp_path / 'my_config.py')
     code, printed = run_script(block, tmp_path)
     assert code == 0, printed
     for line in re.findall(r'^# (.+)$', block, re.M):

@@ -60,8 +60,9 @@ def test_a_bad_gradient_in_chinese(tmp_path, capsys):
     _, lines = train(
         tmp_path, capsys, Sabotage(grads={3: ('net.head.weight', NAN)}), hook
     )
-    line = 'INFO - FP16 混合精度训练已启用（loss_scale=1024.0、下限 1.0）'
-    assert lines.count(line) == 1
+    # As a widespread guide tells its readers to look for it.
+    line = 'FP16混合精度训练已启用 (loss_scale=1024.0)'
+    assert len(about(lines, line)) == 1
     assert about(lines, 'NaN') == [
         "INFO - Iter 3: 检测到参数 'net.head.weight' 的梯度为 NaN（1 个"
         '模块中共 1 个参数），跳过此次更新。当前 loss_scale: 512.0（此前 '
@@ -166,8 +167,8 @@ def test_five_in_a_row_are_too_many(tmp_path, capsys):
 def test_a_healthy_run_is_quiet(tmp_path, capsys):
     runner, lines = train(tmp_path, capsys, Sabotage(), max_iters=30)
     assert about(lines, 'NaN') == []
-    rate = runner.message_hub.get_scalar('train/stable/skip_rate')
-    assert rate.current() == 0.0
+    assert 'train/stable/skip_rate' not in runner.message_hub.log_scalars
+    assert about(lines, 'stable/sk') == []
 
 
 def test_bursts_are_counted_not_printed(tmp_path, capsys):
@@ -258,11 +259,9 @@ def test_scalars_reach_tensorboard(tmp_path, capsys):
     def values(tag):
         return [event.value for event in events.Scalars(tag)]
 
-    assert values('stable/skipped') == [0, 1, 1, 1]
+    assert values('stable/skipped') == [1, 1, 1]
     assert values('stable/loss_scale') == [1024.0] * 4
-    assert values('stable/skip_rate') == pytest.approx(
-        [0, 1 / 2, 1 / 3, 1 / 4]
-    )
+    assert values('stable/skip_rate') == pytest.approx([1 / 2, 1 / 3, 1 / 4])
     assert all(map(math.isfinite, values('grad_norm')))
 
 
@@ -300,7 +299,7 @@ def test_several_wrappers_are_told_apart(tmp_path, capsys):
     hub = runner.message_hub
     assert hub.get_scalar('train/stable/head/skip_rate').current() > 0
     # One of mmengine, which skips nothing.
-    assert hub.get_scalar('train/stable/rest/bad_rate').current() == 0
+    assert 'train/stable/rest/bad_rate' not in hub.log_scalars
 
 
 @pytest.mark.parametrize(
@@ -322,10 +321,3 @@ def test_several_wrappers_are_told_apart(tmp_path, capsys):
 def test_bad_settings(settings, message):
     with pytest.raises((TypeError, ValueError), match=message):
         GradNanLoggerHook(**settings)
-
-
-def test_a_former_name_still_works(tmp_path, capsys):
-    with pytest.warns(FutureWarning, match='`max_in_a_row` is called `max_c'):
-        hook = GradNanLoggerHook(max_in_a_row=2)
-    _, lines = train(tmp_path, capsys, Sabotage(loss=[2, 3]), hook)
-    assert len(about(lines, '2 in a row')) == 1

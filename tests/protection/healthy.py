@@ -16,7 +16,7 @@ from mmengine.registry import OPTIM_WRAPPER_CONSTRUCTORS, OPTIM_WRAPPERS
 from mmengine.runner import Runner
 from torch import nn
 
-from mmstable.protect import Protection, apply_changes, protect
+from mmstable.protection import Protection, apply_changes, find_changes
 from tests.loops.runs import DropoutModel, Numbered, Score
 from tests.toys import weights
 
@@ -173,7 +173,7 @@ def protected(
     cfg: Config, preset: str = 'default'
 ) -> tuple[Config, Protection]:
     """The same, as ``mmstable train`` would train it."""
-    found = protect(cfg._cfg_dict.to_dict(), preset)
+    found = find_changes(cfg._cfg_dict.to_dict(), preset)
     cfg = copy.deepcopy(cfg)
     apply_changes(cfg._cfg_dict, found.changes)
     return cfg, found

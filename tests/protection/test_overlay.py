@@ -13,7 +13,7 @@ from mmengine.config import Config
 from mmstable.cli.command import STABILITY
 from mmstable.cli.protect import overlay, python_overlay
 from mmstable.errors import UsageError
-from mmstable.protect import apply_changes, protect
+from mmstable.protection import apply_changes, find_changes
 
 PLAIN = """
 optim_wrapper = dict(
@@ -61,7 +61,7 @@ def settings_of(path: Path) -> dict[str, Any]:
 def written(path: Path, preset: str, write: Any = overlay) -> str:
     """Write an overlay, and see that it is what was meant."""
     before = settings_of(path)
-    found = protect(before, preset)
+    found = find_changes(before, preset)
     wanted = copy.deepcopy(before)
     apply_changes(wanted, found.changes)
     text = write(before, found, f'./{path.name}')
@@ -70,7 +70,7 @@ def written(path: Path, preset: str, write: Any = overlay) -> str:
     # Python's own modules would be among the keys.
     after = {k: v for k, v in settings_of(output).items() if k in wanted}
     assert after == wanted
-    assert protect(after, preset).changes == ()
+    assert find_changes(after, preset).changes == ()
     return text
 
 
@@ -141,10 +141,10 @@ def test_python_configs_get_one_of_their_kind(
     [('./a.py', '.a'), ('../a/b.py', '..a.b'), ('../../b.py', '...b')],
 )
 def test_python_configs_are_modules(base: str, module: str) -> None:
-    text = python_overlay({}, protect({}), base)
+    text = python_overlay({}, find_changes({}), base)
     assert f'    from {module} import *' in text
 
 
 def test_not_every_file_is_a_module() -> None:
     with pytest.raises(UsageError, match='cannot inherit from'):
-        python_overlay({}, protect({}), './r50-fp16.py')
+        python_overlay({}, find_changes({}), './r50-fp16.py')

@@ -14,11 +14,11 @@ from mmstable.cli.command import MEMORY, STABILITY
 from mmstable.errors import UsageError
 from mmstable.hooks import EventLogHook
 from mmstable.optim.loss_scale import LossScaler, ScalePolicy
-from mmstable.protect import (
+from mmstable.protection import (
     Group,
     Protection,
     apply_changes,
-    protect,
+    find_changes,
     protection_lines,
 )
 from mmstable.settings import runtime_hooks
@@ -48,11 +48,11 @@ def protected(
     settings: dict[str, Any], *args: Any
 ) -> tuple[dict[str, Any], Protection]:
     before = copy.deepcopy(settings)
-    found = protect(settings, *args)
+    found = find_changes(settings, *args)
     assert settings == before
     new = copy.deepcopy(settings)
     apply_changes(new, found.changes)
-    assert protect(new, *args[:1]).changes == ()
+    assert find_changes(new, *args[:1]).changes == ()
     return new, found
 
 
@@ -238,7 +238,7 @@ def test_who_only_observes_replaces_nothing() -> None:
     actions = new['default_hooks']['guard']['actions']
     assert set(actions.values()) == {'warn'}
     assert not {'EmergencyCheckpointHook', 'RankFailureHook'} & set(kinds(new))
-    assert {'EventLogHook', 'NanForensicsHook'} <= set(kinds(new))
+    assert {'EventLogHook', 'FaultForensicsHook'} <= set(kinds(new))
 
 
 @pytest.mark.parametrize('preset', STABILITY)
@@ -284,7 +284,7 @@ def test_memory_takes_bf16_and_leaves_loaders_without_workers() -> None:
 )
 def test_memory_is_refused(wrapper: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        protect(dict(PLAIN, optim_wrapper=wrapper), 'default', 'balanced')
+        find_changes(dict(PLAIN, optim_wrapper=wrapper), 'default', 'balanced')
 
 
 def test_back_ends_are_queued_once() -> None:

@@ -16,6 +16,8 @@ from mmstable.report.diagnosis import (
     config_lines,
     diagnose,
     duration,
+    goodput,
+    rising_loss,
     state_of,
     teeth,
     wasted_iterations,
@@ -135,7 +137,7 @@ def test_the_same_fall_in_the_middle_is_no_start(tmp_path):
 @pytest.mark.parametrize(
     ('verdict', 'severity'),
     [
-        ('singular_point', Severity.ERROR),
+        ('domain_error', Severity.ERROR),
         ('fp16_overflow', Severity.WARNING),
         ('bad_weights', Severity.ERROR),
     ],
@@ -168,7 +170,7 @@ def test_without_forensics_the_first_culprits_are_named(tmp_path):
     faults = [fault(i, 'nan_grad') for i in range(4)]
     one = found(tmp_path, *faults, heartbeat(1000))['fault_place']
     assert 'begin in backbone.conv1: 4 of kind nan_grad' in one.what
-    assert 'NanForensicsHook' in one.fix
+    assert 'FaultForensicsHook' in one.fix
 
 
 def test_samples_under_suspicion(tmp_path):
@@ -415,7 +417,7 @@ def test_an_exception_is_told_by_its_last_line(tmp_path):
     one = found(tmp_path, last)['bad_end']
     assert one.why == 'KeyError: 3'
     # To do the same again would not help, as a rule.
-    assert one.fix.startswith('Mend what it says, then resume')
+    assert one.fix.startswith('Fix the error above (for transient errors')
 
 
 def test_all_is_said_in_both_languages(tmp_path):
@@ -441,3 +443,39 @@ def test_no_check_finds_anything_in_a_run_that_has_just_begun(check, tmp_path):
 )
 def test_duration(seconds, text):
     assert duration(seconds) == text
+
+
+def test_what_was_wrong_at_the_start_is_not_forgotten(tmp_path):
+    line = 'warning: optim_wraper: unknown key `optim_wraper` is ignored'
+    rows = [heartbeat(50 * n) for n in range(1, 5)]
+    write_run(tmp_path, *rows, end(200), start=header(warnings=[line]))
+    history = read_history(tmp_path)
+    found = diagnose(history)
+    assert [one.id for one in found] == ['start_warnings']
+    assert line in found[0].why
+    assert headline(history, found) == '1 finding needs your attention.'
+
+
+def test_goodput_counts_what_was_lost_and_the_time_between(tmp_path):
+    # 100 iterations of a second each, in 100 s; then 50 are repeated.
+    first = [heartbeat(n) | {'iteration_time': 1.0} for n in (50, 100)]
+    write_run(tmp_path, *first, name='a')
+    history = read_history(tmp_path)
+    assert goodput(history) == pytest.approx(1.0)
+    rows = [heartbeat(100) | {'iteration_time': 1.0, 'time': 1300.0}]
+    write_run(
+        tmp_path, *rows, start=header(iteration=50, time=1250.0), name='b'
+    )
+    again = read_history(tmp_path)
+    assert goodput(again) == pytest.approx(100 / 300)
+
+
+def test_no_advice_to_add_what_the_run_has(tmp_path):
+    rows = [heartbeat(10 * n, loss=1.0 if n < 30 else 9.0) for n in range(60)]
+    write_run(tmp_path, *rows)
+    one = rising_loss(read_history(tmp_path))
+    assert 'DivergenceGuardHook' in one.fix
+    changes = ['  hooks added: DivergenceGuardHook']
+    write_run(tmp_path, *rows, start=header(changes=changes))
+    one = rising_loss(read_history(tmp_path))
+    assert 'DivergenceGuardHook' not in one.fix

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+import time
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -82,7 +84,7 @@ def old_file(folder: Path, pid: int) -> None:
 def test_the_command_that_resumes(tmp_path):
     write(tmp_path, dead(), resume_command="mmstable train 'my config.py'")
     one = finding(tmp_path)
-    assert one.fix.startswith('With --max-restarts a run starts again by it')
+    assert one.fix.startswith('--max-restarts restarts a run automatically')
     assert one.fix.endswith(": mmstable train 'my config.py' --resume auto")
     write(tmp_path, dead(), resume_command='mmstable train c.py', restarts=1)
     assert '--max-restarts' not in finding(tmp_path).fix
@@ -103,3 +105,27 @@ def test_a_run_elsewhere_that_fell_silent_has_it_too(tmp_path):
     one = finding(tmp_path)
     assert one.what == 'The run fell silent at iteration 50.'
     assert one.fix.endswith(': mmstable train c.py --resume auto')
+
+
+def test_a_run_whose_supervisor_lives_waits_for_its_restart(tmp_path):
+    supervisor = subprocess.Popen(
+        [sys.executable, '-c', 'input()'], stdin=subprocess.PIPE
+    )
+    try:
+        now = time.time() + 1
+        write(tmp_path, dead(), supervisor=supervisor.pid, time=now)
+        assert state(tmp_path, SOON) == 'restarting'
+        assert bad_end(read_history(tmp_path)) is None
+        # Another process that got its number later is none.
+        write(tmp_path, dead(), supervisor=supervisor.pid, time=1000.0)
+        assert state(tmp_path, SOON) == 'killed'
+    finally:
+        supervisor.communicate(b'\n')
+    write(tmp_path, dead(), supervisor=supervisor.pid, time=now)
+    assert state(tmp_path, SOON) == 'killed'
+
+
+def test_the_supervisor_that_gives_up_calls_it_killed(tmp_path):
+    write(tmp_path, dead(), supervisor=os.getpid(), time=time.time() + 1)
+    assert state(tmp_path, SOON) == 'killed'
+    assert 'It was restarted before' in finding(tmp_path).fix

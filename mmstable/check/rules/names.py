@@ -27,6 +27,7 @@ from mmstable.check.registry import (
     class_of,
     is_installed,
     missing_packages,
+    names_in,
     refused_by,
 )
 from mmstable.check.rule import Violation, error, warning
@@ -72,7 +73,7 @@ def top_level_keys() -> frozenset[str]:
     return frozenset(_ALSO_READ).union(*(one.parameters for one in runners))
 
 
-@error(
+@warning(
     what='`{key}` is a key of mmcv 1.x.',
     why='mmengine silently ignores keys of mmcv 1.x.',
     fix='translate the config with `mmstable upgrade CONFIG -o NEW.py`; '
@@ -215,6 +216,8 @@ def missing_import(view: ConfigView) -> Iterator[Violation]:
             yield Violation('custom_imports', name=name, error=reason)
 
 
+# How like a known name a typo is.
+TYPO = 0.8
 # Elsewhere, custom code may build the objects in its own way.
 _CHECKED = (root.MODELS, root.OPTIM_WRAPPERS, root.HOOKS)
 _ALSO_CHECKED = ('train_cfg', *(f'{name}.dataset' for name in LOADERS))
@@ -232,12 +235,14 @@ def unknown_type(view: ConfigView) -> Iterator[Violation]:
         return
     wrong = {
         f'{one.path}.type': one.node['type']
-        for one in _places(view)
+        for one in places(view)
         if (one.registry in _CHECKED or one.path in _ALSO_CHECKED)
         and isinstance(one.node, dict)
         and isinstance(one.node.get('type'), str)
         and class_of(view, one.registry, one.node) is None
         and not missing_packages({'type': one.node['type']})
+        # Otherwise `misspelt_type` suggests a name.
+        and not nearest(one.node['type'], names_in(one.registry), TYPO)
     }
     if wrong:
         names = sorted(set(wrong.values()))
@@ -290,7 +295,7 @@ class _Place(NamedTuple):
 )
 def unknown_argument(view: ConfigView) -> Iterator[Violation]:
     """Find arguments that the class of a dict does not have."""
-    for path, node, registry, taken, default in _places(view):
+    for path, node, registry, taken, default in places(view):
         if not isinstance(node, dict):
             continue
         built = default
@@ -321,7 +326,8 @@ def _renamed(
     return {path: {near[0] if k == name else k: v for k, v in node.items()}}
 
 
-def _places(view: ConfigView) -> Iterator[_Place]:
+def places(view: ConfigView) -> Iterator[_Place]:
+    """Yield all dicts that mmengine builds objects from."""
     # Not inside models: they build their layers in their own way.
     yield _Place.of(view.part('model'), root.MODELS)
     for name in ('train_cfg', 'val_cfg', 'test_cfg'):
@@ -332,6 +338,8 @@ def _places(view: ConfigView) -> Iterator[_Place]:
         yield _Place(path, optimizer, root.OPTIMIZERS)
     for one in view.hooks:
         yield _Place.of(one, root.HOOKS, ('priority',))
+    for one in view.evaluators:
+        yield _Place.of(one, root.METRICS)
     for one in view.schedulers:
         yield _Place.of(one, root.PARAM_SCHEDULERS, _OF_SCHEDULERS)
     log = view.part('log_processor')

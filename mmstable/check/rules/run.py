@@ -74,6 +74,17 @@ setting(
     why='Without a seed every run draws its own, and no two are the same.',
 )
 
+setting(
+    'two_mmengines',
+    Severity.WARNING,
+    'default_scope',
+    lambda view, part, scope: len(view.machine.mmengines) > 1,
+    what='several distributions own the package mmengine: '
+    '{view.machine.mmengines}.',
+    why='The one that was installed last has overwritten files of the other.',
+    fix='uninstall all of them, and install the one that you want',
+)
+
 # The priority of each hook: a step is resolved first, then averaged and
 # scheduled, then saved.
 _ORDER = {
@@ -81,7 +92,7 @@ _ORDER = {
     'GradNanLoggerHook': 30,
     'EventLogHook': 30,
     'GradClipHook': 30,
-    'NanForensicsHook': 35,
+    'FaultForensicsHook': 35,
     'DivergenceGuardHook': 40,
     'EMAHook': 50,
     'SafeEMAHook': 50,
@@ -236,6 +247,9 @@ def validation_before_save(view: ConfigView) -> Iterator[Violation]:
     interval = whole_number(hook.get('interval'))
     between = min(view.val_interval, view.length)
     same_unit = bool(hook.get('by_epoch', True)) == view.by_epoch
+    if view.val_interval >= view.length and hook.get('save_last', True):
+        # The last checkpoint is saved before the only validation.
+        return
     if interval and same_unit and between % interval:
         path = hook.at('interval')
         yield Violation(

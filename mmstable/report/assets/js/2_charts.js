@@ -18,11 +18,11 @@ function linesOf(chart) {
 
 function chartCard(id, options = {}) {
   const lines = linesOf(id).filter((line) => line.x.length);
+  if (!lines.some((line) => !line.dotted)) return null;
   const box = h('div', {class: 'plot'});
   const card = h('div', {class: 'card chart', 'data-chart': id},
-    h('h3', null, t('chart_' + id), h('small', null, t('chart_' + id + '_note'))),
-    lines.length ? box : h('div', {class: 'empty'}, t(id === 'scale' ? 'no_scale' : 'no_data')));
-  if (lines.length) card.draw = () => plots.push(draw(box, id, lines, options));
+    h('h3', null, t('chart_' + id), h('small', null, t('chart_' + id + '_note'))), box);
+  card.draw = () => plots.push(draw(box, id, lines, options));
   return card;
 }
 
@@ -39,14 +39,18 @@ const wholePower = (value) => (Math.abs(Math.log10(value) % 1) < 1e-9 ? value : 
 
 function draw(box, id, lines, options) {
   const log = options.log || (options.auto && needsLog(lines) ? 10 : 0);
-  const tables = lines.map((line) => [line.x, line.y]);
+  const tables = lines.map(fromEndToEnd);
+  const tops = lines.filter((line) => !line.dotted && !line.own_axis).flatMap((line) => line.y).filter((value) => value !== null);
+  const top = tops.reduce((high, value) => Math.max(high, value), 0);
   const joined = tables.length > 1 ? uPlot.join(tables) : tables[0];
   const axis = {stroke: color('dim'), grid: {stroke: color('line'), width: 1}, ticks: {stroke: color('line'), width: 1}, font: '11px system-ui'};
   const hasOwn = lines.some((line) => line.own_axis);
   const plot = new uPlot({
     width: Math.max(240, box.clientWidth), height: 230,
     cursor: {sync: {key: 'iterations', setSeries: false}, points: {size: 7}, drag: {x: true, y: false}},
-    scales: {x: {time: false}, y: log ? {distr: 3, log} : {}, ...(hasOwn ? {factor: {range: [0, 1.05]}} : {})},
+    // Amounts are drawn from zero, so that a small change does not look like a
+    // large one, and a limit that is far away does not flatten them.
+    scales: {x: {time: false}, y: log ? {distr: 3, log} : options.zero ? {range: (u, low) => [Math.min(0, low), 1.05 * top || 1]} : {}, ...(hasOwn ? {factor: {range: [0, 1.05]}} : {})},
     axes: [
       {...axis, size: 30, values: (u, ticks) => ticks.map(short)},
       {...axis, grid: {...axis.grid, filter: (u, splits) => (log === 10 ? splits.map(wholePower) : splits)}, size: 58, values: (u, ticks) => ticks.map((tick) => (tick === null ? '' : short(tick)))},
@@ -57,6 +61,16 @@ function draw(box, id, lines, options) {
     legend: {live: true},
   }, joined, box);
   return {plot, box};
+}
+
+// All charts show the iterations of the whole run.
+function fromEndToEnd(line) {
+  const first = Math.min(...data.works.map((work) => work.starts[0] ? work.starts[0][2] : 0));
+  const last = Math.max(...data.works.map((work) => work.figures.iterations));
+  const x = line.x.slice(), y = line.y.slice();
+  if (x[0] > first) { x.unshift(first); y.unshift(null); }
+  if (x[x.length - 1] < last) { x.push(last); y.push(null); }
+  return [x, y];
 }
 
 function style(line, index, options) {
@@ -109,7 +123,7 @@ function marks(u, id) {
 function heatCard(work) {
   const heat = work.heat;
   const title = h('h3', null, t('chart_modules') + (data.works.length > 1 ? ' · ' + work.name : ''), h('small', null, t('chart_modules_note')));
-  if (!heat) return h('div', {class: 'card chart wide', 'data-chart': 'modules'}, title, h('div', {class: 'empty'}, t('no_data')));
+  if (!heat) return null;
   const canvas = h('canvas', {height: String(heat.labels.length * 22)});
   const tip = h('div', {class: 'tip'});
   const names = h('div', {class: 'names'}, heat.labels.map((name) => h('span', {title: name}, name || t('module'))));

@@ -11,7 +11,7 @@ function bar() {
       view.theme === 'dark' ? '☀' : '☾'));
 }
 
-const STATES = {finished: 'good', stopped: 'warning', exception: 'error', running: 'hint', killed: 'error', silent: 'warning'};
+const STATES = {finished: 'good', stopped: 'warning', exception: 'error', restarting: 'warning', running: 'hint', killed: 'error', silent: 'warning'};
 
 function hero(work) {
   const words = work.words[view.lang], f = work.figures;
@@ -32,8 +32,9 @@ function hero(work) {
       tile('starts', short(f.starts)),
       tile('last_loss', short(f.last_loss)),
       f.loss_scale === null ? null : tile('loss_scale', short(f.loss_scale)),
-      tile('seconds', short(f.seconds)),
-      tile('duration', span(f.duration))),
+      tile('seconds', f.seconds === null ? '–' : String(Number(f.seconds.toPrecision(3)))),
+      tile('duration', span(f.duration)),
+      f.goodput === null ? null : tile('goodput', percent(f.goodput, 1), '', f.goodput)),
     words.notes.length ? h('div', null, h('div', {class: 'label'}, t('left_out')), words.notes.map((note) => h('div', {class: 'notes'}, note))) : null);
 }
 
@@ -54,7 +55,7 @@ function findings(work) {
 
 // Names of figures, and whether less is better; null where neither is.
 const COMPARED = {state: null, iterations: false, steps: null, skipped: true, faults: true, rollbacks: true, wasted: true, starts: true,
-  last_loss: true, best_loss: true, loss_scale: null, seconds: true, duration: null};
+  last_loss: true, best_loss: true, loss_scale: null, seconds: true, duration: null, goodput: false};
 
 function comparison() {
   const rows = Object.entries(COMPARED).filter(([key]) => key !== 'steps').map(([key, less]) => {
@@ -83,14 +84,13 @@ function render() {
   document.documentElement.dataset.theme = view.theme;
   document.title = data.works.map((work) => work.name).join(' · ') + ' · mmstable';
   const drawn = [];
-  const later = (card) => { if (card.draw) drawn.push(card); return card; };
-  const wide = (card) => { card.classList.add('wide'); return card; };
+  const later = (card) => { if (card && card.draw) drawn.push(card); return card; };
+  const wide = (card) => { if (card) card.classList.add('wide'); return card; };
   const charts = h('div', {class: 'charts'},
     later(chartCard('loss', {fill: true, auto: true})), later(chartCard('scale', {log: 2, fill: true})),
-    later(chartCard('norm', {auto: true})), later(chartCard('lr', {fill: true})),
-    later(chartCard('time')), later(chartCard('memory')),
-    data.works.map((work) => later(heatCard(work))),
-    data.works.some((work) => work.charts.validation.length) ? later(wide(chartCard('validation'))) : null);
+    later(chartCard('norm', {auto: true, zero: true})), later(chartCard('lr', {fill: true, zero: true})),
+    later(chartCard('time', {zero: true})), later(chartCard('memory', {zero: true})),
+    data.works.map((work) => later(heatCard(work))), later(wide(chartCard('validation'))));
   const page = document.getElementById('page');
   const scroll = window.scrollY;
   page.textContent = '';

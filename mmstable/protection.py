@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
+from mmengine.config import Config
 from mmengine.hooks import CheckpointHook, EMAHook, ParamSchedulerHook
 from mmengine.optim import AmpOptimWrapper, OptimWrapper
 from mmengine.registry import HOOKS, LOOPS, OPTIM_WRAPPERS, Registry
@@ -37,11 +38,15 @@ from mmstable.check.config_tree import (
 from mmstable.check.registry import find_class
 from mmstable.errors import UsageError
 from mmstable.hooks import DivergenceGuardHook
+from mmstable.legacy.draft import old_keys_of
 from mmstable.legacy.render import one_line
 from mmstable.messages import N_, _
 from mmstable.optim import SafeAmpOptimWrapper, SafeOptimWrapper
-from mmstable.settings import runtime_hooks, shipped_settings
+from mmstable.settings import one_of, runtime_hooks, shipped_settings
 
+# The presets of configs/_base_/stability and configs/_base_/memory.
+PRESETS = ('default', 'safe', 'ultra_safe', 'observe_only')
+MEMORY_PRESETS = ('balanced', 'max_saving', 'conservative')
 SAFE: dict[type, type] = {
     OptimWrapper: optim.SafeOptimWrapper,
     AmpOptimWrapper: optim.SafeAmpOptimWrapper,
@@ -472,7 +477,7 @@ def owner_of_optimizer(settings: Mapping[str, Any]) -> str:
     return strategy if strategy in _ENGINES else ''
 
 
-def protect(
+def find_changes(
     settings: Mapping[str, Any],
     preset: str = 'default',
     memory: str | None = None,
@@ -504,6 +509,59 @@ def protect(
     apply_settings(draft, chosen)
     queue_backends(draft)
     return Protection(preset, tuple(draft.changes), tuple(draft.left))
+
+
+def protect(
+    cfg: Config | Mapping[str, Any] | str,
+    preset: str = 'default',
+    memory: str | None = None,
+) -> Config:
+    """Protect a config in Python, as ``mmstable train`` does.
+
+    Args:
+        cfg (Config, dict or str): The config, or its file; not modified.
+        preset (str): 'default', 'safe', 'ultra_safe' or 'observe_only'.
+            Defaults to 'default'.
+        memory (str, optional): 'balanced', 'max_saving' or 'conservative' to
+            take less memory. Defaults to None.
+
+    Returns:
+        Config: For ``Runner.from_cfg``.
+    """
+    if isinstance(cfg, str):
+        cfg = Config.fromfile(cfg)
+    # A copy, with all that a Config knows about its file.
+    cfg = copy.deepcopy(cfg if isinstance(cfg, Config) else Config(dict(cfg)))
+    settings = cfg._cfg_dict.to_dict()
+    one_of('protect', 'preset', preset, PRESETS)
+    if memory is not None:
+        one_of('protect', 'memory', memory, MEMORY_PRESETS)
+    if old_keys_of(settings):
+        raise UsageError(
+            _('a config of mmcv 1.x: translate it with `mmstable upgrade`.')
+        )
+    protection = find_changes(settings, preset, memory)
+    apply_changes(cfg._cfg_dict, protection.changes)
+    drop_absent_hooks(cfg)
+    title = _(
+        'protected with preset {preset} (mmstable.protect(cfg, preset=...) '
+        'chooses another):',
+        preset=preset,
+    )
+    for line in protection_lines(protection, title):
+        print(f'mmstable: {line}', flush=True)
+    return cfg
+
+
+def drop_absent_hooks(cfg: Config) -> None:
+    """Let ``default_hooks = dict(guard=None)`` switch a hook off.
+
+    mmengine takes None for its own names only.
+    """
+    hooks = cfg.get('default_hooks') or {}
+    for name in [n for n in hooks if hooks[n] is None]:
+        if name not in DEFAULT_HOOKS:
+            hooks.pop(name)
 
 
 # Hooks that do not touch the optimizer.

@@ -1,0 +1,259 @@
+"""The hook that sends messages about a run to its owner."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mmengine.dist import get_rank
+from mmengine.runner import Runner
+
+from mmstable import runner_view
+from mmstable.errors import StoppedBySignal, TrainingDiverged
+from mmstable.events.log import RESTARTED_AFTER
+from mmstable.events.records import (
+    Action,
+    CheckpointFailed,
+    Event,
+    Fault,
+    FaultExplained,
+    Hang,
+    Intervention,
+    MemoryAlarm,
+    OutOfMemory,
+    Poisoned,
+    ReplicasDiverged,
+    StepReport,
+)
+from mmstable.hooks.step_hook import StepHook
+from mmstable.messages import _, readable, readable_time
+from mmstable.registry import HOOKS, register_globally
+from mmstable.settings import number
+
+if TYPE_CHECKING:
+    from mmstable.notify import Notifier
+
+# Overflows before that are how a loss scale finds its level.
+_QUIET_ITERATIONS = 50
+# Events of other ranks than 0 that rank 0 does not have.
+_OF_EACH_RANK = (FaultExplained, Hang, MemoryAlarm, OutOfMemory)
+
+
+@register_globally(HOOKS)
+class NotifyHook(StepHook):
+    """Send a message when a run stops, crashes, hangs, resumes or ends.
+
+    Also at the first fault of a kind and when memory runs out. Without
+    addresses it does nothing. They come from the environment variable
+    ``MMSTABLE_NOTIFY`` or from a private file, never from a config. Messages
+    leave from another process, so the run never waits for them.
+
+    Args:
+        interval (float): Least seconds between two messages of a kind; 0
+            sends one for every event. Defaults to 600.0.
+    """
+
+    # After the hooks whose reactions it reports.
+    priority = 'LOWEST'
+    observes_stock = False
+
+    def __init__(self, interval: float = 600.0) -> None:
+        self._interval = number('NotifyHook', 'interval', interval, at_least=0)
+        self._notifier: Notifier | None = None
+        self._seen: set[str] = set()
+        # The iteration of the newest fault that was explained.
+        self._explained = 0
+        self._metrics: dict[str, Any] = {}
+
+    def before_run(self, runner: Runner) -> None:
+        """Read the addresses."""
+        from mmstable.notify import Notifier
+        from mmstable.notify.addresses import mask_address
+
+        super().before_run(runner)
+        self._seen.clear()
+        notifier = Notifier(Path(runner.work_dir), self._interval)
+        self._notifier = notifier if notifier.addresses else None
+        if notifier.addresses and get_rank() == 0:
+            runner.logger.info(
+                _(
+                    'mmstable: notifications go to {services}',
+                    services=list(map(mask_address, notifier.addresses)),
+                )
+            )
+
+    def before_train(self, runner: Runner) -> None:
+        """Send that a run was resumed."""
+        super().before_train(runner)
+        iteration = runner_view.iterations_done(runner)
+        if iteration == 0:
+            return
+        text = _('Resumed at iteration {iteration}.', iteration=iteration)
+        reason = os.environ.get(RESTARTED_AFTER, '')
+        if reason:
+            text += ' ' + _('It had ended: {reason}.', reason=reason)
+        self._send('RESUMED', text)
+
+    def after_val_epoch(
+        self, runner: Runner, metrics: dict[str, Any] | None = None
+    ) -> None:
+        """Keep the newest metrics."""
+        self._metrics = dict(metrics or {})
+
+    def after_event(self, runner: Runner, event: Event) -> None:
+        """Send the first event of a kind."""
+        if self._notifier is None or (
+            get_rank() != 0 and not isinstance(event, _OF_EACH_RANK)
+        ):
+            return
+        occasion, kind, text = describe_event(event)
+        if not occasion or (kind in self._seen and self._interval):
+            return
+        if isinstance(event, FaultExplained):
+            self._explained = event.iteration
+        elif isinstance(event, StepReport) and (
+            event.iteration == self._explained
+        ):
+            # Its explanation comes first.
+            return
+        self._seen.add(kind)
+        self._send(occasion, text, kind)
+        if isinstance(event, Hang):
+            # In the thread of the watchdog, which may end the process next.
+            self._notifier.wait(1.0)
+
+    def on_exception(self, runner: Runner, exception: BaseException) -> None:
+        """Send what ended the run, before the last checkpoint is saved."""
+        super().on_exception(runner, exception)
+        is_stop = isinstance(exception, (StoppedBySignal, TrainingDiverged))
+        name = type(exception).__name__
+        self._send(
+            'STOPPED' if is_stop else 'CRASHED',
+            _(
+                'Iteration {iteration} of {most}: {error}',
+                iteration=runner_view.iterations_done(runner),
+                most=runner.max_iters,
+                error=str(exception) if is_stop else f'{name}: {exception}',
+            )
+            + _resume_line(runner),
+        )
+
+    def after_exception(
+        self, runner: Runner, exception: BaseException
+    ) -> None:
+        """Wait a few seconds for the message, after the checkpoint."""
+        if self._notifier is not None:
+            self._notifier.wait()
+
+    def after_run(self, runner: Runner) -> None:
+        """Send the end of training, with its metrics."""
+        if self._notifier is None:
+            return
+        if get_rank() == 0 and runner_view.built_train_loop(runner):
+            self._send('FINISHED', self._describe_end(runner))
+        self._notifier.wait()
+
+    def _describe_end(self, runner: Runner) -> str:
+        text = _(
+            'Iteration {iteration} of {most}.',
+            iteration=runner_view.iterations_done(runner),
+            most=runner.max_iters,
+        )
+        best = runner.message_hub.get_info('best_score', None)
+        if isinstance(best, (int, float)):
+            text += ' ' + _('Best score: {best:.4g}.', best=best)
+        scores = [
+            f'{name} {value:.4g}'
+            for name, value in self._metrics.items()
+            if isinstance(value, (int, float))
+        ]
+        if scores:
+            text += ' ' + _('Last validation: {scores}.', scores=scores[:8])
+        return text
+
+    def _send(self, occasion: str, text: str, kind: str = '') -> None:
+        from mmstable.notify import Occasion
+
+        if self._notifier is not None:
+            self._notifier.send(Occasion[occasion], text, kind)
+
+
+def describe_event(event: Event) -> tuple[str, str, str]:
+    """Return occasion, kind and text of an event; '' if it is not sent."""
+    from mmstable.events.step_lines import describe_step
+
+    iteration = event.iteration
+    if isinstance(event, FaultExplained):
+        return 'FAULT', event.fault.value, event.text
+    if isinstance(event, StepReport) and event.fault is not None:
+        is_search = (
+            event.fault is Fault.OVERFLOW and iteration < _QUIET_ITERATIONS
+        )
+        text = describe_step(
+            f'Iter {iteration}', event, event.loss_scale != 1, 3
+        )
+        return '' if is_search else 'FAULT', event.fault.value, text
+    if isinstance(event, Hang):
+        return 'HANG', 'hang', event.text
+    if isinstance(event, MemoryAlarm):
+        return 'MEMORY', event.resource, _describe_alarm(event)
+    if isinstance(event, Intervention) and event.action is Action.ROLLBACK:
+        text = _(
+            'Iter {iteration}: {reason}. Rolled back to iteration {restored}.',
+            iteration=iteration,
+            reason=event.reason.rstrip('.'),
+            restored=event.restored,
+        )
+        return 'FAULT', 'rollback', text
+    if isinstance(event, OutOfMemory):
+        text = _(
+            'Iter {iteration}: a batch did not fit in memory.',
+            iteration=iteration,
+        )
+        return 'FAULT', 'oom', text
+    if isinstance(event, CheckpointFailed):
+        text = _(
+            'Iter {iteration}: {name} could not be saved: {reason}',
+            iteration=iteration,
+            name=event.name,
+            reason=event.reason,
+        )
+        return 'FAULT', 'checkpoint', text
+    if isinstance(event, (Poisoned, ReplicasDiverged)):
+        names = [one.name for one in getattr(event, 'culprits', ())]
+        text = _(
+            'Iter {iteration}: {kind}: {names}',
+            iteration=iteration,
+            kind=event.event,
+            names=names[:3] or [getattr(event, 'name', '')],
+        )
+        return 'FAULT', event.event, text
+    return '', '', ''
+
+
+def _describe_alarm(event: MemoryAlarm) -> str:
+    if event.resource == 'descriptors':
+        left, limit = str(event.left), str(event.limit)
+    else:
+        left, limit = readable(event.left), readable(event.limit)
+    text = _(
+        'Iter {iteration}: {left} of {limit} left ({resource}).',
+        iteration=event.iteration,
+        left=left,
+        limit=limit,
+        resource=event.resource,
+    )
+    if event.seconds_left is not None:
+        text += ' ' + _(
+            'At this rate it runs out in {time}.',
+            time=readable_time(event.seconds_left),
+        )
+    return text
+
+
+def _resume_line(runner: Runner) -> str:
+    command = runner.cfg.get('resume_command')
+    if not command:
+        return ''
+    return '\n' + _('Resume with: {command}', command=f'{command} --resume')
