@@ -30,7 +30,6 @@ from mmstable.settings import integer as checked_integer
 _NAME = 'EngineHook'
 _COMPLETE = 'mmstable_complete.json'
 _MAX_BYTES = 1 << 20
-_check = record(iteration=integer(0), sizes=mapping_of(text(), integer(0)))
 
 
 @register_globally(HOOKS)
@@ -157,9 +156,11 @@ def newest_complete(work_dir: Path) -> Path | None:
 
 
 def _complete_iteration(folder: Path) -> int | None:
+    sizes = mapping_of(text(), integer(0))
+    check = record(iteration=integer(0), sizes=sizes)
     try:
         content = read_bounded(folder / _COMPLETE, _MAX_BYTES)
-        known = _check(parse_json(content, _MAX_BYTES))
+        known = check(parse_json(content, _MAX_BYTES))
         is_whole = all(
             (folder / name).stat().st_size == size
             for name, size in known['sizes'].items()

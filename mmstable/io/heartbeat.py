@@ -51,10 +51,10 @@ def begin_heartbeat(work_dir: str, rank: int) -> None:
     """
     global _work_file  # noqa: PLW0603
     named = os.environ.get(HEARTBEAT_FILE)
-    _work_file = Path(
-        named or Path(work_dir, f'.mmstable-heartbeat-rank{rank}')
-    )
-    write_heartbeat(float('inf'), 'start')
+    path = Path(named or f'{work_dir}/.mmstable-heartbeat-rank{rank}')
+    if path != _work_file:
+        _work_file = path
+        write_heartbeat(float('inf'), 'start')
 
 
 def write_heartbeat(limit: float, phase: str) -> None:
@@ -107,22 +107,20 @@ def failure_file(heartbeat: Path) -> Path:
     return heartbeat.with_suffix('.failure')
 
 
-_check_failure = record(
-    rank=integer(0),
-    node=text(255),
-    iteration=integer(-1),
-    error=text(1000),
-    decided=boolean,
-    saver=integer(-1),
-    code=integer(0, 255),
-)
-
-
 def read_failure(heartbeat: Path) -> dict[str, Any] | None:
     """Read what :func:`write_failure` wrote; None if nothing."""
+    check = record(
+        rank=integer(0),
+        node=text(255),
+        iteration=integer(-1),
+        error=text(1000),
+        decided=boolean,
+        saver=integer(-1),
+        code=integer(0, 255),
+    )
     try:
         content = read_bounded(failure_file(heartbeat), _MAX_BYTES)
-        return _check_failure(parse_json(content, _MAX_BYTES))
+        return check(parse_json(content, _MAX_BYTES))
     except (OSError, ValueError):
         return None
 
