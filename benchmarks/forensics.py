@@ -1,7 +1,7 @@
 """Are the causes of bad steps named right, and nothing innocent blamed?
 
 Every model of ``tests/forensics`` has one cause planted in it. Each is
-trained by a real runner until its step is bad; what NanForensicsHook says is
+trained by a real runner until its step is bad; what FaultForensicsHook says is
 compared with the truth. Precision is the share of what was said that is true,
 recall the share of what is true that was said.
 """

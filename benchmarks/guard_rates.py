@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from random import Random
 
+from odd_protocols import ODD, ODD_SICK
 from protocols import (
     HEALTHY,
     SICK,
@@ -101,9 +102,9 @@ def main() -> None:
         for name in {**SERIES, **FAR_REACHING}
     ]
     if not args.no_runs:
-        for name, protocol in HEALTHY.items():
+        for name, protocol in {**HEALTHY, **ODD}.items():
             rows += measure_healthy(name, protocol)
-        for name, protocol in SICK.items():
+        for name, protocol in {**SICK, **ODD_SICK}.items():
             rows += measure_sick(name, protocol)
     for seed in range(args.random):
         rows += measure_healthy(f'random {seed}', random_healthy(seed))

@@ -17,9 +17,10 @@ import tempfile
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
-from random import Random
+from random import Random, random
 from typing import Any, Callable
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from mmengine.config import Config
@@ -378,8 +379,10 @@ class AtIteration(Hook):
 
     Args:
         at (int): The iteration, from 1.
-        what (str): 'weight' of a term of the loss, 'scale' of the inputs,
-            'blow' or 'nan' for weights of the model.
+        what (str): 'weight' of a term of the loss, 'scale' of the inputs
+            from then on, 'burst' for one batch, 'blow' or 'nan' for weights
+            of the model, its 'statistics', 'moments' of the optimizer, or
+            the learning 'rate'.
         value (float): What it becomes, or is multiplied by. Defaults to 0.0.
     """
 
@@ -397,10 +400,20 @@ class AtIteration(Hook):
             return
         if self.what == 'weight':
             runner.model.weight = self.value
+        elif self.what == 'burst':
+            data_batch['inputs'] = data_batch['inputs'] * self.value
         elif self.what == 'blow':
             runner.model.head.weight.data.mul_(self.value)
         elif self.what == 'nan':
             runner.model.head.weight.data[0, 0] = math.nan
+        elif self.what == 'statistics':
+            runner.model.body[1].running_var[0] = math.nan
+        elif self.what == 'moments':
+            state = runner.optim_wrapper.optimizer.state
+            next(iter(state.values()))['exp_avg_sq'].fill_(math.inf)
+        elif self.what == 'rate':
+            for group in runner.optim_wrapper.param_groups:
+                group['lr'] *= self.value
 
 
 @dataclass
@@ -439,6 +452,9 @@ class Protocol:
             wrapper = dict(
                 constructor='ProtocolWrappers', d=dict(one), g=dict(one)
             )
+        elif self.model.get('type') == 'ThreeRates':
+            wrapper = dict(constructor='ProtocolWrappers')
+            wrapper.update(d=dict(one), g=dict(one), e=dict(one))
         settings = dict(
             model={'type': 'ProtocolModel', **self.model},
             train_dataloader=dict(
@@ -552,6 +568,9 @@ def _run(config: Config) -> Result:
 
 
 def _state(runner: Any) -> Any:
+    yield 'torch generator', torch.get_rng_state()
+    yield 'numpy generator', torch.tensor(np.random.rand(4))
+    yield 'python generator', torch.tensor(random())
     for name, value in runner.model.state_dict().items():
         yield name, value.clone()
     wrapper = runner.optim_wrapper
@@ -602,7 +621,7 @@ def is_healthy(stock: Result) -> bool:
     """
     first = [abs(one) for one in stock.losses if one][:5]
     level = sorted(first)[len(first) // 2] if first else 0.0
-    exploded = [not abs(one) <= 1e3 * level for one in stock.losses]
+    exploded = [not one <= 1e3 * level for one in stock.losses]
     return not stock.error and not any(
         all(exploded[place : place + 5]) for place in range(len(exploded) - 4)
     )

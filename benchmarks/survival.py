@@ -12,7 +12,7 @@ import argparse
 import json
 import random
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -84,17 +84,20 @@ def measure(
     iterations: int,
     folder: Path,
     contenders: Sequence[str] = CONTENDERS,
+    seed: int = 0,
 ) -> list[dict[str, Any]]:
+    """Run all cases, and print a row for each."""
     rows = []
     clean: dict[str, Result] = {}
     for case, faults in cases.items():
         for contender in contenders:
-            place = folder / case.replace(' ', '_') / contender
-            result = run_case(place, contender, iterations, faults)
+            place = folder / str(seed) / case.replace(' ', '_') / contender
+            result = run_case(place, contender, iterations, faults, seed)
             clean.setdefault(contender, result)
             row = {
                 'fault': case,
                 'contender': contender,
+                'seed': seed,
                 'survives': survives(result, clean[contender]),
                 **asdict(result),
             }
@@ -120,6 +123,23 @@ def format_row(row: dict[str, Any]) -> str:
     return f'{align(cells)}  {row["told"]}'
 
 
+def summarise(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """Lines with what all seeds of a case have given together."""
+    groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for row in rows:
+        key = row['fault'], row['contender']
+        groups.setdefault(key, []).append(row)
+    for (fault, contender), own in groups.items():
+        survived = sum(row['survives'] for row in own)
+        values = [row['miou'] for row in own if row['finished']]
+        spread = ''
+        if values:
+            mean = sum(values) / len(values)
+            spread = f'{mean:.1f} ({min(values):.1f} to {max(values):.1f})'
+        count = f'{survived}/{len(own)}'
+        yield f'{fault:23}  {contender:13}  {count:5}  {spread}'
+
+
 def align(cells: Sequence[str]) -> str:
     return '  '.join(f'{c:{w}}' for c, w in zip(cells, _WIDTHS))
 
@@ -130,6 +150,9 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
         '--quick', action='store_true', help='few faults: does it run?'
     )
     parser.add_argument('--seed', type=int, default=0)
+    parser.add_argument(
+        '--seeds', type=int, default=1, help='how many seeds, from --seed on'
+    )
     parser.add_argument('--iterations', type=int, default=2000)
     parser.add_argument(
         '--only',
@@ -179,10 +202,17 @@ def main() -> None:
     contenders, versions = choose_contenders(args.contenders)
     print(f'\n{align(_HEADER)}  what the owner is told')
     with tempfile.TemporaryDirectory() as folder:
-        cases = plan_cases(names, iterations, args.seed)
-        if args.only:
-            cases = choose_cases(cases, args.only)
-        rows = measure(cases, iterations, Path(folder), contenders)
+        rows = []
+        for seed in range(args.seed, args.seed + args.seeds):
+            cases = plan_cases(names, iterations, seed)
+            if args.only:
+                cases = choose_cases(cases, args.only)
+            place = Path(folder)
+            rows += measure(cases, iterations, place, contenders, seed)
+    if args.seeds > 1:
+        print('\nall seeds')
+        for line in summarise(rows):
+            print(line)
     for contender in contenders:
         own = [row for row in rows if row['contender'] == contender]
         count = sum(row['survives'] for row in own)

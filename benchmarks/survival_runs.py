@@ -58,7 +58,7 @@ class Result:
     told: str
 
 
-def quick_config(contender: str, iterations: int) -> Config:
+def quick_config(contender: str, iterations: int, seed: int = 0) -> Config:
     """The quick start, small, as this contender trains it."""
     cfg = load_config(config_path('quickstart/digit-scenes_fcn_fp16.py'))
     cfg.model.update(channels=(8, 16, 32), context_convs=1)
@@ -70,6 +70,8 @@ def quick_config(contender: str, iterations: int) -> Config:
     cfg.val_dataloader.dataset.update(size=48, num_scenes=100)
     cfg.default_hooks.checkpoint.interval = max(iterations // 5, 1)
     cfg.default_hooks.logger.interval = 10
+    if seed:
+        cfg.randomness = dict(seed=cfg.randomness.seed + seed)
     if contender.startswith('mmstable'):
         _use_mmstable(cfg, contender.endswith('fp16'))
     else:
@@ -110,6 +112,7 @@ def run_case(
     contender: str,
     iterations: int,
     faults: Sequence[dict],
+    seed: int = 0,
 ) -> Result:
     """Train with these faults, and look at what is left.
 
@@ -118,10 +121,10 @@ def run_case(
         contender (str): One of :data:`CONTENDERS`, or a peer.
         iterations (int): How long.
         faults (Sequence[dict]): For ``FaultInjectorHook``.
+        seed (int): Added to the seed of the config. Defaults to 0.
     """
-    return run_config(
-        folder, contender, quick_config(contender, iterations), faults
-    )
+    config = quick_config(contender, iterations, seed)
+    return run_config(folder, contender, config, faults)
 
 
 def run_config(

@@ -44,7 +44,7 @@ custom_hooks = [
     *_base_.custom_hooks,
     dict(type='mmstable.GradNanLoggerHook'),
     dict(type='mmstable.EventLogHook'),
-    dict(type='mmstable.NanForensicsHook'),
+    dict(type='mmstable.FaultForensicsHook'),
     dict(type='mmstable.HeadroomHook'),
     dict(type='mmstable.MemoryGuardHook'),
     dict(type='mmstable.EmergencyCheckpointHook'),

@@ -68,7 +68,7 @@ def register_all() -> None:
 
     from mmstable import hooks, loops, optim, vis_backend  # noqa: F401
     from mmstable.check import dataset  # noqa: F401
-    from mmstable.checkpoint.loading import guard_checkpoints
+    from mmstable.checkpoint.loaders import guard_checkpoints
     from mmstable.legacy import schedules  # noqa: F401
 
     # For `_base_ = 'mmstable::...'`. mmengine looks for a distribution of this

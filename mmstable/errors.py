@@ -7,6 +7,11 @@ derives from :class:`MMStableError`. Bad arguments of a class are a plain
 
 from __future__ import annotations
 
+import contextlib
+import os
+import sys
+from typing import NoReturn
+
 
 def add_note(error: BaseException, text: str) -> None:
     """Have a text printed after the traceback of an error.
@@ -65,6 +70,10 @@ class BundleError(MMStableError):
     def __init__(self, folder: object, reason: str) -> None:
         self.reason = reason
         super().__init__(f"'{folder}' is no bundle of a fault: {reason}")
+
+
+# Of `mmstable replay`, if the step of a bundle is fine now.
+EXIT_NOT_REPRODUCED = 7
 
 
 class ReplicasDivergedError(MMStableError):
@@ -174,3 +183,53 @@ class RestartNeeded(StoppedBySignal):
     def __init__(self) -> None:
         super().__init__('MemoryGuardHook', 0)
         self.exit_code = 22
+
+
+class TimeLimitReached(StoppedBySignal):
+    """The run is saved, and ended ahead of its time limit."""
+
+    def __init__(self) -> None:
+        super().__init__('the time limit', 0)
+        self.exit_code = 25
+
+
+# Names the scheduler whose exit codes are to be used.
+EXIT_CODES = 'MMSTABLE_EXIT_CODES'
+# Ends after which the run can be resumed, besides those by a signal.
+_RESUMABLE = {
+    ResultNotSaved.exit_code,
+    ReplicasDivergedError.exit_code,
+    PeerFailedError.exit_code,
+    RestartNeeded().exit_code,
+    TrainingHangs.exit_code,
+    DeviceLost.exit_code,
+    TimeLimitReached().exit_code,
+}
+# The exit code that a scheduler takes for "start it again".
+SCHEDULERS = {'kubeflow': 138}
+
+
+def exit_code_for(code: int) -> int:
+    """Return an exit code as the scheduler wants it.
+
+    Ends that can be resumed get the one code that it restarts. Final ones
+    keep theirs, which is below 128.
+
+    Args:
+        code (int): The exit code of mmstable.
+    """
+    restart = SCHEDULERS.get(os.environ.get(EXIT_CODES, ''))
+    is_resumable = code in _RESUMABLE or code > 128
+    return code if restart is None or not is_resumable else restart
+
+
+def exit_now(code: int) -> NoReturn:
+    """End this process, whatever its other threads are doing.
+
+    Args:
+        code (int): The exit code of mmstable.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):
+            stream.flush()
+    os._exit(exit_code_for(code))

@@ -108,7 +108,8 @@ class Protection:
         changes (tuple): In the order in which they apply.
         left (tuple[str, ...]): Parts that cannot be protected, with their
             classes.
-        strategy (str): A strategy that rules out all changes; '' for none.
+        strategy (str): A strategy whose engine owns the optimizer; '' for
+            none.
     """
 
     preset: str
@@ -470,6 +471,12 @@ _ENGINES = ('DeepSpeedStrategy', 'ColossalAIStrategy')
 _OUR_STRATEGIES = ('SafeFSDPStrategy', 'SafeFSDP2Strategy')
 
 
+def owner_of_optimizer(settings: Mapping[str, Any]) -> str:
+    """Return the strategy whose engine owns the optimizer; '' if none."""
+    strategy = kind_of(settings.get('strategy'))
+    return strategy if strategy in _ENGINES else ''
+
+
 def find_changes(
     settings: Mapping[str, Any],
     preset: str = 'default',
@@ -485,13 +492,15 @@ def find_changes(
         memory (str, optional): One of ``configs/_base_/memory``; None for
             none. Defaults to None.
     """
-    strategy = kind_of(settings.get('strategy'))
-    if strategy in _ENGINES:
-        return Protection(preset, (), (), strategy)
+    strategy = owner_of_optimizer(settings)
     if not _has_room(settings):
         return Protection(preset, (), ())
     chosen = read_preset(preset)
     draft = Draft(settings)
+    if strategy:
+        _watch_engine(draft, chosen)
+        changes = tuple(draft.changes)
+        return Protection(preset, changes, tuple(draft.left), strategy)
     if chosen.safe_classes:
         _replace_classes(draft)
     if memory is not None:
@@ -555,6 +564,31 @@ def drop_absent_hooks(cfg: Config) -> None:
             hooks.pop(name)
 
 
+# Hooks that do not touch the optimizer.
+_ENGINE_HOOKS = (
+    'EventLogHook',
+    'MemoryGuardHook',
+    'EmergencyCheckpointHook',
+    'RankFailureHook',
+    'HangWatchdogHook',
+)
+
+
+def _watch_engine(draft: Draft, preset: Preset) -> None:
+    """Protect what an engine leaves to the runner."""
+    if preset.safe_classes:
+        _replace_loops(draft)
+    present = _present(draft)
+    for name, hook in runtime_hooks().items():
+        settings = preset.hooks.get(name, {})
+        is_wanted = name in _ENGINE_HOOKS and settings is not None
+        if is_wanted and name not in present:
+            draft.add_hook({**hook, **settings})
+    if hooks.EngineHook.__name__ not in present:
+        draft.add_hook({'type': scoped(hooks.EngineHook)})
+    queue_backends(draft)
+
+
 def _has_room(settings: Mapping[str, Any]) -> bool:
     """Return whether hooks can be added; mmengine refuses other types."""
     named, custom = (settings.get(f'{k}_hooks') for k in ('default', 'custom'))
@@ -571,11 +605,15 @@ def _replace_classes(draft: Draft) -> None:
         # By name: importing mmengine's strategies imports their engines.
         kind = 'mmstable.SafeFSDPStrategy'
         draft.put(('strategy', 'type'), kind, Group.CLASS, 'strategy')
+    _replace_loops(draft)
+    _replace_hooks(draft)
+
+
+def _replace_loops(draft: Draft) -> None:
     _replace_train_loop(draft)
     for key, kind in (('val_cfg', 'ValLoop'), ('test_cfg', 'TestLoop')):
         if isinstance(draft.get(key), Mapping):
             draft.make_safe((key,), LOOPS, kind)
-    _replace_hooks(draft)
 
 
 def _replace_train_loop(draft: Draft) -> None:
@@ -677,11 +715,12 @@ def protection_lines(protection: Protection, title: str) -> Iterator[str]:
     """
     if protection.strategy:
         yield _(
-            'nothing is protected: {name} brings optimizers and checkpoints '
-            'of its own.',
+            '{name} owns optimizer, loss scale and checkpoints. Protected: '
+            'signals, exceptions, lost ranks, hangs, memory, events, report. '
+            'Not protected: bad steps are not skipped or explained, there is '
+            'no rollback, and checkpoints are not verified.',
             name=protection.strategy,
         )
-        return
     if protection.changes:
         yield title
     for group, (text, field_name) in _GROUPS.items():

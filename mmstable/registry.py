@@ -14,7 +14,7 @@ from mmengine.registry import Registry
 
 _Class = TypeVar('_Class', bound=type)
 # Classes that shall get their bare names, and where.
-_WAITING: list[tuple[Registry, type]] = []
+_WAITING: list[tuple[Registry, type, str]] = []
 _takes_bare_names = False
 
 
@@ -37,7 +37,9 @@ TRANSFORMS = _child(root.TRANSFORMS, 'mmstable.demo')
 METRICS = _child(root.METRICS, 'mmstable.demo')
 
 
-def register_globally(registry: Registry) -> Callable[[_Class], _Class]:
+def register_globally(
+    registry: Registry, *aliases: str
+) -> Callable[[_Class], _Class]:
     """Register a class for ``mmstable.Name`` and for the bare ``Name``.
 
     The bare name lives in mmengine's root registry, where every
@@ -45,11 +47,13 @@ def register_globally(registry: Registry) -> Callable[[_Class], _Class]:
 
     Args:
         registry (Registry): The mmstable registry to register in.
+        *aliases (str): Older names of the class.
     """
 
     def decorate(cls: _Class) -> _Class:
-        registry.register_module(module=cls)
-        _WAITING.append((registry.root, cls))
+        for name in (cls.__name__, *aliases):
+            registry.register_module(name, module=cls)
+            _WAITING.append((registry.root, cls, name))
         if _takes_bare_names:
             take_bare_names()
         return cls
@@ -69,11 +73,10 @@ def take_bare_names() -> None:
         _take_bare_name(*_WAITING.pop(0))
 
 
-def _take_bare_name(parent: Registry, cls: type) -> None:
-    name = cls.__name__
+def _take_bare_name(parent: Registry, cls: type, name: str) -> None:
     other = parent.module_dict.get(name)
     if other is None:
-        parent.register_module(module=cls)
+        parent.register_module(name, module=cls)
         return
     warnings.warn(
         f"'{name}' is already registered in mmengine by "

@@ -52,9 +52,14 @@ def saved_buffers(runner: Runner) -> set[str]:
 
 
 def wrappers(runner: Runner) -> dict[str, Any]:
-    """All optimizer wrappers by name; a single one is 'optim_wrapper'."""
+    """All optimizer wrappers by name; a single one is 'optim_wrapper'.
+
+    None if an engine, such as DeepSpeed's, owns the optimizer.
+    """
     if has_many_wrappers(runner):
         return dict(runner.optim_wrapper.items())
+    if not hasattr(runner.optim_wrapper, 'should_update'):
+        return {}
     return {'optim_wrapper': runner.optim_wrapper}
 
 
@@ -174,7 +179,7 @@ def schedulers(runner: Runner) -> dict[str, list[Any]]:
     found = runner.param_schedulers or {}
     if isinstance(found, Mapping):
         return dict(found)
-    (name, *_) = wrappers(runner)
+    name = next(iter(wrappers(runner)), 'optim_wrapper')
     return {name: list(found)}
 
 
@@ -238,6 +243,12 @@ def resume_meta(runner: Runner) -> dict[str, int]:
     # not count yet.
     done = runner.iter + runner.model.training
     return dict(epoch=runner.epoch, iter=done)
+
+
+def iteration_time(runner: Runner) -> float:
+    """Seconds of an iteration lately; 0 if they are not known."""
+    times = runner.message_hub.log_scalars.get('train/time')
+    return 0.0 if times is None else float(times.mean(20))
 
 
 def is_resuming(runner: Runner) -> bool:

@@ -12,7 +12,6 @@ import copy
 import difflib
 import math
 import re
-import warnings
 from collections.abc import Collection, Iterable, Mapping
 from functools import cache
 from pathlib import Path
@@ -166,32 +165,6 @@ def known_settings(
                 hint=did_you_mean(name, known),
             )
             raise ValueError(_prefix(owner) + text)
-
-
-def renamed(owner: str, old: str, new: str, value: Any, default: Any) -> Any:
-    """The value of a setting that a config may give by its former name.
-
-    Args:
-        owner (str): Whose setting it is.
-        old (str): Its former name.
-        new (str): Its name.
-        value (Any): What was given by the former name; None for nothing.
-        default (Any): What was given by the new name.
-    """
-    if value is None:
-        return default
-    # Shown to users by default, unlike a DeprecationWarning.
-    warnings.warn(
-        _(
-            '{owner}: `{old}` is called `{new}` now; please rename it.',
-            owner=owner,
-            old=old,
-            new=new,
-        ),
-        FutureWarning,
-        stacklevel=3,
-    )
-    return value
 
 
 def _require(

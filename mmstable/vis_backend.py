@@ -182,6 +182,8 @@ class QueuedVisBackend(BaseVisBackend):
         self._failed = 0
         self._dropped = 0
         self._is_warned = False
+        if _TAG in (getattr(backend, '_tags', None) or {}):
+            self._queue.put(partial(_continue_mlflow, backend))
 
     @property
     def experiment(self) -> Any:
@@ -349,30 +351,52 @@ def _kind_of(backend: Mapping[str, Any]) -> str:
     return name.rpartition('.')[2]
 
 
-# Back-ends whose run continues if its id is given.
-_WITH_ID = ('WandbVisBackend', 'SwanlabVisBackend')
+# MLflow chooses the id of a run: it is found by this tag.
+_TAG = 'mmstable.run'
+# Where the config of a back-end has the id of its run.
+_PLACES = {
+    'WandbVisBackend': ('init_kwargs', 'id'),
+    'SwanlabVisBackend': ('init_kwargs', 'id'),
+    'MLflowVisBackend': ('tags', _TAG),
+}
 _IDS = 'dashboards.json'
 _LONGEST = 1 << 16
-_CHECK = mapping_of(text(64), text(128))
+_LONGEST_ID = 128
+_CHECK = mapping_of(text(64), text(_LONGEST_ID))
+# What back-ends leave in their folder.
+_FILES = {
+    'TensorboardVisBackend': 'events.out.tfevents*',
+    'MLflowVisBackend': '*/meta.yaml',
+}
 
 
-def run_ids(backends: Any, work_dir: Path, resume: bool) -> dict[str, str]:
+def run_ids(
+    backends: Any,
+    work_dir: Path,
+    resume: bool,
+    saved: Callable[[], Any] = list,
+) -> dict[str, str]:
     """Return the ids of the runs on dashboards, the same for all starts.
 
     Args:
         backends (list): Configs of back-ends.
         work_dir (Path): The work directory, which keeps them.
         resume (bool): Whether the run continues an earlier one.
+        saved (Callable): Returns the configs of back-ends in the checkpoint
+            that is resumed, for a work directory without ids. Defaults to
+            list.
     """
     kinds = {_kind_of(one) for one in map(_inner, backends or ())}
-    if not kinds & {*_WITH_ID}:
+    if not kinds & _PLACES.keys():
         return {}
     path, ids = work_dir / _IDS, {}
     if resume:
-        with suppress(OSError, ValueError):
+        try:
             content = parse_json(read_bounded(path, _LONGEST), _LONGEST)
             ids = _CHECK(content)
-    ids = {kind: ids.get(kind, secrets.token_hex(8)) for kind in _WITH_ID}
+        except (OSError, ValueError):
+            ids = _ids_in(saved())
+    ids = {kind: ids.get(kind, secrets.token_hex(8)) for kind in _PLACES}
     with suppress(OSError):
         work_dir.mkdir(parents=True, exist_ok=True)
         replace_text(path, json.dumps(ids))
@@ -393,14 +417,57 @@ def continue_runs(
     for backend in map(_inner, backends or ()):
         kind = _kind_of(backend)
         if kind in ids:
-            settings = backend.setdefault('init_kwargs', {})
-            settings.setdefault('id', ids[kind])
-            settings.setdefault('resume', 'allow')
-        if kind == 'TensorboardVisBackend' and resume:
+            section, key = _PLACES[kind]
+            if not backend.get(section):
+                backend[section] = {}
+            # Not the new dict: a config keeps a copy of its own.
+            settings = backend[section]
+            settings.setdefault(key, ids[kind])
+            if section == 'init_kwargs':
+                settings.setdefault('resume', 'allow')
+        if not resume:
+            continue
+        if kind == 'MLflowVisBackend':
+            # Parameters of a run cannot change, as those of a resume do.
+            backend.setdefault('tracked_config_keys', {})
+        if kind in _FILES and not backend.get('tracking_uri'):
             # The folder that the first start has written to.
-            found = sorted(work_dir.glob('*/vis_data/events.out.tfevents*'))
+            found = sorted(work_dir.glob(f'*/vis_data/{_FILES[kind]}'))
             if found:
-                backend.setdefault('save_dir', str(found[-1].parent))
+                folder = work_dir / found[-1].relative_to(work_dir).parts[0]
+                backend.setdefault('save_dir', str(folder / 'vis_data'))
+
+
+def _ids_in(backends: Any) -> dict[str, str]:
+    """Return the ids in configs, which may be anything."""
+    found = {}
+    for backend in backends if isinstance(backends, list) else ():
+        inner = _inner(backend) if isinstance(backend, dict) else {}
+        kind = _kind_of(inner)
+        if kind in _PLACES:
+            section, key = _PLACES[kind]
+            settings = inner.get(section)
+            value = settings.get(key) if isinstance(settings, dict) else None
+            if isinstance(value, str) and len(value) <= _LONGEST_ID:
+                found[kind] = value
+    return found
+
+
+def _continue_mlflow(backend: Any) -> None:
+    """Make the run with the tag of a back-end the active one."""
+    import mlflow
+
+    tag = (backend._tags or {}).get(_TAG)
+    folder = f'file://{Path(backend._save_dir).resolve()}'
+    mlflow.set_tracking_uri(backend._tracking_uri or folder)
+    found = mlflow.search_runs(
+        search_all_experiments=True,
+        filter_string=f"tags.`{_TAG}` = '{tag}'",
+        max_results=1,
+        output_format='list',
+    )
+    if found:
+        mlflow.start_run(run_id=found[0].info.run_id)
 
 
 def _frozen(value: Any) -> Any:

@@ -117,7 +117,7 @@ def test_forensics_count_what_is_wrong_and_what_is_missing():
     event = FaultExplained.now(
         2,
         fault='nan_loss',
-        verdict=Verdict.SINGULAR_POINT,
+        verdict=Verdict.DOMAIN_ERROR,
         text='',
         op=case.op,
         module=case.module,

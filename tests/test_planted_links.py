@@ -14,7 +14,7 @@ from mmstable.errors import ConfigError, InjectedError, TrainingDiverged
 from mmstable.hang.dead_man_switch import DeadManSwitch
 from mmstable.hang.report import write_exception, write_stacks
 from mmstable.hooks import FaultInjectorHook
-from mmstable.io.lock import write_heartbeat
+from mmstable.io.heartbeat import write_heartbeat
 from mmstable.oom.report import save_snapshot
 from mmstable.report import read_events
 from tests.patience import wait_until
@@ -156,7 +156,7 @@ def test_the_snapshot_of_an_allocator(tmp_path, victim, monkeypatch):
 def test_the_heartbeat_file(tmp_path, victim, monkeypatch):
     path = tmp_path / 'heartbeat'
     path.symlink_to(victim)
-    monkeypatch.setenv('MMSTABLE_HEARTBEAT_FILE', str(path))
+    monkeypatch.setenv('MMSTABLE_SUPERVISOR_FILE', str(path))
     for limit in (300, 5):
         write_heartbeat(limit, 'data')
     assert path.read_text() == '5 data'

@@ -140,10 +140,3 @@ def test_unknown_settings_are_refused(known, message):
 def test_a_pattern_without_match_is_explained(known, hint):
     text = settings.no_match('param', 'net.haed', known)
     assert text == f"`param` 'net.haed' matches nothing. {hint}"
-
-
-def test_a_former_name_is_taken_with_a_warning():
-    assert settings.renamed('Owner', 'old', 'new', None, 5) == 5
-    message = 'Owner: `old` is called `new` now'
-    with pytest.warns(FutureWarning, match=message):
-        assert settings.renamed('Owner', 'old', 'new', 3, 5) == 3

@@ -86,8 +86,8 @@ class Trace:
 # a save, 25 for a resume. Calls of a save and a resume grow with the toy.
 WALKS = {
     'step': Walk('mmstable.loops.train_step', files=29, calls=86),
-    'save': Walk('mmstable.checkpoint.writer', files=40, calls=6600),
-    'resume': Walk('mmstable.checkpoint.loading', files=34, calls=8100),
+    'save': Walk('mmstable.checkpoint.writer', files=41, calls=6300),
+    'resume': Walk('mmstable.checkpoint.loaders', files=34, calls=8100),
 }
 
 

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Train on several devices of this machine, or of several machines:
 #   tools/dist_train.sh CONFIG NPROC [arguments of train.py]
-# NNODES, NODE_RANK, PORT and MASTER_ADDR are read from the environment.
+# NNODES, NODE_RANK, PORT and MASTER_ADDR are read from the environment. With
+# --max-restarts K all processes are started again after a failure.
 set -euo pipefail
 
 if [ $# -lt 2 ]; then
@@ -12,11 +13,7 @@ config=$1
 nproc=$2
 shift 2
 
-# `python -m`, so that the torch of this Python starts its processes.
-exec "${PYTHON:-python}" -m torch.distributed.run \
-    --nnodes="${NNODES:-1}" \
-    --node_rank="${NODE_RANK:-0}" \
-    --master_addr="${MASTER_ADDR:-127.0.0.1}" \
-    --master_port="${PORT:-29500}" \
-    --nproc_per_node="$nproc" \
-    "$(dirname "$0")/train.py" "$config" --launcher pytorch "$@"
+# The supervisor of this checkout, also if mmstable is not installed.
+root=$(cd "$(dirname "$0")/.." && pwd)
+PYTHONPATH="$root${PYTHONPATH:+:$PYTHONPATH}" \
+    exec "${PYTHON:-python}" -m mmstable dist-train "$config" "$nproc" "$@"

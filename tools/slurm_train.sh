@@ -2,7 +2,9 @@
 # Train on a Slurm cluster:
 #   tools/slurm_train.sh PARTITION JOB_NAME CONFIG [arguments of train.py]
 # GPUS, GPUS_PER_NODE, CPUS_PER_TASK and SRUN_ARGS are read from the
-# environment. DEVICE=cpu asks for no GPU: GPUS are then mere processes.
+# environment. DEVICE=cpu asks for no GPU: GPUS are then mere processes. The run
+# saves and stops before the time limit of the job. Add --requeue to put a batch
+# job back into the queue then; examples/schedulers/train.sbatch is one.
 set -euo pipefail
 
 if [ $# -lt 3 ]; then
@@ -34,6 +36,7 @@ exec srun --partition="$partition" \
     --ntasks-per-node="$gpus_per_node" \
     --cpus-per-task="${CPUS_PER_TASK:-5}" \
     --kill-on-bad-exit=1 \
+    --signal="USR2@${WARN_SECONDS:-120}" \
     ${srun_args[@]+"${srun_args[@]}"} \
     "${PYTHON:-python}" -u "$(dirname "$0")/train.py" "$config" \
     --launcher slurm "$@"

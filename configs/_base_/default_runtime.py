@@ -23,7 +23,7 @@ custom_hooks = [
     # Remembers what happened in <log dir>/stability/events.jsonl.
     dict(type='mmstable.EventLogHook'),
     # After a NaN, names the operation, line, module and samples it comes from.
-    dict(type='mmstable.NanForensicsHook'),
+    dict(type='mmstable.FaultForensicsHook'),
     # Warns before activations or gradients leave the range of fp16.
     dict(type='mmstable.HeadroomHook'),
     # Warns of leaks, and saves before the kernel ends the run for memory.

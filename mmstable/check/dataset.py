@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -205,6 +205,26 @@ def write_skip_list(
     }
     lines = json.dumps(content, indent=1, ensure_ascii=False)
     replace_text(path, f'{lines}\n')
+
+
+def skip_samples(
+    dataset: Any, path: Path, indices: Iterable[int], reason: str
+) -> Path:
+    """Write a skip list with some samples of a dataset; return the file.
+
+    Args:
+        dataset (Dataset): The dataset.
+        path (Path): The file.
+        indices (Iterable[int]): The samples to skip.
+        reason (str): Why.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    rows = [
+        (index, identity_of(facts_of(dataset, index)), [reason])
+        for index in sorted(indices)
+    ]
+    write_skip_list(path, len(dataset), rows)
+    return path
 
 
 def read_skip_list(path: Path) -> tuple[int, dict[int, str]]:

@@ -1,8 +1,6 @@
-"""Is there a NaN or an Inf in what is to be saved, or was loaded?
+"""Find NaN and Inf in what a run has learned, saves or has loaded.
 
-What in a model is not finite, and is no fault.
-
-Is anything that a run has learned not finite?
+:class:`Placeholders` knows what in a model is not finite, and is no fault.
 """
 
 from __future__ import annotations
@@ -29,11 +27,11 @@ from mmstable.optim.grad_health import (
     unwrap,
 )
 from mmstable.state.run_state import (
-    HostMemory,
     RunState,
     restore_tensors,
     unsaved_buffers,
 )
+from mmstable.state.snapshot import HostMemory
 
 _MEASURABLE = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 # The copy that averages a model has the model's names behind this.
@@ -70,9 +68,19 @@ def find_poison(
     Returns:
         list[Culprit]: Where it is, as a path into the checkpoint.
     """
-    entries = list(_audited(checkpoint))
+    entries: dict[int, _Entry] = {}
+    for section, content in checkpoint.items():
+        if section == 'optimizer' or str(section).endswith('state_dict'):
+            for path, tensor in tensors_in(content):
+                if tensor.is_floating_point() or tensor.is_complex():
+                    found = section, path, _measurable(tensor)
+                    entries.setdefault(id(tensor), found)
     if not entries:
         return []
+    return _judge(list(entries.values()), known)
+
+
+def _judge(entries: list[_Entry], known: Counts | None) -> list[Culprit]:
     tensors = [tensor for *__, tensor in entries]
     norms = gradient_norms(tensors).tolist()
     found = []
@@ -105,14 +113,6 @@ def looks_like_mask(tensor: Tensor) -> bool:
     count = finite.numel()
     is_enough = count > 1 or (count == 1 and float(finite[0].abs()) == 0)
     return is_enough and bool((finite == finite[0]).all())
-
-
-def has_plus_inf(tensor: Tensor) -> bool:
-    """Whether any number is +Inf; of complex ones, whether any is Inf."""
-    values = stored_values(_measurable(tensor))
-    if values.is_complex():
-        return bool(torch.isinf(values).any())
-    return bool(torch.isposinf(values).any())
 
 
 def is_statistic(name: str) -> bool:
@@ -167,31 +167,18 @@ def _key_text(key: Any) -> str:
     return key[:_LONGEST_KEY] if isinstance(key, str) else short_repr(key)
 
 
-def _audited(
-    checkpoint: Mapping[str, Any],
-) -> Iterator[_Entry]:
-    seen: set[int] = set()
-    for section, content in checkpoint.items():
-        if section == 'optimizer' or str(section).endswith('state_dict'):
-            for path, tensor in _tensors(content, (), seen):
-                yield section, path, tensor
-
-
-def _tensors(
-    content: Any, path: tuple[Any, ...], seen: set[int]
+def tensors_in(
+    content: Any, path: tuple[Any, ...] = ()
 ) -> Iterator[tuple[tuple[Any, ...], Tensor]]:
+    """Yield all tensors in dicts, lists and tuples, with their paths."""
     if isinstance(content, Tensor):
-        if id(content) in seen:
-            return
-        seen.add(id(content))
-        if content.is_floating_point() or content.is_complex():
-            yield path, _measurable(content)
+        yield path, content
     elif isinstance(content, Mapping):
         for key, value in content.items():
-            yield from _tensors(value, (*path, key), seen)
+            yield from tensors_in(value, (*path, key))
     elif isinstance(content, (list, tuple)):
         for index, value in enumerate(content):
-            yield from _tensors(value, (*path, index), seen)
+            yield from tensors_in(value, (*path, index))
 
 
 class Placeholders:
@@ -218,47 +205,35 @@ class Placeholders:
         self._weights: set[str] = set()
         # Of all buffers at the start.
         self._shapes: dict[str, Size] = {}
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
         # Buffers that were accepted because steps are good.
         self.harmless: set[str] = set()
         # A checkpoint is audited in the background.
         self._lock = threading.RLock()
 
-    @property
-    def counts(self) -> Counts:
-        """Names of tensors, to how many NaN and Inf belong there."""
-        return self._counts
-
     def learn(self, model: Module) -> None:
         """Look at a model before anything is loaded into it."""
-        with self._lock:
-            self._learn(model)
-
-    def _learn(self, model: Module) -> None:
         tensors = dict(model.named_buffers())
-        self._shapes.update((name, one.shape) for name, one in tensors.items())
+        shapes = {name: one.shape for name, one in tensors.items()}
         for name, param in model.named_parameters():
-            self._weights.add(name)
             # No training makes NaN finite again.
             if not param.requires_grad:
                 tensors[name] = param
-        for name in tensors:
-            self._at_start.pop(name, None)
-        for path, __ in find_poison({'state_dict': tensors}, known={}):
-            name = path.partition('.')[2]
-            self._at_start[name] = count_nonfinite(tensors[name])
-        self.start_over()
+        poison = find_poison({'state_dict': tensors}, known={})
+        with self._lock:
+            self._shapes.update(shapes)
+            self._weights.update(name for name, __ in model.named_parameters())
+            for name in tensors:
+                self._at_start.pop(name, None)
+            for path, __ in poison:
+                name = path.partition('.')[2]
+                self._at_start[name] = count_nonfinite(tensors[name])
+            self.start_over()
 
     def start_over(self) -> None:
         """Expect the state of the start again: one was restored."""
         with self._lock:
             self._counts = dict(self._at_start)
-
-    def find_poison(
-        self, checkpoint: Mapping[str, Any], steps_are_good: bool = False
-    ) -> list[Culprit]:
-        """What is not finite, and should be; see :meth:`audit`."""
-        return self.audit(checkpoint, steps_are_good)[0]
 
     def audit(
         self, checkpoint: Mapping[str, Any], steps_are_good: bool = False
@@ -320,11 +295,14 @@ class Placeholders:
         known = self._shapes.get(name)
         if known is not None and known != tensor.shape:
             return True
+        if not looks_like_mask(tensor):
+            return False
+        if known is None or self._at_start.get(name, (0, 0))[1] > 0:
+            return True
         # Sums that overflow are +Inf, among zeros at first.
-        is_free = known is None or self._at_start.get(name, (0, 0))[1] > 0
-        return looks_like_mask(tensor) and (
-            is_free or not has_plus_inf(tensor)
-        )
+        values = stored_values(_measurable(tensor))
+        is_bad = torch.isinf if values.is_complex() else torch.isposinf
+        return not is_bad(values).any()
 
     def _is_learned(self, name: str) -> bool:
         return name in self._weights or is_statistic(name)
@@ -345,19 +323,19 @@ class Placeholders:
             if not self._is_learned(name):
                 infs = before[1]
             self._counts[name] = min(nans, before[0]), min(infs, before[1])
-        self._tell(seen)
+        self._report_start(seen)
 
-    def _tell(self, seen: Mapping[str, list[Tensor]]) -> None:
+    def _report_start(self, seen: Mapping[str, list[Tensor]]) -> None:
         new = [
             Culprit(name, 'NaN' if self._counts[name][0] else 'Inf')
             for name, (first, *__) in seen.items()
             if name in self._at_start
-            and name not in self._told
+            and name not in self._reported
             and any(self._counts[name])
             and (self._counts[name][0] or not looks_like_mask(first))
         ]
         if new:
-            self._told.update(culprit.name for culprit in new)
+            self._reported.update(culprit.name for culprit in new)
             text = _(
                 'mmstable: not finite before training began: {names}. That '
                 'is no fault as long as it does not spread; what was NaN and '
@@ -416,9 +394,8 @@ class RunAudit:
 
     def find(self, runner: Runner) -> list[Culprit]:
         """Weights, buffers and optimizer state that are not finite."""
-        return self._placeholders.find_poison(
-            RunState(runner).tensors(), steps_are_good(runner)
-        )
+        state = RunState(runner).tensors()
+        return self._placeholders.audit(state, steps_are_good(runner))[0]
 
     def heal(self, runner: Runner) -> None:
         """Restore what a rollback could not: buffers of no checkpoint.

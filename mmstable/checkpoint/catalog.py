@@ -1,58 +1,38 @@
-"""The checkpoints of a folder: find the newest good one, remove needless ones.
-
-A process can be killed between any two steps: a checkpoint without its
-manifest, a manifest without its checkpoint, and an old checkpoint beside the
-new one can be left. The next start or save removes the leftovers of this run,
-known by their manifests. Files of other runs are never touched.
-"""
+"""Find the newest good checkpoint in the folders of a run."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import (
-    Collection,
-    Iterable,
-    Iterator,
-    Mapping,
-    MutableMapping,
-    Sequence,
-)
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import wraps
 from pathlib import Path
-from typing import Any, Callable, TypeVar
+from typing import Any
 
-from mmengine.dist import broadcast_object_list, is_main_process
-from mmengine.hooks import CheckpointHook
 from mmengine.runner import Runner
 
 from mmstable.checkpoint.audit import find_poison, list_culprits
 from mmstable.checkpoint.loading import (
     BadCheckpoint,
     inspect_checkpoint,
-    keep_own_references,
     no_dict,
-    read_content,
     read_verified,
     require_sections,
 )
 from mmstable.checkpoint.manifest import (
     Lineage,
     Manifest,
-    list_folder,
-    manifests_in,
-    remote_manifests,
-    remove_manifest,
-)
-from mmstable.checkpoint.remote import AnyPath, RemotePath, path_of
-from mmstable.checkpoint.save import (
-    checkpoint_folders,
-    describe,
-    finish_saves,
     lineage_in,
+    manifests_in,
 )
+from mmstable.checkpoint.remote import (
+    AnyPath,
+    RemotePath,
+    list_folder,
+    path_of,
+)
+from mmstable.checkpoint.save import checkpoint_folders, finish_saves
 from mmstable.checkpoint.sections import check_sections
 from mmstable.checkpoint.shards import SHARDS, check_shards
 from mmstable.events.monitor import read_state
@@ -64,7 +44,6 @@ _NAME = re.compile(r'(?:iter|epoch|emergency)_\D*(\d{1,15})\.pth$')
 _LONGEST_PATH = 4096
 # Files without a manifest that are opened to find the newest.
 _MOST_OPENED = 100
-_Verified = TypeVar('_Verified')
 
 
 @dataclass(frozen=True)
@@ -223,8 +202,8 @@ def _find_leader(
     last = _find_named(found, named)
     if last is None or not last.is_readable or last.lineage is not None:
         return newest
-    # Whoever saved it did so after all others, unless the newest run has
-    # begun with it.
+    # It was saved after all others, unless the newest run has begun with
+    # it.
     is_past = newest is not None and _is_live(last, newest)
     return newest if is_past else last
 
@@ -243,7 +222,7 @@ def _find_named(
 
 def _is_live(one: Candidate, leader: Candidate | None) -> bool:
     if leader is None or not one.is_readable:
-        # A file that cannot be read is skipped, and the reason told.
+        # A file that cannot be read is skipped, and the reason logged.
         return True
     if leader.lineage is None:
         return one.lineage is None and one.iteration <= leader.iteration
@@ -277,30 +256,20 @@ def _checkpoints_in(
     folder: AnyPath, pattern: re.Pattern[str] | None
 ) -> dict[AnyPath, Manifest | None]:
     """By usual names, by those like the last one's, and by manifests."""
-
-    def is_one(name: str, manifest: Manifest | None) -> bool:
-        return (
-            bool(_NAME.match(name))
-            or (pattern is not None and bool(pattern.fullmatch(name)))
+    names = list_folder(folder)
+    manifests: Mapping[Any, Manifest] = manifests_in(folder, names)
+    found: dict[AnyPath, Manifest | None] = {}
+    for name in names:
+        path = folder / name
+        manifest = manifests.get(path)
+        if (
+            _NAME.match(name)
+            or (pattern is not None and pattern.fullmatch(name))
             # The best ones have no optimizer in them.
             or (manifest is not None and manifest.kind not in ('', 'best'))
-        )
-
-    found: dict[AnyPath, Manifest | None] = {}
-    if isinstance(folder, RemotePath):
-        names = folder.names()
-        known = remote_manifests(folder, names)
-        for name in names:
-            if is_one(name, known.get(name)):
-                found[folder.joined(name)] = known.get(name)
-        return found
-    manifests = manifests_in(folder)
-    for entry in list_folder(folder):
-        path = folder / entry.name
-        manifest = manifests.get(path)
-        if is_one(entry.name, manifest):
-            if entry.is_symlink():
-                path = Path(os.path.realpath(path))
+        ):
+            if isinstance(path, Path) and path.is_symlink():
+                path = _real(path)
                 manifest = Manifest.read(path)
             found[path] = manifest
     return found
@@ -328,16 +297,13 @@ def _real(path: AnyPath) -> AnyPath:
 
 
 def last_start_in(folders: Sequence[AnyPath]) -> int:
-    """The highest number of a start that a checkpoint in them tells."""
-    numbers = [0]
-    for folder in folders:
-        manifests: Iterable[Manifest] = (
-            remote_manifests(folder, folder.names()).values()
-            if isinstance(folder, RemotePath)
-            else manifests_in(folder).values()
-        )
-        numbers += [one.lineage.number for one in manifests if one.lineage]
-    return max(numbers)
+    """Return the highest number of a start that a manifest in them has."""
+    lineages = (
+        manifest.lineage
+        for folder in folders
+        for manifest in manifests_in(folder).values()
+    )
+    return max((one.number for one in lineages if one), default=0)
 
 
 @dataclass(frozen=True)
@@ -431,27 +397,18 @@ def newest_own_checkpoint(
     return find_checkpoint(folder, before, others).found
 
 
-def _as_bad_checkpoint(
-    verify: Callable[[AnyPath], _Verified],
-) -> Callable[[AnyPath], _Verified]:
+@contextmanager
+def _any_error_is_bad(path: AnyPath) -> Iterator[None]:
     """Turn any error into BadCheckpoint: the search goes on with the next."""
-
-    @wraps(verify)
-    def checked(path: AnyPath) -> _Verified:
-        try:
-            return verify(path)
-        except BadCheckpoint:
-            raise
-        except Exception as error:
-            text = f'{type(error).__name__}: {error}'
-            raise BadCheckpoint(
-                path, _('foreign: {error}', error=text)
-            ) from error
-
-    return checked
+    try:
+        yield
+    except BadCheckpoint:
+        raise
+    except Exception as error:
+        text = f'{type(error).__name__}: {error}'
+        raise BadCheckpoint(path, _('foreign: {error}', error=text)) from error
 
 
-@_as_bad_checkpoint
 def verify_checkpoint(path: AnyPath) -> GoodCheckpoint:
     """Look through a checkpoint.
 
@@ -462,29 +419,31 @@ def verify_checkpoint(path: AnyPath) -> GoodCheckpoint:
         BadCheckpoint: If a run cannot be resumed from it, whatever the
             reason.
     """
-    content = read_verified(path, with_digest=True, for_audit=True)
-    checkpoint = require_sections(path, content.value)
-    if SHARDS in checkpoint.get('mmstable', {}) and isinstance(path, Path):
-        check_shards(path, checkpoint['mmstable'][SHARDS])
-    meta = checkpoint.get('meta', {})
-    if not {'epoch', 'iter'} <= meta.keys():
-        raise BadCheckpoint(
-            path,
-            _(
-                'foreign: it has weights only, no `meta` with epoch and '
-                'iter. --load-from starts a new run with them'
-            ),
-        )
-    try:
-        check_sections(checkpoint)
-    except ValueError as error:
-        text = _('no run saves this: {reason}', reason=error)
-        raise BadCheckpoint(path, _('foreign: {error}', error=text)) from error
-    _check_values(path, checkpoint)
+    with _any_error_is_bad(path):
+        content = read_verified(path, with_digest=True, for_audit=True)
+        checkpoint = require_sections(path, content.value)
+        if SHARDS in checkpoint.get('mmstable', {}) and isinstance(path, Path):
+            check_shards(path, checkpoint['mmstable'][SHARDS])
+        meta = checkpoint.get('meta', {})
+        if not {'epoch', 'iter'} <= meta.keys():
+            raise BadCheckpoint(
+                path,
+                _(
+                    'foreign: it has weights only, no `meta` with epoch and '
+                    'iter. --load-from starts a new run with them'
+                ),
+            )
+        try:
+            check_sections(checkpoint)
+        except ValueError as error:
+            text = _('no run saves this: {reason}', reason=error)
+            raise BadCheckpoint(
+                path, _('foreign: {error}', error=text)
+            ) from error
+        _check_values(path, checkpoint)
     return GoodCheckpoint(path, meta['iter'], meta['epoch'], content.sha256)
 
 
-@_as_bad_checkpoint
 def verify_weights(path: AnyPath) -> str:
     """Look through a file that gives its weights to a new run.
 
@@ -497,14 +456,15 @@ def verify_weights(path: AnyPath) -> str:
     Raises:
         BadCheckpoint: If it cannot be loaded.
     """
-    content = read_verified(path, with_digest=True, for_audit=True)
-    if not isinstance(content.value, dict):
-        raise no_dict(path, content.value)
-    checkpoint = content.value
-    if 'state_dict' not in checkpoint:
-        checkpoint = {'state_dict': checkpoint}
-    used = {'state_dict', 'mmstable'} & checkpoint.keys()
-    _check_values(path, {name: checkpoint[name] for name in used})
+    with _any_error_is_bad(path):
+        content = read_verified(path, with_digest=True, for_audit=True)
+        if not isinstance(content.value, dict):
+            raise no_dict(path, content.value)
+        checkpoint = content.value
+        if 'state_dict' not in checkpoint:
+            checkpoint = {'state_dict': checkpoint}
+        used = {'state_dict', 'mmstable'} & checkpoint.keys()
+        _check_values(path, {name: checkpoint[name] for name in used})
     return content.sha256
 
 
@@ -520,189 +480,3 @@ def _check_values(path: AnyPath, checkpoint: dict[str, Any]) -> None:
             )
     elif not manifest.finite:
         raise BadCheckpoint(path, _('non-finite: saved so'))
-
-
-class Retention:
-    """Removes the needless checkpoints of a run.
-
-    Args:
-        folder (Path): The folder, on a local disk.
-        lineage (Lineage): Of the run.
-        remove (Callable): Removes a checkpoint and its manifest.
-    """
-
-    def __init__(
-        self, folder: Path, lineage: Lineage, remove: Callable[[str], None]
-    ) -> None:
-        self._folder = folder
-        self._lineage = lineage
-        self._remove = remove
-
-    def is_foreign(self, path: Path) -> bool:
-        """Whether a checkpoint says that it is not of this run's past."""
-        manifest = Manifest.read(path)
-        return (
-            manifest is not None
-            and manifest.lineage is not None
-            and not self._is_own(manifest)
-        )
-
-    def complete_manifests(self) -> None:
-        """Write those that are missing, and remove those of nothing."""
-        for path, manifest in manifests_in(self._folder).items():
-            if not path.exists() and self._is_own(manifest):
-                remove_manifest(path)
-        for path in self._folder.glob('*.pth'):
-            if Manifest.read(path) is None:
-                # Whatever is wrong with it, it is not ours.
-                with suppress(BadCheckpoint, OSError, KeyError, TypeError):
-                    self._complete(path)
-
-    def remove_outdated(
-        self,
-        kind: str,
-        template: str,
-        before: int,
-        kept: Collection[str] = (),
-    ) -> None:
-        """Remove checkpoints that more recent ones have replaced.
-
-        Args:
-            kind (str): Of the checkpoints, as their manifests have it.
-            template (str): How they are named, with '{}' for a number.
-            before (int): Only those with fewer iterations done.
-            kept (Collection[str]): Names of those that stay. Defaults to ().
-        """
-        begin, __, end = template.partition('{')
-        end = end.partition('}')[2]
-        pattern = re.compile(rf'{re.escape(begin)}\d+{re.escape(end)}')
-        for path, manifest in self._own(kind).items():
-            if (
-                manifest.iteration < before
-                and path.name not in kept
-                and pattern.fullmatch(path.name)
-            ):
-                self._remove(str(path))
-
-    def settle_best(
-        self, prefix: str, current: str | None, done: int
-    ) -> tuple[str, dict[str, Any]] | None:
-        """Leave one of several best checkpoints: scores only get better.
-
-        Args:
-            prefix (str): How their names begin.
-            current (str, optional): The one that the resumed run knows of.
-            done (int): Iterations done by now.
-
-        Returns:
-            tuple or None: The newest, if it is another one, and the
-            ``runtime_info`` in it.
-        """
-        own = {
-            path: manifest.iteration
-            for path, manifest in self._own('best').items()
-            if path.name.startswith(prefix) and manifest.iteration <= done
-        }
-        if not own:
-            return None
-        known = None if current is None else Path(current)
-        # Of two of one iteration, the known one.
-        newest = max(own, key=lambda path: (own[path], path == known))
-        try:
-            content = inspect_checkpoint(newest).get('message_hub', {})
-        except BadCheckpoint:
-            return None
-        for path in own.keys() - {newest}:
-            self._remove(str(path))
-        info = content.get('runtime_info')
-        if newest == known or not isinstance(info, dict):
-            return None
-        return str(newest), info
-
-    def _complete(self, path: Path) -> None:
-        checkpoint = inspect_checkpoint(path)
-        if lineage_in(checkpoint) and self._is_own(
-            describe(checkpoint, 0, '')
-        ):
-            # It was looked through before it was saved.
-            content = read_content(path, values_up_to=0, with_digest=True)
-            size = path.stat().st_size
-            describe(checkpoint, size, str(content.sha256)).write(path)
-
-    def _own(self, kind: str) -> dict[Path, Manifest]:
-        return {
-            path: manifest
-            for path, manifest in manifests_in(self._folder).items()
-            if manifest.kind == kind and self._is_own(manifest)
-        }
-
-    def _is_own(self, manifest: Manifest) -> bool:
-        return manifest.lineage is not None and self._lineage.includes(
-            manifest.lineage, manifest.iteration
-        )
-
-
-def split_outdated(
-    ids: Iterable[int], step: int, most: int
-) -> tuple[list[int], list[int]]:
-    """Which checkpoints to keep with a new one, and which not.
-
-    Args:
-        ids (Iterable[int]): Numbers of those that are there, the oldest first.
-        step (int): The number of the new one.
-        most (int): How many to keep; all if it is not positive, without
-            counting them.
-    """
-    if most <= 0:
-        return [], []
-    steps = [*(one for one in ids if one != step), step]
-    return steps[-most:], steps[:-most]
-
-
-def keep_own_best(hook: CheckpointHook, info: MutableMapping) -> None:
-    """Never remove the best checkpoint of another run.
-
-    Args:
-        hook (CheckpointHook): The hook that is going to save and remove.
-        info (MutableMapping): The ``runtime_info`` of its run.
-    """
-    keep_own_references(info, hook.out_dir)
-    if not hook.save_best:
-        return
-    if len(hook.key_indicators) == 1:
-        hook.best_ckpt_path = info.get('best_ckpt')
-        return
-    for key in hook.best_ckpt_path_dict:
-        hook.best_ckpt_path_dict[key] = info.get(f'best_ckpt_{key}')
-
-
-def settle_best(
-    hook: CheckpointHook, runner: Runner, retention: Retention | None
-) -> None:
-    """Know the best one, also if the run was killed when it was saved.
-
-    A collective call.
-
-    Args:
-        hook (CheckpointHook): The hook, with its ``key_indicators``.
-        runner (Runner): The runner.
-        retention (Retention, optional): Looks through the files.
-    """
-    names = {'best_ckpt': hook.key_indicators[0]}
-    if len(hook.key_indicators) > 1:
-        names = {f'best_ckpt_{key}': key for key in hook.key_indicators}
-    info, hub = runner.message_hub.runtime_info, runner.message_hub
-    found: list[Any] = [{}]
-    if is_main_process() and retention is not None:
-        for name, key in names.items():
-            begin = '' if key == 'auto' else f'{key}_'.replace('/', '_')
-            found[0][name] = retention.settle_best(
-                f'best_{begin}', info.get(name), runner.iter
-            )
-    broadcast_object_list(found)
-    for name, best in found[0].items():
-        score = name.replace('ckpt', 'score')
-        if best is not None and score in best[1]:
-            hub.update_info(score, best[1][score])
-            hub.update_info(name, best[0])
-    keep_own_best(hook, info)

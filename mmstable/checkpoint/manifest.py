@@ -1,24 +1,26 @@
-"""Which starts of a run does a checkpoint come from?
+"""The small file next to a checkpoint that describes it.
 
-Clocks can be set back, files be copied and numbers of iterations come again.
-So a checkpoint says of itself which run it belongs to, and how often that run
-was started before it was saved, and where each start began.
-
-The small file next to a checkpoint that says what the checkpoint is.
+Clocks can be set back, files be copied, and numbers of iterations come again.
+So a checkpoint and its manifest name the run, and the lineage: how often that
+run was started before, and the iteration at which each start began.
 """
 
 from __future__ import annotations
 
 import json
-import os
+import platform
 import secrets
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from mmstable.checkpoint.remote import AnyPath, RemotePath
+import mmengine
+import torch
+
+from mmstable.checkpoint.remote import AnyPath, RemotePath, list_folder
 from mmstable.io.files import read_bounded, replace_text
 from mmstable.io.schema import (
     anything,
@@ -33,7 +35,9 @@ from mmstable.io.schema import (
     tuple_of,
     within,
 )
+from mmstable.version import __version__
 
+_Path = TypeVar('_Path', Path, RemotePath, AnyPath)
 # A run that was started more often forgets the oldest starts.
 _MOST_STARTS = 500
 _LARGEST = 2**53
@@ -55,11 +59,6 @@ class Lineage:
     starts: tuple[tuple[int, int], ...]
 
     @classmethod
-    def begin(cls, number: int, iteration: int = 0) -> Lineage:
-        """That of a run which is not known to continue another."""
-        return cls(secrets.token_hex(8), ((number, iteration),))
-
-    @classmethod
     def after(
         cls, number: int, resumed: Lineage | None, iteration: int
     ) -> Lineage:
@@ -72,8 +71,10 @@ class Lineage:
                 the weights.
         """
         if resumed is None or iteration == 0:
-            return cls.begin(number + 1, iteration)
-        return resumed.resume(1 + max(number, resumed.number), iteration)
+            return cls(secrets.token_hex(8), ((number + 1, iteration),))
+        next_start = 1 + max(number, resumed.number), iteration
+        starts = (*resumed.starts, next_start)
+        return cls(resumed.run, starts[-_MOST_STARTS:])
 
     @classmethod
     def read(cls, content: Any) -> Lineage | None:
@@ -96,11 +97,6 @@ class Lineage:
     def number(self) -> int:
         """The number of the last start."""
         return self.starts[-1][0]
-
-    def resume(self, number: int, iteration: int) -> Lineage:
-        """That of a run which continues this one at an iteration."""
-        starts = (*self.starts, (number, iteration))
-        return Lineage(self.run, starts[-_MOST_STARTS:])
 
     def includes(self, other: Lineage | None, iteration: int) -> bool:
         """Whether a checkpoint is of the past, or the future, of this start.
@@ -126,6 +122,8 @@ class Lineage:
 
 
 _LONGEST = 1 << 16
+# Where a checkpoint says, below 'mmstable', what its manifest says of it.
+LABEL = 'label'
 KINDS = ('rolling', 'kept', 'emergency', 'best')
 MANIFEST = '.json'
 _CHECKS = {
@@ -182,12 +180,13 @@ class Manifest:
 
     @classmethod
     def read(cls, checkpoint: AnyPath) -> Manifest | None:
-        """The manifest of a checkpoint; None without a readable one."""
+        """Read the manifest of a checkpoint; None without a readable one."""
         try:
-            if isinstance(checkpoint, RemotePath):
-                data = checkpoint.read(MANIFEST)
-            else:
-                data = read_bounded(manifest_path(checkpoint), _LONGEST)
+            data = (
+                read_bounded(manifest_path(checkpoint), _LONGEST)
+                if isinstance(checkpoint, Path)
+                else manifest_path(checkpoint).read()
+            )
             content = fields(_CHECKS)(parse_json(data, _LONGEST))
             known = {name: content[name] for name in _CHECKS}
         except (OSError, ValueError, KeyError):
@@ -199,50 +198,67 @@ class Manifest:
             lineage=Lineage.read(content.get('lineage')),
         )
 
+    @classmethod
+    def of(
+        cls, checkpoint: Mapping[str, Any], size: int, sha256: str
+    ) -> Manifest:
+        """Describe a checkpoint that was found free of NaN and Inf.
 
-def manifest_path(checkpoint: Path) -> Path:
-    """Where the manifest of a checkpoint is."""
-    return checkpoint.with_name(f'{checkpoint.name}{MANIFEST}')
+        Args:
+            checkpoint (Mapping): Its content.
+            size (int): Bytes of its file.
+            sha256 (str): Their digest.
+        """
+        meta = checkpoint['meta']
+        return cls(
+            size=size,
+            sha256=sha256,
+            iteration=meta['iter'],
+            epoch=meta['epoch'],
+            finite=True,
+            time=time.time(),
+            versions={
+                'mmstable': __version__,
+                'mmengine': mmengine.__version__,
+                'torch': torch.__version__,
+                'python': platform.python_version(),
+            },
+            kind=checkpoint['mmstable'].get(LABEL, {}).get('kind', ''),
+            lineage=lineage_in(checkpoint),
+        )
 
 
-def manifests_in(folder: Path) -> dict[Path, Manifest]:
-    """All manifests of a folder, by the path of their checkpoint.
+def lineage_in(checkpoint: Mapping[str, Any]) -> Lineage | None:
+    """Read the lineage in the label of a checkpoint, if it has one."""
+    label = checkpoint.get('mmstable', {}).get(LABEL)
+    return Lineage.read(label.get('lineage') if type(label) is dict else None)
+
+
+def manifest_path(checkpoint: _Path) -> _Path:
+    """Return the path of the manifest of a checkpoint."""
+    return checkpoint.parent / f'{checkpoint.name}{MANIFEST}'
+
+
+def manifests_in(
+    folder: _Path, names: Iterable[str] | None = None
+) -> dict[_Path, Manifest]:
+    """Read all manifests of a folder, by the path of their checkpoint.
 
     The checkpoint itself may be gone.
+
+    Args:
+        folder (AnyPath): The folder.
+        names (Iterable[str], optional): The names in it, if they are known.
+            Defaults to None.
     """
-    names = [entry.name for entry in list_folder(folder)]
-    return {folder / stem: one for stem, one in _read_all(folder, names)}
-
-
-def remote_manifests(
-    folder: RemotePath, names: Iterable[str]
-) -> dict[str, Manifest]:
-    """The manifests among the files of a remote folder, by checkpoint."""
-    return dict(_read_all(folder, names))
-
-
-def _read_all(
-    folder: AnyPath, names: Iterable[str]
-) -> Iterator[tuple[str, Manifest]]:
-    for name in names:
+    found: dict[_Path, Manifest] = {}
+    for name in list_folder(folder) if names is None else names:
         stem = name[: -len(MANIFEST)]
         if name == stem + MANIFEST and '.' in stem:
-            manifest = Manifest.read(
-                folder.joined(stem)
-                if isinstance(folder, RemotePath)
-                else folder / stem
-            )
+            manifest = Manifest.read(folder / stem)
             if manifest is not None:
-                yield stem, manifest
-
-
-def list_folder(folder: Path) -> list[os.DirEntry[str]]:
-    """List a folder; nothing if there is none."""
-    try:
-        with os.scandir(folder) as entries:
-            return list(entries)
-    except OSError:
-        return []
+                found[folder / stem] = manifest
+    return found
 
 
 def remove_manifest(checkpoint: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Union
@@ -27,6 +28,9 @@ class RemotePath:
 
     def __str__(self) -> str:
         return self.address
+
+    def __truediv__(self, name: str) -> RemotePath:
+        return RemotePath(f'{self.address}/{name}', self.backend_args)
 
     @property
     def name(self) -> str:
@@ -54,56 +58,26 @@ class RemotePath:
                 self.address, backend_args=self.backend_args
             )
         except KeyError:
+            scheme, mark, __ = self.address.partition('://')
             raise CheckpointError(
                 _(
                     "mmengine has no file backend for '{address}'.",
-                    address=printable(self.address),
+                    address=printable(scheme + mark),
                 )
             ) from None
 
-    def joined(self, name: str) -> RemotePath:
-        """Return the path of a file in this folder."""
-        address = self.backend.join_path(self.address, name)
-        return RemotePath(address, self.backend_args)
-
-    def read(self, suffix: str = '') -> bytes:
-        """Download the file, or one that has its name and a suffix.
-
-        Args:
-            suffix (str): The suffix. Defaults to ''.
+    def read(self) -> bytes:
+        """Download the file.
 
         Raises:
-            OSError: If that fails, whatever the client of the back-end says.
+            OSError: If that fails, whatever the client of the back-end raises.
         """
         try:
-            return self.backend.get(self.address + suffix)
+            return self.backend.get(self.address)
         except CheckpointError:
             raise
         except Exception as error:
             raise OSError(f'{type(error).__name__}: {error}') from error
-
-    def names(self) -> list[str]:
-        """List the files of the folder; empty if there is no folder.
-
-        Raises:
-            CheckpointError: If the back-end does not answer: a run that seems
-                to have no checkpoint would start anew.
-        """
-        backend = self.backend
-        try:
-            if not backend.isdir(self.address):
-                return []
-            return sorted(
-                backend.list_dir_or_file(self.address, list_dir=False)
-            )
-        except Exception as error:
-            raise CheckpointError(
-                _(
-                    "'{address}' cannot be listed: {error}",
-                    address=printable(self.address),
-                    error=f'{type(error).__name__}: {printable(error)}',
-                )
-            ) from error
 
 
 AnyPath = Union[Path, RemotePath]
@@ -116,3 +90,30 @@ def path_of(
     if '://' in address:
         return RemotePath(address, backend_args)
     return Path(address)
+
+
+def list_folder(folder: AnyPath) -> list[str]:
+    """List the names in a folder; empty if there is none.
+
+    Raises:
+        CheckpointError: If a back-end does not answer: a run that seems to
+            have no checkpoint would start again.
+    """
+    if isinstance(folder, Path):
+        try:
+            return sorted(os.listdir(folder))
+        except OSError:
+            return []
+    backend = folder.backend
+    try:
+        if not backend.isdir(folder.address):
+            return []
+        return sorted(backend.list_dir_or_file(folder.address, list_dir=False))
+    except Exception as error:
+        raise CheckpointError(
+            _(
+                "'{address}' cannot be listed: {error}",
+                address=printable(folder.address),
+                error=f'{type(error).__name__}: {printable(error)}',
+            )
+        ) from error

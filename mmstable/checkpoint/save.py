@@ -3,35 +3,23 @@
 from __future__ import annotations
 
 import os
-import platform
-import shutil
-import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from inspect import signature
 from pathlib import Path
 from typing import Any, Callable
 
-import mmengine
-import torch
 from mmengine.hooks import CheckpointHook
 from mmengine.runner import Runner
 from torch import Tensor
 
 from mmstable import runner_view
 from mmstable.checkpoint.audit import list_culprits
-from mmstable.checkpoint.manifest import Lineage, Manifest
 from mmstable.checkpoint.remote import AnyPath, path_of
 from mmstable.events import Culprit
 from mmstable.io.files import replace_text
 from mmstable.messages import _
 from mmstable.optim.grad_health import gradient_norms
-from mmstable.version import __version__
-
-# Where a checkpoint says, below 'mmstable', what its manifest says of it.
-LABEL = 'label'
-# What a zip archive and small objects need besides the tensors.
-_RESERVE = 1 << 20
 
 
 class Poisoned(Exception):
@@ -49,64 +37,6 @@ class Poisoned(Exception):
     def __str__(self) -> str:
         names = list_culprits(self.culprits)
         return _('not finite: {names}', names=names)
-
-
-def lineage_in(checkpoint: Mapping[str, Any]) -> Lineage | None:
-    """Read the lineage in the label of a checkpoint, if it has one."""
-    label = checkpoint.get('mmstable', {}).get(LABEL)
-    return Lineage.read(label.get('lineage') if type(label) is dict else None)
-
-
-def describe(
-    checkpoint: Mapping[str, Any], size: int, sha256: str
-) -> Manifest:
-    """The manifest of a checkpoint that was found free of NaN and Inf.
-
-    Args:
-        checkpoint (Mapping): Its content.
-        size (int): Bytes of its file.
-        sha256 (str): Their digest.
-    """
-    meta = checkpoint['meta']
-    label = checkpoint['mmstable'].get(LABEL, {})
-    return Manifest(
-        size=size,
-        sha256=sha256,
-        iteration=meta['iter'],
-        epoch=meta['epoch'],
-        finite=True,
-        time=time.time(),
-        versions={
-            'mmstable': __version__,
-            'mmengine': mmengine.__version__,
-            'torch': torch.__version__,
-            'python': platform.python_version(),
-        },
-        kind=label.get('kind', ''),
-        lineage=lineage_in(checkpoint),
-    )
-
-
-def check_space(size: int, folder: Path) -> None:
-    """Make sure that a folder has room for a checkpoint.
-
-    Args:
-        size (int): Bytes of its tensors.
-        folder (Path): Where it is to be saved.
-
-    Raises:
-        OSError: If it has not.
-    """
-    needed = size + _RESERVE
-    free = shutil.disk_usage(folder).free
-    if free < needed:
-        raise OSError(
-            _(
-                'no space: {needed} MiB needed, {free} MiB free',
-                needed=needed >> 20,
-                free=free >> 20,
-            )
-        )
 
 
 EMERGENCY = 'emergency_iter_{}.pth'

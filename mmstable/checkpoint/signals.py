@@ -9,10 +9,12 @@ import atexit
 import os
 import re
 import signal
+import sys
 import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from enum import IntEnum
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -24,17 +26,38 @@ if TYPE_CHECKING:
     # A command imports this before anything that takes seconds.
     from mmengine.runner import Runner
 
-# Asks to save and go on; all others ask to save and stop.
-SAVE = signal.SIGUSR1
-# Asks to save and start again. No run listens to it: only a part of the run
-# itself can ask for that.
-RESTART = signal.SIGUSR2
-# What a run can listen to.
-SIGNALS = ('SIGTERM', 'SIGINT', 'SIGHUP', 'SIGUSR1')
+# What a run can listen to. SIGUSR1 asks to save and go on, all others ask to
+# save and stop. submitit and SGE send SIGUSR2, SGE sends SIGXCPU at a limit.
+SIGNALS = (
+    'SIGTERM',
+    'SIGINT',
+    'SIGHUP',
+    'SIGUSR1',
+    'SIGUSR2',
+    'SIGXCPU',
+)
+
+
+class Request(IntEnum):
+    """What a run can be asked for, by a signal or by a part of its own."""
+
+    SIGTERM = signal.SIGTERM
+    SIGINT = signal.SIGINT
+    SIGHUP = signal.SIGHUP
+    SIGUSR1 = signal.SIGUSR1
+    SIGUSR2 = signal.SIGUSR2
+    SIGXCPU = signal.SIGXCPU
+    # Save and start again with free memory.
+    RESTART = 101
+    # Save and stop: the time limit is near.
+    DEADLINE = 102
+
+
+SAVE = Request.SIGUSR1
 # Seconds in which a signal that comes again is still the same one: Slurm,
 # systemd and terminals send it to torchrun and to its ranks, and torchrun
 # sends it to the ranks once more.
-REPEATS = 5.0
+REPEATS = 1.0
 # The one whose handlers are in place.
 _installed: StopSignal | None = None
 
@@ -84,9 +107,11 @@ class StopSignal:
     """Remembers what this process was asked for.
 
     The handler only sets :attr:`pending`: saving from inside a handler could
-    meet a half-made update. A signal to stop that comes again ends the
-    process at once, unless it comes within seconds. What is ignored when
-    training starts, as SIGHUP below ``nohup``, stays ignored.
+    meet a half-made update. Further signals change nothing, so that they
+    cannot cut a save short: LSF sends SIGINT, SIGTERM and SIGKILL, 10 seconds
+    apart. Only Ctrl-C on a terminal, pressed twice, ends the process at once.
+    What is ignored when training starts, as SIGHUP below ``nohup``, stays
+    ignored.
 
     Forked processes inherit the handler; there Ctrl-C, which a terminal
     sends to the whole group, is left to the main process, and other signals
@@ -102,7 +127,7 @@ class StopSignal:
         self._pid = 0
         self._stopped_at: float | None = None
         self._is_over = False
-        self.pending: signal.Signals | None = None
+        self.pending: Request | None = None
 
     def install(self) -> bool:
         """Start to listen; False outside the main thread, which cannot."""
@@ -135,9 +160,12 @@ class StopSignal:
         self._is_over = True
         atexit.register(self._ignore)
 
-    def request(self, number: signal.Signals) -> None:
-        """Do as if a signal had come; from the training thread only."""
-        self._note(number)
+    def request(self, request: Request) -> None:
+        """Act as if a signal had come; from the training thread only."""
+        if self._stopped_at is None:
+            self.pending = request
+            if request is not SAVE:
+                self._stopped_at = time.monotonic()
 
     def saved(self) -> None:
         """What was asked for is done, unless that was to stop."""
@@ -170,29 +198,25 @@ class StopSignal:
                 signal.signal(number, signal.SIG_DFL)
                 os.kill(os.getpid(), number)
             return
-        is_repeat = (
-            self._stopped_at is not None
-            and time.monotonic() - self._stopped_at < REPEATS
-        )
-        if is_repeat:
+        if self._stopped_at is not None:
+            waited = time.monotonic() - self._stopped_at
+            if waited > REPEATS:
+                self._insist(number)
             return
-        if self._is_over:
-            self._restore()
-            os.kill(os.getpid(), number)
-            return
-        self._note(signal.Signals(number))
+        self.request(Request(number))
         previous = self._previous.get(number)
         # Python's own handler of Ctrl-C would raise in the middle of a step.
         if callable(previous) and previous is not signal.default_int_handler:
             previous(number, frame)
 
-    def _note(self, number: signal.Signals) -> None:
-        if number is not SAVE:
-            if self._stopped_at is not None:
-                os._exit(128 + number)
-            self._stopped_at = time.monotonic()
-        if self._stopped_at is None or number is not SAVE:
-            self.pending = number
+    def _insist(self, number: int) -> None:
+        """Obey another signal after the one that stops the run."""
+        if self._is_over:
+            self._restore()
+            os.kill(os.getpid(), number)
+        elif number == self.pending == Request.SIGINT and sys.stdin.isatty():
+            # Not by a scheduler, which has no terminal.
+            os._exit(128 + number)
 
 
 RESUME_FROM_NEWEST = N_(

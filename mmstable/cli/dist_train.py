@@ -1,76 +1,74 @@
-"""``mmstable dist-train``: train on several processes, by torchrun.
-
-The same as tools/dist_train.sh, from a wheel.
-"""
+"""``mmstable dist-train``: train on several processes and machines."""
 
 from __future__ import annotations
 
 import argparse
-import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import mmstable.cli.command as cli
-from mmstable.checkpoint.signals import SAVE, ask_to_save, wait_for_training
+from mmstable.checkpoint.signals import wait_for_training
 from mmstable.cli import train
+from mmstable.messages import _
+from mmstable.messages.shell import shell_command
 
-# Signals of a process that has gone wrong inside: 'core dumped'.
-_CRASHES = ('SIGSEGV', 'SIGBUS', 'SIGABRT', 'SIGILL', 'SIGFPE')
+if TYPE_CHECKING:
+    from mmstable.cli.rank_supervisor import RankSupervisor
+
 # What torch says where the processes cannot meet, among much else.
 _PORT_TAKEN = 'address already in use'
 
 
 def dist_train(args: argparse.Namespace) -> int:
-    """Be torchrun, and return the exit code of the rank that failed first.
+    """Train on the processes of this machine; return the exit code.
 
-    torchrun itself ends with 1, whatever has happened.
+    That is the code of the rank that failed first.
     """
     # Mistakes are reported before there are several processes to do so.
     parser = cli.Parser(prog='mmstable dist-train')
     parser.add((*train.COMMAND.options, *_LAUNCH, *cli.COMMON))
-    parser.parse_args([args.config, *args.options])
+    own = parser.parse_args([args.config, *args.options])
     cli.check_config_path(args.config)
     # Options of the launcher may stand among those of the processes.
     launcher = cli.Parser()
     launcher.add(_LAUNCH)
     __, args.options = launcher.parse_known_args(args.options, args)
-    return _launch(args)
-
-
-def _launch(args: argparse.Namespace) -> int:
-    from torch.distributed import run
-    from torch.distributed.elastic.multiprocessing.api import SignalException
-    from torch.distributed.elastic.multiprocessing.errors import (
-        ChildFailedError,
-    )
-
-    from mmstable.cli.supervise import shell_code
-
-    try:
-        with _sigusr1_for_ranks():
-            run.main(torchrun_words(args))
-    except ChildFailedError as error:
-        rank, failure = error.get_first_failure()
-        code = shell_code(failure.exitcode)
-        cli.tell(
-            'error: rank {rank} was the first to fail, with exit code '
-            '{code}; the reason is above',
-            rank=rank,
-            code=code,
+    own.words = [args.config, *args.options]
+    if not 0 <= args.node_rank < args.nnodes[1]:
+        raise cli.usage_error(
+            '--node-rank {rank}: with {nodes} machines it is 0 to {last}.',
+            rank=args.node_rank,
+            nodes=args.nnodes[1],
+            last=args.nnodes[1] - 1,
         )
-        name = failure.signal_name()
-        if name in _CRASHES:
-            cli.tell(
-                'it crashed ({signal}): a bug in native code, or a sick '
-                'machine; `mmstable doctor` tests this one',
-                signal=name,
-            )
-        return code
-    except SignalException as stop:
-        name = signal.Signals(stop.sigval).name
-        cli.tell('stopped by {signal}', signal=name)
-        return 128 + stop.sigval
+    return _supervisor(args, own).run(own.max_restarts)
+
+
+def _supervisor(
+    args: argparse.Namespace, own: argparse.Namespace
+) -> RankSupervisor:
+    from sys import executable
+
+    from mmstable.cli import start
+    from mmstable.cli.rank_supervisor import RankSupervisor
+    from mmstable.cli.supervise import OPTION
+
+    # Where checkpoints are matters for restarts only.
+    folders: Any = []
+    words = start.without_option(own.words, OPTION)
+    if own.max_restarts:
+        cfg = train.read_quietly(own)
+        folders = start.folders_of(cfg)
+        words = start.with_work_dir(words, cfg.work_dir)
+    lang = [] if args.lang is None else ['--lang', args.lang]
+    quiet = ['--quiet'] if args.quiet else []
+    try:
+        return RankSupervisor(
+            [executable, '-m', 'mmstable', 'train'],
+            [words[0], '--launcher', 'pytorch', *lang, *quiet, *words[1:]],
+            folders,
+            args,
+            {start.DIST_TRAIN: shell_command(_again(args, own))},
+        )
     except RuntimeError as error:
         if _PORT_TAKEN in str(error).lower():
             raise cli.usage_error(
@@ -79,52 +77,52 @@ def _launch(args: argparse.Namespace) -> int:
                 port=args.port,
             ) from error
         raise
-    return 0
 
 
-def torchrun_words(args: argparse.Namespace) -> list[str]:
-    """The command line of torchrun, for all processes of this machine."""
-    lang = [] if args.lang is None else ['--lang', args.lang]
-    quiet = ['--quiet'] if args.quiet else []
-    return [
-        f'--nnodes={args.nnodes}',
-        f'--node_rank={args.node_rank}',
-        f'--master_addr={args.master_addr}',
-        f'--master_port={args.port}',
-        f'--nproc_per_node={args.processes}',
-        *('-m', 'mmstable', 'train', args.config),
-        *('--launcher', 'pytorch', *lang, *quiet, *args.options),
-    ]
+def _again(args: argparse.Namespace, own: argparse.Namespace) -> list[str]:
+    """Return the command of this machine, without options of the run."""
+    words = ['mmstable', 'dist-train', args.config, str(args.processes)]
+    fewest, most = args.nnodes
+    if most > 1:
+        nodes = str(most) if fewest == most else f'{fewest}:{most}'
+        words += ['--nnodes', nodes, '--node-rank', str(args.node_rank)]
+        words += ['--master-addr', args.master_addr]
+    if args.port != _PORT:
+        words += ['--port', str(args.port)]
+    if own.max_restarts:
+        words += ['--max-restarts', str(own.max_restarts)]
+    return words
 
 
-@contextmanager
-def _sigusr1_for_ranks() -> Iterator[None]:
-    """Pass on the signal that saves; it would end torchrun."""
-    before = signal.signal(SAVE, _pass_on)
-    try:
-        yield
-    finally:
-        signal.signal(SAVE, before)
+def _nodes(text: str) -> tuple[int, int]:
+    """Parse a number of machines, or the fewest and the most of them."""
+    fewest, __, most = text.partition(':')
+    count = cli.whole_number(1)
+    nodes = count(fewest), count(most or fewest)
+    if nodes[0] > nodes[1]:
+        raise argparse.ArgumentTypeError(
+            _(
+                "the fewest machines come first, as in 1:4, got '{text}'",
+                text=text,
+            )
+        )
+    return nodes
 
 
-def _pass_on(signum: int, frame: Any) -> None:
-    import psutil
-
-    for child in psutil.Process().children():
-        ask_to_save(child.pid)
-
-
-# What torchrun has to know; no options of ``mmstable train``.
+_PORT = 29500
+# What the supervisor has to know; no options of ``mmstable train``.
 _LAUNCH = (
-    cli.number(
-        '--nnodes',
-        1,
-        'number of machines; NNODES, or 1, by default',
-        env=('NNODES', '1'),
-        metavar=None,
-    ),
     cli.option(
+        '--nnodes',
+        'number of machines, or MIN:MAX to go on with fewer of them after a '
+        'failure; NNODES, or 1, by default',
+        type=_nodes,
+        env=('NNODES', '1'),
+        metavar='N|MIN:MAX',
+    ),
+    cli.number(
         '--node-rank',
+        0,
         'which of them this is, from 0 on; NODE_RANK, or 0, by default',
         env=('NODE_RANK', '0'),
         metavar='RANK',
@@ -138,8 +136,8 @@ _LAUNCH = (
     cli.number(
         '--port',
         1,
-        'where all processes meet; PORT, or 29500, by default',
-        env=('PORT', '29500'),
+        'where all machines meet; PORT, or 29500, by default',
+        env=('PORT', str(_PORT)),
         metavar=None,
     ),
 )
@@ -162,8 +160,8 @@ COMMAND = cli.Command(
         *_LAUNCH,
     ),
     'Train on several processes of this machine, or of several machines: '
-    'torchrun starts mmstable train on each. Options of mmstable train '
-    'come after N.',
+    'start it on each of them. --max-restarts starts all processes again '
+    'after a failure. Options of mmstable train come after N.',
     reads_config=False,
     prepare=wait_for_training,
 )

@@ -37,6 +37,7 @@ _SHORT_S, _LONG_S = 3.0, 120.0
 def doctor(args: argparse.Namespace) -> int:
     """Test the machine, and return the exit code."""
     from mmstable.doctor import Plan, examine
+    from mmstable.doctor.device import as_block
     from mmstable.doctor.gpus import check_log
 
     if args.log is not None:
@@ -51,6 +52,9 @@ def doctor(args: argparse.Namespace) -> int:
         for one in examine.TESTS
         if args.only is None or one.id in args.only
     ]
+    if args.device:
+        tests = [one for one in examine.TESTS if one.id == 'versions']
+        tests.append(examine.DEVICE)
     plan = Plan(
         folder=args.work_dir,
         log=args.log,
@@ -63,6 +67,9 @@ def doctor(args: argparse.Namespace) -> int:
         print(_as_json(report, code))
     else:
         cli.show(_facts(report), *_lines(report))
+    if args.device and not args.json:
+        facts = [one for held in report.facts.values() for one in held]
+        cli.show(_('To paste into an issue:'), *as_block(facts))
     return code
 
 
@@ -153,6 +160,11 @@ COMMAND = cli.Command(
         cli.flag(
             '--long',
             'compute for two minutes on each device, and test half of the RAM',
+        ),
+        cli.flag(
+            '--device',
+            'train, break and resume a small model on the device of this '
+            'machine, for a minute, and print the outcome for an issue',
         ),
         cli.option(
             '--work-dir',

@@ -132,10 +132,18 @@ def _parts(figures: Figures) -> Any:
         [_('per sample'), *(readable(one.line.each) for one in phases)],
     ]
     if figures.limit is not None:
-        most = [str(one.largest) for one in phases]
+        most = [_largest(one) for one in phases]
         rows.append([_('largest batch that fits'), *most])
     header = ['', *map(_, _PHASES[: len(phases)])]
     return cli.table(rows, header, _('bytes of tensors at the peak'), right=1)
+
+
+def _largest(phase: Phase) -> str:
+    from mmstable.memory.estimate import LARGEST
+
+    if phase.largest is not None and phase.largest >= LARGEST:
+        return _('at least {count}', count=LARGEST)
+    return str(phase.largest)
 
 
 def _presets(figures: Figures) -> Any:
@@ -152,7 +160,7 @@ def _presets(figures: Figures) -> Any:
         row = [preset.name, f'{phase.batch_size} x {counts}', readable(size)]
         if figures.limit is not None:
             fits = _('yes') if size <= figures.limit else _('no')
-            row += [fits, str(phase.largest)]
+            row += [fits, _largest(phase)]
         rows.append(row)
     title = _('the same training with a preset of _base_/memory')
     return cli.table(rows, header, title, right=1)

@@ -23,7 +23,7 @@ from mmstable.cli.command import (
     usage_error,
 )
 from mmstable.dist.launch import rank_of
-from mmstable.errors import MMStableError
+from mmstable.errors import MMStableError, exit_code_for
 from mmstable.messages import LANGUAGES, N_, _, prefer_language
 from mmstable.settings import nearest
 from mmstable.version import __version__
@@ -125,7 +125,7 @@ def main(argv: list[str] | None = None) -> int:
         args = _parse(words or ['--help'])
     except SystemExit as stop:
         return _code_of(stop)
-    return _run(args.command, args)
+    return exit_code_for(_run(args.command, args))
 
 
 def _listen_for_language(words: list[str]) -> None:

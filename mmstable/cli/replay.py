@@ -14,7 +14,11 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import mmstable.cli.command as cli
-from mmstable.errors import BundleError, CheckpointError
+from mmstable.errors import (
+    EXIT_NOT_REPRODUCED,
+    BundleError,
+    CheckpointError,
+)
 from mmstable.messages import N_, _, printable
 
 if TYPE_CHECKING:
@@ -28,8 +32,6 @@ if TYPE_CHECKING:
     from mmstable.forensics.replay import StepInputs
     from mmstable.forensics.trace import AnyOrigin, NanOrigin
 
-# The step is finite now.
-EXIT_NOT_REPRODUCED = 7
 _MOST_NAMED = 5
 # How many modules to show before and after the one that leads to the fault.
 _NEIGHBOURS = 3
@@ -38,6 +40,7 @@ _PASSES = {'forward': N_('forward'), 'backward': N_('backward')}
 
 def replay(args: argparse.Namespace) -> int:
     """Do the step of a bundle again, and return the exit code."""
+    from mmstable.events import Fault
     from mmstable.events.records import Verdict
     from mmstable.forensics.bundle import read_bundle
     from mmstable.forensics.find_cause import CauseFinder
@@ -54,8 +57,11 @@ def replay(args: argparse.Namespace) -> int:
     _check_samples(bundle, args.sample)
     cli.show(*_introduction(bundle))
     model = _build_model(bundle, args)
-    _load_weights(bundle, model, args)
+    is_crash = _fault(bundle.verdict) is Fault.CRASH
+    _load_weights(bundle, model, args, needed=not is_crash)
     inputs = _inputs_of(bundle, model, args)
+    if is_crash:
+        return _replay_crash(bundle, inputs, args)
     wrapper = bundle.index.wrapper or None
     finding = CauseFinder([inputs], wrapper, math.inf).run()
     if args.sample is not None:
@@ -69,6 +75,41 @@ def replay(args: argparse.Namespace) -> int:
     if args.pdb:
         _debug(inputs, BreakAtOrigin(finding.culprit))
     return 0
+
+
+def _replay_crash(
+    bundle: Bundle, inputs: StepInputs, args: argparse.Namespace
+) -> int:
+    """Run a step that has raised an error again, in float32."""
+    from mmstable.events.codec import plain
+    from mmstable.events.records import FaultExplained
+    from mmstable.forensics.bundle import write_verdict
+    from mmstable.forensics.crash import CrashFinder, NotExamined, crash_facts
+    from mmstable.forensics.describe import describe_crash
+
+    finder = CrashFinder(inputs, math.inf, args.dtype or 'float32')
+    try:
+        crash = finder.run()
+    except NotExamined as reason:
+        cli.tell('the step cannot be run here: {reason}', reason=reason)
+        return 1
+    error = _known(bundle, 'text').partition('\n')[0]
+    iteration = bundle.index.iteration
+    lines = describe_crash(
+        crash, error, iteration, type(inputs.model).__name__
+    )
+    cli.show(*lines)
+    if args.write:
+        found = FaultExplained.now(
+            iteration,
+            fault=_fault(bundle.verdict),
+            text='\n'.join(lines),
+            seconds=round(finder.clock.seconds, 3),
+            bundle=str(args.bundle),
+            **crash_facts(crash),
+        )
+        write_verdict(Path(args.bundle), plain(found), found.text)
+    return EXIT_NOT_REPRODUCED if crash is None else 0
 
 
 def _build_model(bundle: Bundle, args: argparse.Namespace) -> Module:
@@ -100,7 +141,7 @@ def _build_model(bundle: Bundle, args: argparse.Namespace) -> Module:
 
 
 def _load_weights(
-    bundle: Bundle, model: Module, args: argparse.Namespace
+    bundle: Bundle, model: Module, args: argparse.Namespace, needed: bool
 ) -> None:
     """Give the model the weights of the fault, or those of a checkpoint."""
     index = bundle.index
@@ -115,6 +156,9 @@ def _load_weights(
                 names=missing[:_MOST_NAMED],
             )
     elif index.checkpoint is None:
+        if not needed:
+            # An index out of range is one with any weights.
+            return
         raise cli.usage_error(
             'the bundle has no weights and names no checkpoint; name one '
             'with --checkpoint FILE.'
@@ -473,6 +517,9 @@ COMMAND = cli.Command(
             'given several times',
             action='append',
             metavar='I',
+        ),
+        cli.flag(
+            '--write', 'write what is found about an error into the bundle'
         ),
         cli.flag('--pdb', 'stop in the debugger where the bad value is born'),
     ),

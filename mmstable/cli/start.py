@@ -18,7 +18,8 @@ from typing import Any
 from mmengine.config import Config
 from mmengine.dist import all_gather_object
 
-from mmstable.checkpoint import catalog, loading
+from mmstable.checkpoint import catalog, loaders, loading
+from mmstable.checkpoint.config_text import config_values
 from mmstable.checkpoint.remote import AnyPath, path_of
 from mmstable.checkpoint.save import checkpoint_folder
 from mmstable.checkpoint.shards import MARK
@@ -28,6 +29,7 @@ from mmstable.dist.collectives import decide_on_rank_zero
 from mmstable.errors import CheckpointError
 from mmstable.messages import _
 from mmstable.messages.shell import shell_command
+from mmstable.protection import owner_of_optimizer
 from mmstable.vis_backend import continue_runs, run_ids
 
 # Seconds that a shared disk may take to show a file to another machine.
@@ -85,22 +87,38 @@ def apply_start(cfg: Config, start: Start, args: argparse.Namespace) -> None:
     """Make a config start as it was decided."""
     cfg.load_from, cfg.resume = start.checkpoint, start.resume
     if start.checkpoint is not None and start.sha256 is not None:
-        loading.pin_checkpoint(
+        loaders.pin_checkpoint(
             start.checkpoint, start.sha256, _hook_of(cfg).get('backend_args')
         )
     if args.trust_checkpoint:
-        cfg.load_from = loading.trust_checkpoint(cfg.load_from)
-    if start.resume:
+        cfg.load_from = loaders.trust_checkpoint(cfg.load_from)
+    if start.resume and not owner_of_optimizer(cfg):
         _add_hooks(cfg, start.checkpoint, args)
-    _continue_dashboards(cfg, start.resume)
+    _continue_dashboards(cfg, start)
 
 
-def _continue_dashboards(cfg: Config, resume: bool) -> None:
+def _continue_dashboards(cfg: Config, start: Start) -> None:
     backends = (cfg.get('visualizer') or {}).get('vis_backends')
-    if isinstance(backends, list):
-        work_dir = Path(cfg.work_dir)
-        ids = decide_on_rank_zero(lambda: run_ids(backends, work_dir, resume))
-        continue_runs(backends, work_dir, ids, resume)
+    if not isinstance(backends, list):
+        return
+    work_dir, resume = Path(cfg.work_dir), start.resume
+
+    def saved() -> Any:
+        # The config in the checkpoint has the ids.
+        content = loading.inspect_checkpoint(str(start.checkpoint))
+        values = config_values(content.get('meta', {}).get('cfg')) or {}
+        visualizer = values.get('visualizer')
+        return isinstance(visualizer, dict) and visualizer.get('vis_backends')
+
+    def decide() -> dict[str, str]:
+        try:
+            return run_ids(backends, work_dir, resume, saved)
+        except loading.BadCheckpoint:
+            # Whatever is wrong with it is reported when it is loaded.
+            return run_ids(backends, work_dir, False)
+
+    ids = decide_on_rank_zero(decide)
+    continue_runs(backends, work_dir, ids, resume)
 
 
 def folders_of(cfg: Config) -> list[AnyPath]:
@@ -127,12 +145,28 @@ def _decide(cfg: Config, args: argparse.Namespace) -> Start:
     )
     wanted = by_options or by_config
     _check_options(args, wanted)
+    if owner_of_optimizer(cfg):
+        return _engine_start(cfg, wanted)
     folders = folders_of(cfg)
     start = _look_up(wanted, folders, args)
     if by_options and by_config.checkpoint and start.checkpoint is None:
         start = _look_up(by_config, folders, args)
     if not start.resume:
         _warn_of_used_folder(folders, cfg.get('resume_command'))
+    if wanted.resume or start.checkpoint is not None:
+        say(str(start))
+    return start
+
+
+def _engine_start(cfg: Config, wanted: Start) -> Start:
+    """Find the newest complete folder that an engine has saved."""
+    from mmstable.hooks.engine_hook import newest_complete
+
+    start = wanted
+    if wanted.resume and wanted.checkpoint is None:
+        found = newest_complete(Path(cfg.work_dir))
+        path = None if found is None else str(found.absolute())
+        start = Start(path, found is not None, wanted.reason)
     if wanted.resume or start.checkpoint is not None:
         say(str(start))
     return start
@@ -356,6 +390,10 @@ _STARTS = (
 _FLAGS = ('--force',)
 
 
+# Set by `mmstable dist-train`: its command, without options of the run.
+DIST_TRAIN = 'MMSTABLE_DIST_TRAIN'
+
+
 def resume_command(
     program: Sequence[str], argv: Sequence[str], work_dir: str
 ) -> str:
@@ -368,6 +406,10 @@ def resume_command(
         work_dir (str): Where the run is.
     """
     kept = with_work_dir(without_start(argv), work_dir)
+    if os.environ.get(DIST_TRAIN):
+        # It names the config and the launcher itself.
+        program = shlex.split(os.environ[DIST_TRAIN])
+        kept = without_option(kept[1:], '--launcher')
     return shell_command([*program, *kept])
 
 

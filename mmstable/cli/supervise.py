@@ -1,15 +1,17 @@
-"""``mmstable train --max-restarts N``: start a run again when it fails."""
+"""Start the processes of a run, and start them again when they fail."""
 
 from __future__ import annotations
 
 import os
 import signal
 import subprocess
+import sys
 import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -21,68 +23,154 @@ from mmstable.checkpoint.signals import SAVE, SIGNALS, ask_to_save
 from mmstable.cli.command import tell
 from mmstable.cli.start import without_start
 from mmstable.events.log import RESTARTED_AFTER, RESTARTS
-from mmstable.io.files import read_bounded
-from mmstable.io.lock import HEARTBEAT_FILE
+from mmstable.io.heartbeat import SUPERVISOR, read_failure, read_heartbeat
 from mmstable.io.process import state_of
-from mmstable.messages import _
+from mmstable.messages import _, printable
 from mmstable.notify import send_from_supervisor
 
 _INTERVAL = 0.2
-# Seconds more than the run itself needs to tell of a hang.
+# Seconds more than the run itself needs to report a hang.
 _GRACE = 10.0
-_LONGEST = 1000
+# Seconds that the other processes have to end after the first one, and after
+# they were told to. Those that save have more.
+_LEAVE, _TERMINATE = 90.0, 10.0
+_SAVING = 'checkpoint'
 
 
-class SupervisedProcess:
-    """A process that is killed if it gives no sign of life any more.
+@dataclass(frozen=True)
+class End:
+    """How a run has ended.
 
-    A run tells by itself that it hangs, and ends. It cannot if a call in C
-    holds Python's lock. Time in which it is stopped, or in which this
-    process does not run, does not count.
+    Args:
+        code (int): ``returncode`` of the process to blame; 0 if all went
+            well.
+        is_stuck (bool): Whether it was killed because it sent no heartbeat.
+            Defaults to False.
+        failure (dict, optional): The failure that the run itself has
+            reported. Defaults to None.
+    """
+
+    code: int
+    is_stuck: bool = False
+    failure: Mapping[str, Any] | None = None
+
+    @property
+    def cause(self) -> tuple[str, int] | None:
+        """What must not happen twice: an error in the same iteration."""
+        found = self.failure
+        if found is None or found['iteration'] < 0:
+            return None
+        return found['error'], found['iteration']
+
+    def __str__(self) -> str:
+        if self.failure is None:
+            return describe_end(self.code, self.is_stuck)
+        node = self.failure['node']
+        return _(
+            'rank {rank}{node} failed: {error}',
+            rank=self.failure['rank'],
+            node=_(' ({node})', node=node) if node else '',
+            error=printable(self.failure['error']),
+        )
+
+
+class Processes:
+    """The processes of a run on this machine.
+
+    One that sends no heartbeat any more is killed: a run reports by itself
+    that it hangs, and ends, but cannot while a call in C holds the GIL. Time
+    in which it is stopped, or in which this process does not run, does not
+    count. When one has failed, the others are given time to save and end.
 
     Args:
         command (Sequence[str]): What to start.
-        env (Mapping): Its variables.
-        life (Path): What it writes to while it is alive: first of all the
-            seconds that it may take until the next time.
+        variables (Sequence[Mapping]): Environment variables of each process.
+        folder (Path): For their heartbeats.
     """
 
     def __init__(
-        self, command: Sequence[str], env: Mapping[str, str], life: Path
+        self,
+        command: Sequence[str],
+        variables: Sequence[Mapping[str, str]],
+        folder: Path,
     ) -> None:
-        self._life = life
-        life.unlink(missing_ok=True)
-        self.process = subprocess.Popen(command, env=dict(env))
-        self.is_stuck = False
-        self._touched: int | None = None
-        self._silent = 0.0
+        self._files = [folder / str(n) for n in range(len(variables))]
+        self._ranks = [int(own.get('RANK', 0)) for own in variables]
+        self.processes = [
+            subprocess.Popen(
+                command, env={**os.environ, **own, SUPERVISOR: str(file)}
+            )
+            for own, file in zip(variables, self._files)
+        ]
+        self._beats: dict[int, int] = {}
+        self._silent = [0.0] * len(variables)
+        self._stuck: set[int] = set()
 
-    def wait(self) -> int:
-        """Wait until it ends; its ``returncode``."""
-        last = time.monotonic()
+    def wait(self) -> End:
+        """Wait until all have ended."""
+        last, first, ended_at = time.monotonic(), -1, 0.0
         while True:
-            try:
-                return self.process.wait(_INTERVAL)
-            except subprocess.TimeoutExpired:
-                now = time.monotonic()
-                self._look(min(now - last, 2 * _INTERVAL))
-                last = now
+            codes = [one.poll() for one in self.processes]
+            now = time.monotonic()
+            if first < 0 and any(codes):
+                first = next(n for n, code in enumerate(codes) if code)
+                ended_at = now
+            if None not in codes:
+                break
+            for number, code in enumerate(codes):
+                if code is None:
+                    self._look(number, min(now - last, 2 * _INTERVAL))
+                    if first >= 0:
+                        self._hurry(number, now - ended_at)
+            last = now
+            with suppress(subprocess.TimeoutExpired):
+                self.processes[codes.index(None)].wait(_INTERVAL)
+        return End(0) if first < 0 else self._judge(first)
 
-    def _look(self, spent: float) -> None:
-        try:
-            touched = self._life.stat().st_mtime_ns
-            word = read_bounded(self._life, _LONGEST).split(None, 1)
-            limit = float(word[0]) + _GRACE
-        except (OSError, ValueError, IndexError):
-            # It has not begun, or is about to write.
+    def _judge(self, first: int) -> End:
+        """Find the failure behind the first process that has failed."""
+        found = next(filter(None, map(read_failure, self._files)), None)
+        code = self.processes[first].returncode
+        if found is None:
+            return End(code, first in self._stuck)
+        if found['rank'] in self._ranks:
+            first = self._ranks.index(found['rank'])
+            code = self.processes[first].returncode
+        elif found['iteration'] >= 0:
+            code = found['code']
+        return End(code, first in self._stuck, found)
+
+    def _look(self, number: int, spent: float) -> None:
+        beat = read_heartbeat(self._files[number])
+        process = self.processes[number]
+        if beat is None:
             return
-        if touched != self._touched:
-            self._touched, self._silent = touched, 0.0
-        elif state_of(self.process.pid) not in ('stopped', 'traced'):
-            self._silent += spent
-        if self._silent > limit and not self.is_stuck:
-            self.is_stuck = True
-            self.process.kill()
+        written, limit, __ = beat
+        if written != self._beats.get(number):
+            self._beats[number], self._silent[number] = written, 0.0
+        elif state_of(process.pid) not in ('stopped', 'traced'):
+            self._silent[number] += spent
+        if self._silent[number] > limit + _GRACE:
+            self._stuck.add(number)
+            process.kill()
+
+    def _hurry(self, number: int, waited: float) -> None:
+        beat = read_heartbeat(self._files[number])
+        if beat is not None and beat[2] == _SAVING:
+            return
+        if waited > _LEAVE + _TERMINATE:
+            self.processes[number].kill()
+        elif waited > _LEAVE:
+            self.processes[number].terminate()
+
+    def send(self, number: int) -> None:
+        """Send a signal to all of them; those that have ended get none."""
+        for process in self.processes:
+            if number == SAVE and process.poll() is None:
+                ask_to_save(process.pid)
+            elif number != SAVE:
+                with suppress(ProcessLookupError):
+                    process.send_signal(number)
 
 
 # What would be the same next time, or has to be decided by a person.
@@ -98,12 +186,16 @@ _FINAL = {
         errors.WorkDirInUse,
     )
 }
-# Somebody wanted it to stop.
-_STOPS = [
-    getattr(signal, name)
-    for name in ('SIGINT', 'SIGTERM', 'SIGHUP', 'SIGUSR1', 'SIGQUIT')
-    if hasattr(signal, name)
-]
+# Signals of a process that has gone wrong inside: 'core dumped'.
+_CRASHES = {
+    -signal.SIGSEGV,
+    -signal.SIGBUS,
+    -signal.SIGABRT,
+    -signal.SIGILL,
+    -signal.SIGFPE,
+}
+# Ended on request.
+_STOPS = [getattr(signal, name) for name in (*SIGNALS, 'SIGQUIT')]
 # Seconds before a restart, doubled for each one without a new checkpoint.
 _SHORTEST, _LONGEST_PAUSE_S = 1.0, 60.0
 # Restarts in a row that may bring no new checkpoint.
@@ -111,7 +203,9 @@ _MOST_IDLE = 2
 
 
 def was_stopped(code: int) -> bool:
-    """Whether a run has ended because somebody wanted that."""
+    """Return whether a run has ended on request, or at its time limit."""
+    if code == errors.TimeLimitReached().exit_code:
+        return True
     return code in {-one for one in _STOPS} | {128 + one for one in _STOPS}
 
 
@@ -130,17 +224,15 @@ def shell_code(code: int) -> int:
 
 
 def describe_end(code: int, is_stuck: bool = False) -> str:
-    """Why a run has ended, in words.
+    """Describe how a process has ended.
 
     Args:
         code (int): What ``subprocess`` calls ``returncode``.
-        is_stuck (bool): Whether it was killed because it showed no sign of
-            life. Defaults to False.
+        is_stuck (bool): Whether it was killed because it sent no heartbeat.
+            Defaults to False.
     """
     if is_stuck:
-        return _(
-            "no sign of life, a call in C holds Python's lock; it was killed"
-        )
+        return _('no heartbeat, a call in C holds the GIL; it was killed')
     if code == -signal.SIGKILL:
         return _('killed by SIGKILL (out of memory? see `dmesg`)')
     if code < 0:
@@ -164,13 +256,27 @@ class RestartPolicy:
         self.most, self.done = most, 0
         self._iteration = iteration
         self._idle = 0
+        self._cause: tuple[str, int] | None = None
 
-    def why_not(self, iteration: int | None) -> str | None:
-        """Why a run that has ended is not started again, if it is not.
+    def why_not(
+        self, iteration: int | None, end: End | None = None
+    ) -> str | None:
+        """Return why a run that has ended is not started again, if so.
 
         Args:
             iteration (int, optional): Of the newest checkpoint now.
+            end (End, optional): How it has ended. Defaults to None.
         """
+        if end is not None and is_final(end.code):
+            return _('To start it again would not help.')
+        cause = None if end is None else end.cause
+        if cause is not None and cause == self._cause:
+            return _(
+                'It has failed twice in the same way, after iteration '
+                '{iteration}, so it is not started again.',
+                iteration=cause[1],
+            )
+        self._cause = cause
         if iteration != self._iteration:
             self._iteration, self._idle = iteration, 0
         elif self.done:
@@ -181,12 +287,14 @@ class RestartPolicy:
                 'is not started again.',
                 count=self._idle,
             )
+        if not self.most:
+            return _('--max-restarts N would start it again.')
         if self.done >= self.most:
             return _('All restarts ({most}) are used up.', most=self.most)
         return None
 
     def take(self) -> float:
-        """Take a restart; the seconds to wait before it."""
+        """Take a restart; return the seconds to wait before it."""
         self.done += 1
         return min(_LONGEST_PAUSE_S, _SHORTEST * 2**self._idle)
 
@@ -201,8 +309,20 @@ def _name(number: int) -> str:
 OPTION = '--max-restarts'
 
 
+class NotStarted(Exception):
+    """A run is not started on this machine.
+
+    Args:
+        code (int): The exit code.
+    """
+
+    def __init__(self, code: int) -> None:
+        super().__init__()
+        self.code = code
+
+
 class Supervisor:
-    """Trains in another process, and starts that again if it fails.
+    """Trains in other processes, and starts them again if they fail.
 
     Args:
         program (Sequence[str]): The program that trains.
@@ -219,63 +339,93 @@ class Supervisor:
         self._program, self._words = list(program), list(words)
         self._folders = folders
         self._first = self._newest()
-        self._child: SupervisedProcess | None = None
-        # Set when somebody wants the run to stop.
+        self._running: Processes | None = None
+        # Set when the run is to stop.
         self._stopped = threading.Event()
         self._stop_number: int | None = None
 
     def run(self, most: int) -> int:
-        """Train until it is done, or in vain; the exit code.
+        """Train until it is done, or in vain; return the exit code.
 
         Args:
             most (int): How often to start the run again.
         """
         policy = RestartPolicy(most, _iteration(self._first))
-        end = ''
-        with self._forwarding(), tempfile.TemporaryDirectory() as folder:
-            life = Path(folder, 'sign_of_life')
+        end = End(0)
+        with self._forwarding():
             while True:
-                code, stuck = self._train(life, policy.done, end)
-                if code == 0 or was_stopped(code) or self._stopped.is_set():
-                    return shell_code(code)
-                end = describe_end(code, stuck)
-                why_not = policy.why_not(_iteration(self._newest()))
-                if is_final(code):
-                    why_not = _('To start it again would not help.')
+                try:
+                    variables = self._plan(policy.done)
+                except NotStarted as stop:
+                    return stop.code
+                end = self._train(variables, end)
+                code = shell_code(end.code)
+                if was_stopped(code) or self._stopped.is_set() or not code:
+                    return code
+                if not self._decides:
+                    tell('the run ended: {end}', end=str(end))
+                    continue
+                if end.code in _CRASHES:
+                    tell(
+                        'it crashed ({signal}): a bug in native code, or a '
+                        'sick machine; `mmstable doctor` tests this one',
+                        signal=_name(-end.code),
+                    )
+                why_not = policy.why_not(_iteration(self._newest()), end)
                 if why_not is not None:
-                    tell('the run ended: {end}. {why}', end=end, why=why_not)
-                    self._notify(f'{end}. {why_not}', not is_final(code))
-                    return shell_code(code)
+                    tell(
+                        'the run ended: {end}. {why}',
+                        end=str(end),
+                        why=why_not,
+                    )
+                    self._tell_others(policy.done + 1, why_not, code)
+                    self._notify(f'{end}. {why_not}', not is_final(end.code))
+                    return code
                 seconds = policy.take()
                 self._announce(end, policy, seconds)
-                self._notify(end, False)
+                self._notify(str(end), False)
                 if self._stopped.wait(seconds):
-                    return shell_code(code)
+                    return code
 
-    def _train(self, life: Path, restarts: int, end: str) -> tuple[int, bool]:
-        env = {
-            **os.environ,
-            HEARTBEAT_FILE: str(life),
-            RESTARTS[0]: str(restarts),
-        }
-        env[RESTARTED_AFTER] = end
-        child = SupervisedProcess(
-            [*self._program, *self._arguments()], env, life
-        )
-        self._child = child
-        if self._stop_number is not None:
-            # It came while the process was being started.
-            child.process.send_signal(self._stop_number)
-        return child.wait(), child.is_stuck
+    # Whether this process decides about restarts.
+    _decides = True
+
+    def _plan(self, restarts: int) -> list[dict[str, str]]:
+        """Return the variables of the processes to start here.
+
+        Args:
+            restarts (int): How often the run was started before.
+
+        Raises:
+            NotStarted: If it is not to be started.
+        """
+        return [{RESTARTS[0]: str(restarts)}]
+
+    def _tell_others(self, restarts: int, why_not: str, code: int) -> None:
+        """Tell other machines that the run is not started again."""
+
+    def _train(self, variables: list[dict[str, str]], before: End) -> End:
+        for own in variables:
+            own[RESTARTED_AFTER] = str(before) if before.code else ''
+            # This process maps the exit code, if that is wanted.
+            own[errors.EXIT_CODES] = ''
+        with tempfile.TemporaryDirectory() as folder:
+            self._running = Processes(
+                [*self._program, *self._arguments()], variables, Path(folder)
+            )
+            if self._stop_number is not None:
+                # It came while the processes were being started.
+                self._running.send(self._stop_number)
+            return self._running.wait()
 
     def _arguments(self) -> list[str]:
-        """As it was started, or from what it has saved since."""
+        """Return those of the first start, or those to resume with."""
         if _mark(self._newest()) == _mark(self._first):
             return self._words
         return [*without_start(self._words), '--resume', 'auto']
 
     def _announce(
-        self, end: str, policy: RestartPolicy, seconds: float
+        self, end: End, policy: RestartPolicy, seconds: float
     ) -> None:
         newest = self._newest()
         source = _('where it was started from')
@@ -284,7 +434,7 @@ class Supervisor:
         tell(
             'the run ended: {end}. Restart {number} of {most} in '
             '{seconds:.0f} s, from {source}',
-            end=end,
+            end=str(end),
             number=policy.done,
             most=policy.most,
             seconds=seconds,
@@ -292,15 +442,18 @@ class Supervisor:
         )
 
     def _notify(self, text: str, is_over: bool) -> None:
-        send_from_supervisor(str(self._folders[0]), text, is_over)
+        if self._folders:
+            send_from_supervisor(str(self._folders[0]), text, is_over)
 
     def _newest(self) -> Candidate | None:
+        if not self._folders:
+            return None
         live = rank_candidates(self._folders).live
         return live[0] if live else None
 
     @contextmanager
     def _forwarding(self) -> Iterator[None]:
-        """Give signals to the process that trains."""
+        """Give signals to the processes that train."""
         before = {
             number: signal.signal(number, self._forward)
             for number in (getattr(signal, name) for name in SIGNALS)
@@ -316,15 +469,10 @@ class Supervisor:
         if number != SAVE:
             self._stop_number = number
             self._stopped.set()
-        if self._child is None:
-            return
-        process = self._child.process
-        # Without effect if it has ended.
-        if number != SAVE:
-            with suppress(ProcessLookupError):
-                process.send_signal(number)
-        elif process.poll() is None:
-            ask_to_save(process.pid)
+        # A terminal sends Ctrl-C to all of its processes.
+        is_sent = number == signal.SIGINT and sys.stdin.isatty()
+        if self._running is not None and not is_sent:
+            self._running.send(number)
 
 
 def _iteration(found: Candidate | None) -> int | None:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
+import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -13,10 +16,22 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import mmstable.cli.command as cli
 from mmstable.checkpoint.signals import wait_for_training
 from mmstable.dist.launch import rank_of
-from mmstable.errors import StoppedBySignal, TrainingDiverged, UsageError
+from mmstable.errors import (
+    EXIT_CODES,
+    SCHEDULERS,
+    MMStableError,
+    PeerFailedError,
+    StoppedBySignal,
+    TrainingDiverged,
+    UsageError,
+)
+from mmstable.io.heartbeat import (
+    begin_heartbeat,
+    end_heartbeat,
+    write_failure,
+)
 from mmstable.messages import _, choose_language
 from mmstable.messages.secrets import MASK, mask_words
-from mmstable.messages.shell import shell_command
 
 if TYPE_CHECKING:
     from mmengine.config import Config
@@ -51,9 +66,26 @@ def train(args: argparse.Namespace) -> int:
     """
     from mmstable.dist.collectives import leave_after_rank_zero
 
+    if args.exit_codes is not None:
+        os.environ[EXIT_CODES] = args.exit_codes
+    if args.max_time is not None:
+        # A restart does not give more time.
+        end = str(int(time.time() + args.max_time))
+        os.environ.setdefault('MMSTABLE_DEADLINE', end)
     if args.max_restarts:
         return _supervise(args)
-    code = _train(args)
+    try:
+        code = _train(args)
+    except BaseException as error:
+        from mmstable.dist.failure import report_failure
+
+        failure = report_failure(error)
+        if failure is None or isinstance(error, MMStableError):
+            raise
+        write_failure(failure)
+        raise PeerFailedError(
+            _('{failure}. This rank stops.', failure=failure)
+        ) from error
     if code:
         leave_after_rank_zero()
     return code
@@ -68,6 +100,7 @@ def _train(args: argparse.Namespace) -> int:
     try:
         cfg, __, protection, warnings = _prepare(args)
         with _lock(cfg, args.force):
+            begin_heartbeat(cfg.work_dir, rank_of(args.launcher))
             starts.apply_start(cfg, starts.choose_start(cfg, args), args)
             with explained(cfg=cfg._cfg_dict):
                 runner = build_runner(cfg)
@@ -83,6 +116,8 @@ def _train(args: argparse.Namespace) -> int:
             'stopped by {signal}; the command to resume is above',
             signal=stop.name,
         )
+        if args.requeue and rank_of(args.launcher) == 0:
+            _requeue()
         return stop.exit_code
     except ReportedByRankZero as echo:
         return echo.exit_code
@@ -95,7 +130,19 @@ def _train(args: argparse.Namespace) -> int:
                 )
             )
         return error.exit_code
+    end_heartbeat()
     return 0
+
+
+def _requeue() -> None:
+    """Let Slurm start this job again, which was stopped but is not done."""
+    job = os.environ.get('SLURM_JOB_ID', '')
+    try:
+        subprocess.run(['scontrol', 'requeue', job], check=True, timeout=60)
+    except (OSError, subprocess.SubprocessError) as error:
+        cli.tell('--requeue: job {job}: {error}', job=job, error=error)
+    else:
+        cli.tell('job {job} is in the queue again', job=job)
 
 
 def _show_progress(runner: Runner, args: argparse.Namespace) -> None:
@@ -117,11 +164,15 @@ def _supervise(args: argparse.Namespace) -> int:
     if args.launcher != 'none':
         if rank_of(args.launcher) != 0:
             return UsageError.exit_code
-        raise UsageError(_how_launchers_restart(program, words, args))
-    # The process that trains says what there is to say about it.
-    cli.begin('train', quiet=True)
-    cfg = edit_config(args).cfg
-    cli.begin('train', args.quiet)
+        raise cli.usage_error(
+            '--max-restarts starts processes itself, so it does not go with '
+            '--launcher {launcher}: use `mmstable dist-train CONFIG N '
+            '--max-restarts {most}` on each machine, or let the scheduler '
+            'start the job again with --resume auto (`sbatch --requeue`).',
+            launcher=args.launcher,
+            most=args.max_restarts,
+        )
+    cfg = read_quietly(args)
     supervisor = Supervisor(
         starts.own_program(program, sys.argv[0]),
         starts.with_work_dir(words, cfg.work_dir),
@@ -135,29 +186,15 @@ def _supervise(args: argparse.Namespace) -> int:
     return code
 
 
-def _how_launchers_restart(
-    program: list[str], words: list[str], args: argparse.Namespace
-) -> str:
-    from mmstable.cli import start as starts
-    from mmstable.cli.supervise import OPTION
+def read_quietly(args: argparse.Namespace) -> Config:
+    """Read the config of a run that another process trains.
 
-    if args.launcher != 'pytorch':
-        return _(
-            '--max-restarts is for one process. With --launcher {launcher} '
-            'let the scheduler start the job again (`sbatch --requeue`), '
-            'with --resume auto.',
-            launcher=args.launcher,
-        )
-    torchrun, *rest = starts.launch_command(args.launcher, os.environ, program)
-    command = [
-        *(torchrun, f'{OPTION}={args.max_restarts}', *rest),
-        *(*starts.without_start(words), '--resume', 'auto'),
-    ]
-    return _(
-        '--max-restarts is for one process. torchrun starts all ranks again '
-        'by itself, on all machines: {command}',
-        command=shell_command(command),
-    )
+    That one prints what there is to print about it.
+    """
+    cli.begin('train', quiet=True)
+    cfg = edit_config(args).cfg
+    cli.begin('train', args.quiet)
+    return cfg
 
 
 def _prepare(args: argparse.Namespace) -> Edited:
@@ -297,6 +334,17 @@ def _choose_gpus(gpu_ids: list[int] | None, launcher: str) -> None:
         cli.tell('only the first of --gpu-ids is used without --launcher')
 
 
+def _duration(text: str) -> int:
+    """Parse a time as 23h50m, 90m, 1d2h or 600s; return its seconds."""
+    units = {'d': 86400, 'h': 3600, 'm': 60, 's': 1}
+    if not re.fullmatch(r'(\d+[dhms])+', text):
+        raise argparse.ArgumentTypeError(
+            _("a time is expected, as 23h50m or 90m, got '{text}'", text=text)
+        )
+    found = re.findall(r'(\d+)([dhms])', text)
+    return sum(int(count) * units[unit] for count, unit in found)
+
+
 def _share(text: str) -> float:
     try:
         share = float(text)
@@ -349,6 +397,24 @@ COMMAND = cli.Command(
             'start the run again up to N times after a crash, a hang or '
             'a kill, from its newest good checkpoint',
             default=0,
+        ),
+        cli.option(
+            '--max-time',
+            'save and stop before so much time is over, as 23h50m, with exit '
+            'code 25; the end of a Slurm job is known without it',
+            type=_duration,
+            metavar='TIME',
+        ),
+        cli.flag(
+            '--requeue',
+            'put a Slurm job back into the queue when it was stopped by a '
+            'signal or its time limit',
+        ),
+        cli.option(
+            '--exit-codes',
+            'end with the exit codes of a scheduler; with `kubeflow`, 138 '
+            'if the run can be resumed; MMSTABLE_EXIT_CODES does the same',
+            choices=sorted(SCHEDULERS),
         ),
         cli.option('--seed', 'seed of all generators', type=int),
         cli.flag(

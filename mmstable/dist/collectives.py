@@ -26,13 +26,12 @@ from mmengine.dist import (
     init_dist,
 )
 from torch import Tensor
-from torch.distributed import Store
 from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.nn import Module
 from torch.nn.parallel import DistributedDataParallel
 
 from mmstable.dist.launch import set_rank_variables
-from mmstable.dist.store import has_keys, leave_value, open_store
+from mmstable.dist.store import StoreClient, has_keys, leave_value
 from mmstable.errors import MMStableError
 from mmstable.messages import _
 
@@ -212,6 +211,8 @@ def is_dtensor(tensor: Any) -> bool:
 
 
 _LEFT = 'rank_zero_has_left'
+# Seconds that other ranks wait for that, and that a call may take.
+_END_TIMEOUT_S = 5.0
 
 
 class ReportedByRankZero(MMStableError):
@@ -251,35 +252,32 @@ def join_ranks(cfg: Config) -> str | None:
         note = _join_cpus(settings)
         _wrap_for_cpu(cfg)
     if get_rank() == 0:
-        atexit.register(_say_goodbye, open_store('end'))
+        atexit.register(_mark_end, StoreClient('end', _END_TIMEOUT_S))
+    from mmstable.dist.failure import watch_ranks
+
+    watch_ranks()
     return note
 
 
-def _say_goodbye(store: Store) -> None:
+def _mark_end(store: StoreClient) -> None:
     # The store may be gone before.
     with suppress(RuntimeError):
         leave_value(store, _LEFT, True)
 
 
-def leave_after_rank_zero(patience: float = 5.0) -> None:
-    """Wait until rank 0 has said why the run ends.
+def leave_after_rank_zero() -> None:
+    """Wait a few seconds until rank 0 has reported why the run ends.
 
     torchrun ends all ranks as soon as one of them has failed.
-
-    Args:
-        patience (float): Seconds to wait at most. Defaults to 5.0.
     """
     if not torch.distributed.is_initialized() or get_rank() == 0:
         return
-    deadline = time.monotonic() + patience
-    try:
-        while time.monotonic() < deadline:
-            if has_keys(open_store('end'), [_LEFT]):
-                return
+    deadline = time.monotonic() + _END_TIMEOUT_S
+    store = StoreClient('end', _END_TIMEOUT_S)
+    # The store may have ended with rank 0.
+    with suppress(RuntimeError):
+        while time.monotonic() < deadline and not has_keys(store, [_LEFT]):
             time.sleep(0.05)
-    except RuntimeError:
-        # Rank 0 has taken the store with it.
-        return
 
 
 def _join_cpus(settings: dict[str, Any]) -> str | None:

@@ -7,37 +7,50 @@ itself waits inside a collective for a rank that will never come.
 from __future__ import annotations
 
 import itertools
+import os
 import platform
+import sys
 import threading
 import time
 from collections.abc import Collection
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import partial
-from signal import Signals
 from typing import Any, Callable
 
 from mmengine.dist import get_rank, get_world_size
+
 from mmstable.dist.store import (
     AgreedRequests,
+    StoreClient,
+    StoreGone,
     has_keys,
     leave_value,
-    open_next,
+    next_name,
     read_value,
     write_first,
 )
+from mmstable.errors import MMStableError, PeerFailedError
 from mmstable.io.process import BackgroundThread
 from mmstable.io.schema import (
     Check,
     boolean,
     integer,
-    within,
     one_of,
     record,
     text,
+    within,
 )
 from mmstable.messages import _, printable
 
+INTERVAL_S, LOST_AFTER_S = 1.0, 60.0
 _DONE = 'done'
+# Seconds that the last call may take: the process is about to end.
+_LAST_CALL_S = 2.0
+# Seconds to wait for the reason why another rank does not respond.
+_GRACE_S = 10.0
+# Words of torch's backends for that.
+_SECOND_HAND = ('gloo', 'nccl', 'connection', 'broken pipe', 'timed out')
 # Characters of what a rank says of its failure, and of its machine's name.
 _LONGEST_ERROR, _LONGEST_NODE = 1000, 255
 
@@ -48,13 +61,14 @@ class PeerFailure:
 
     Args:
         rank (int): The rank that failed first.
-        node (str): Name of its machine; '' if nobody knows.
-        iteration (int): Training iterations it had done; -1 if nobody knows.
+        node (str): Name of its machine; '' if unknown.
+        iteration (int): Training iterations it had done; -1 if unknown.
         error (str): What happened.
         decided (bool): Whether all ranks have most likely decided so
             together. Defaults to False.
-        saver (int): The rank that saves, if it is not the one that failed;
-            else -1. Defaults to -1.
+        saver (int): The rank that saves; -1 if the ranks cannot agree on
+            one without the store. Defaults to -1.
+        code (int): The exit code of that rank. Defaults to 1.
     """
 
     rank: int
@@ -63,6 +77,12 @@ class PeerFailure:
     error: str
     decided: bool = False
     saver: int = -1
+    code: int = 1
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether the rank was lost, and could report nothing itself."""
+        return self.iteration < 0
 
     def __str__(self) -> str:
         when = ''
@@ -78,53 +98,60 @@ class PeerFailure:
 
 
 class PeerWatch:
-    """Signs of life of all ranks, and the first failure of one of them.
+    """Heartbeats of all ranks, and the first failure of one of them.
 
-    Each rank looks after the next one only, so the cost does not grow with
-    the number of ranks.
+    Each rank watches the next one only, so the cost does not grow with the
+    number of ranks.
 
     Args:
-        react (Callable): Called from the thread, once, with the failure of
-            another rank.
-        interval (float): Seconds between two looks.
-        lost_after (float): Seconds without a sign of life until a rank
-            counts as gone.
+        interval (float): Seconds between two looks. Defaults to 1.0.
+        lost_after (float): Seconds without a heartbeat until a rank counts
+            as lost, and without a response until the store does. Defaults
+            to 60.0.
     """
 
     def __init__(
-        self,
-        react: Callable[[PeerFailure], None],
-        interval: float,
-        lost_after: float,
+        self, interval: float = INTERVAL_S, lost_after: float = LOST_AFTER_S
     ) -> None:
-        self.interval = interval
-        self._lost_after = lost_after
-        self._react = react
-        self._store = open_next('watch')
+        self.interval, self._lost_after = interval, lost_after
+        # Called from another thread, once, with the failure of a rank.
+        self.react: Callable[[PeerFailure], None] = _leave
+        self._store = StoreClient(next_name('watch'), lost_after)
         self._rank = get_rank()
         self._next = (self._rank + 1) % get_world_size()
         self._thread = BackgroundThread('mmstable peer watch', self._run)
         self._beats = itertools.count()
         self._seen: bytes | None = None
         self._seen_at = time.monotonic()
+        # The failure that this rank has reported, or reacts to.
+        self._known: PeerFailure | None = None
 
     def start(self) -> None:
         """Start the thread."""
         self._beat()
         self._thread.start()
 
+    def configure(
+        self,
+        react: Callable[[PeerFailure], None],
+        interval: float,
+        lost_after: float,
+    ) -> None:
+        """Change what is done about a failure, and the times."""
+        self.react, self.interval = react, interval
+        self._lost_after = self._store.timeout_s = lost_after
+
     def stop(self) -> None:
-        """This rank has come to its end, in whatever way."""
+        """Stop watching: this rank ends, for whatever reason."""
         self._thread.stop(self.interval)
-        try:
+        self._store.timeout_s = min(_LAST_CALL_S, self._lost_after)
+        with suppress(RuntimeError):
             self._store.set(f'beat/{self._rank}', _DONE)
-        except RuntimeError:
-            # The process that kept the store has ended before this one.
-            return
+        self._store.close()
 
     @property
     def is_stopped(self) -> bool:
-        """Whether this rank has come to its end."""
+        """Whether this rank ends."""
         return self._thread.is_stopped
 
     def report(
@@ -132,38 +159,48 @@ class PeerWatch:
         iteration: int,
         error: str,
         decided: bool = False,
-        saver: int = -1,
+        saver: int | None = None,
+        code: int = 1,
     ) -> PeerFailure:
-        """Tell all others that this rank has failed.
+        """Report the failure of this rank to all others.
 
         Args:
             iteration (int): Training iterations done.
             error (str): What happened.
-            decided (bool): Whether the others are going to say the same.
+            decided (bool): Whether the others are going to report the same.
                 Defaults to False.
-            saver (int): The rank that has to save; -1 for this one.
-                Defaults to -1.
+            saver (int, optional): The rank that has to save; None for this
+                one. Defaults to None.
+            code (int): The exit code of this rank. Defaults to 1.
 
         Returns:
-            PeerFailure: What all ranks are told: the first failure counts.
+            PeerFailure: The failure that counts on all ranks: the first one.
         """
         node = platform.node()[:_LONGEST_NODE]
-        error = error[:_LONGEST_ERROR]
+        saver = self._rank if saver is None else saver
         return self._post(
-            PeerFailure(self._rank, node, iteration, error, decided, saver)
+            PeerFailure(
+                self._rank,
+                node,
+                iteration,
+                error[:_LONGEST_ERROR],
+                decided,
+                saver,
+                code,
+            )
         )
 
     def failure(self) -> PeerFailure | None:
-        """What has ended this run, if anything."""
+        """Return what ends this run, if anything."""
         try:
             return read_value(self._store, 'failure', _read_failure)
         except RuntimeError as error:
             return _store_is_gone(error)
 
     def await_failure(self, seconds: float) -> PeerFailure | None:
-        """Wait for news, after a collective has failed.
+        """Wait for a failure, after a collective has failed.
 
-        Ranks that show no sign of life now are taken for gone soon.
+        Ranks without a heartbeat now count as lost soon.
         """
         deadline = time.monotonic() + seconds
         try:
@@ -176,36 +213,91 @@ class PeerWatch:
             failure = self.failure()
         return failure
 
+    def find_reason(
+        self,
+        iteration: int,
+        error: BaseException,
+        grace: float,
+        saver: int | None = None,
+    ) -> PeerFailure:
+        """Return the failure that counts: an error of this rank or its cause.
+
+        Args:
+            iteration (int): Training iterations done.
+            error (BaseException): The error.
+            grace (float): Seconds to wait for the cause, if the error says
+                that another rank does not respond.
+            saver (int, optional): The rank that has to save; None for this
+                one. Defaults to None.
+        """
+        found = self.failure()
+        said = str(error).lower()
+        if found is None and any(word in said for word in _SECOND_HAND):
+            found = self.await_failure(grace)
+        if found is not None:
+            return found
+        code = getattr(error, 'exit_code', 1)
+        is_decided = isinstance(error, MMStableError)
+        try:
+            return self.report(
+                iteration, describe_error(error), is_decided, saver, code
+            )
+        except RuntimeError as gone:
+            return self.failure() or _store_is_gone(gone)
+
     def leave(self, topic: str, word: Any) -> None:
-        """Leave a word for the others, as JSON can hold it."""
+        """Write a value for the others, as JSON can hold it."""
         leave_value(self._store, f'{topic}/{self._rank}', word)
 
     def read(self, topic: str, rank: int, check: Check) -> Any:
-        """The word of a rank, if it has left one that passes a check."""
+        """Return the value of a rank, if it has written a valid one."""
         return read_value(self._store, f'{topic}/{rank}', check)
 
     def last_beat(self, rank: int) -> bytes | None:
-        """The newest sign of life of a rank: another one each time."""
+        """Return the newest heartbeat of a rank: another one each time."""
         key = f'beat/{rank}'
         return self._store.get(key) if has_keys(self._store, [key]) else None
 
-    def has_left(self, rank: int) -> bool:
-        """Whether a rank has come to its end."""
-        return self.last_beat(rank) == _DONE.encode()
+    def await_others(self, seconds: float) -> None:
+        """Wait until the others have ended, those that still send beats.
+
+        Rank 0 may keep the store.
+        """
+        deadline = time.monotonic() + seconds
+        seen: dict[int, tuple[bytes | None, float]] = {}
+        waiting = set(range(get_world_size())) - {self._rank}
+        with suppress(RuntimeError):
+            while waiting and time.monotonic() < deadline:
+                for rank in sorted(waiting):
+                    beat, now = self.last_beat(rank), time.monotonic()
+                    if beat != seen.get(rank, (None, 0))[0]:
+                        seen[rank] = beat, now
+                    silent = now - seen.setdefault(rank, (beat, now))[1]
+                    if beat == _DONE.encode() or silent > 2 * self.interval:
+                        waiting.discard(rank)
+                time.sleep(0.05)
 
     def _run(self, stopped: threading.Event) -> None:
         while not stopped.wait(self.interval):
             try:
                 self._beat()
-                self._look_after_next()
+                if self._known is None:
+                    self._look_after_next()
             except RuntimeError as error:
-                if not stopped.is_set():
-                    self._react(_store_is_gone(error))
+                if not stopped.is_set() and self._known is None:
+                    self.react(_store_is_gone(error))
                 return
-            failure = self.failure()
-            if failure is not None and failure.rank != self._rank:
-                self._react(failure)
-                return
+            failure = None if self._known else self.failure()
+            # What this rank has reported itself, it deals with itself.
+            if failure and (failure.rank != self._rank or failure.is_silent):
+                self._known = failure
+                # Beats go on meanwhile: others wait for what this rank saves.
+                threading.Thread(
+                    target=self.react,
+                    args=(failure,),
+                    name='mmstable rank failure',
+                    daemon=True,
+                ).start()
 
     def _look_after_next(self) -> None:
         beat = self.last_beat(self._next)
@@ -220,24 +312,31 @@ class PeerWatch:
             limit = min(3 * self.interval, limit)
         if silent > limit:
             reason = _(
-                'no sign of life for {seconds:.0f} s. It was killed (out of '
-                'memory? see `dmesg`), its machine is gone, or it hangs '
-                '(test that machine with `mmstable doctor`)',
+                'no heartbeat for {seconds:.0f} s. It was killed (out of '
+                'memory? see `dmesg`) or stopped, its machine or the link to '
+                'it is down, or it hangs (test that machine with `mmstable '
+                'doctor`)',
                 seconds=silent,
             )
-            self._post(PeerFailure(self._next, '', -1, reason))
+            self._post(
+                PeerFailure(self._next, '', -1, reason, saver=self._rank),
+            )
 
     def _beat(self) -> None:
         self._store.set(f'beat/{self._rank}', str(next(self._beats)))
 
     def _post(self, failure: PeerFailure) -> PeerFailure:
-        return write_first(
+        held = write_first(
             self._store, 'failure', asdict(failure), _read_failure
         )
+        if failure.rank == self._rank:
+            # It knows what to do.
+            self._known = held
+        return held
 
 
 def _read_failure(value: Any) -> PeerFailure:
-    """A failure that came out of the store."""
+    """Check a failure that came out of the store."""
     known = record(
         rank=integer(0, get_world_size() - 1),
         node=text(_LONGEST_NODE),
@@ -245,23 +344,78 @@ def _read_failure(value: Any) -> PeerFailure:
         error=text(_LONGEST_ERROR),
         decided=boolean,
         saver=integer(-1, get_world_size() - 1),
+        code=integer(0, 255),
     )
     return PeerFailure(**known(value))
 
 
 def _store_is_gone(error: RuntimeError) -> PeerFailure:
-    reason = _('the store of this run is gone with it ({error})', error=error)
-    # Without torchrun it is rank 0 that keeps the store.
+    reason = _(
+        'the store of this run cannot be reached ({reason}): its process has '
+        'ended, or its machine or the link to it is down',
+        reason=error
+        if isinstance(error, StoreGone)
+        else _('the connection is closed'),
+    )
+    # Launched by Slurm or MPI, rank 0 keeps the store; else its machine does.
     return PeerFailure(0, '', -1, reason)
 
 
+_current: PeerWatch | None = None
+
+
+def watch_ranks() -> PeerWatch:
+    """Return the watch of this process, started if it is not running."""
+    global _current  # noqa: PLW0603
+    if _current is None or _current.is_stopped:
+        _current = PeerWatch()
+        _current.start()
+    return _current
+
+
+def report_failure(error: BaseException) -> PeerFailure | None:
+    """Report an error of this rank that came before or after training.
+
+    Returns:
+        PeerFailure or None: The failure of another rank behind it, if any.
+    """
+    watch = _current
+    if watch is None or watch.is_stopped:
+        return None
+    failure = watch.find_reason(0, error, _GRACE_S)
+    watch.stop()
+    return None if failure.rank == get_rank() else failure
+
+
+def describe_error(error: BaseException) -> str:
+    """Return the class and the text of an exception."""
+    return f'{type(error).__name__}: {error}'
+
+
+def _leave(failure: PeerFailure) -> None:
+    """End this rank before training has begun."""
+    watch = _current
+    deadline = time.monotonic() + (10.0 if failure.decided else 2.0)
+    while time.monotonic() < deadline:
+        if watch is None or watch.is_stopped:
+            return
+        time.sleep(0.05)
+    try:
+        line = _('{failure}. This rank stops.', failure=failure)
+        print(f'mmstable: {line}', file=sys.stderr, flush=True)
+        if watch is not None:
+            watch.stop()
+    finally:
+        os._exit(PeerFailedError.exit_code)
+
+
 class CoordinatedStop:
-    """Let one rank ask all others to obey a signal together with it.
+    """Let all ranks obey a request to one of them after the same step.
 
     All ranks look after the iterations that complete a step.
 
     Args:
-        names (Collection[str]): The names of the signals that ranks obey.
+        names (Collection[str]): The names of the requests that ranks obey.
     """
 
     def __init__(self, names: Collection[str]) -> None:
@@ -269,19 +423,19 @@ class CoordinatedStop:
         self._requests = AgreedRequests('coordinated_stop', signal=signal)
         self._is_requested = False
 
-    def request(self, iteration: int, number: Signals) -> None:
-        """Ask all ranks to obey a signal, after the next step.
+    def request(self, iteration: int, name: str) -> None:
+        """Ask all ranks to obey after the next step.
 
         Args:
             iteration (int): The iteration that is done here.
-            number (Signals): The signal.
+            name (str): The request.
         """
         if not self._is_requested:
             self._is_requested = True
-            self._requests.post(iteration, signal=number.name)
+            self._requests.post(iteration, signal=name)
 
-    def due(self, iteration: int) -> Signals | None:
-        """The signal that all ranks obey now, if there is one.
+    def due(self, iteration: int) -> str | None:
+        """Return the request that all ranks obey now, if there is one.
 
         Args:
             iteration (int): The iteration that has completed a step.
@@ -290,14 +444,15 @@ class CoordinatedStop:
         if request is None:
             return None
         self._is_requested = False
-        return Signals[request['signal']]
+        return request['signal']
 
 
 _LONGEST = 1000
 # Seconds: a hundred years.
 _LONGEST_WAIT = 3.2e9
-# Seconds between two exchanges of a status.
-_PAUSE = 0.1
+# Seconds between two exchanges of a status, and until the store counts as
+# gone.
+_PAUSE, _STATUS_TIMEOUT_S = 0.1, 5.0
 # The phases of an iteration in which ranks wait for each other.
 _ITERATION = ('data', 'forward', 'backward', 'step')
 _UNKNOWN = -1
@@ -333,7 +488,7 @@ class StatusBoard:
     """Where all ranks leave their status, without a collective call."""
 
     def __init__(self) -> None:
-        self._store = open_next('status')
+        self._store = StoreClient(next_name('status'), _STATUS_TIMEOUT_S)
         self._beats = itertools.count(1)
 
     def leave(self, status: RankStatus) -> None:

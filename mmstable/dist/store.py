@@ -1,26 +1,38 @@
-"""Words that ranks leave for each other, without a collective.
+"""Values that ranks exchange through the store, without a collective.
 
 A collective waits until all ranks call it, and mixes up with another one if
-they do not. The store that the ranks were joined by does neither: a rank can
-speak while others are busy, blocked or gone.
+they do not. The store that joined the ranks does neither: a rank can write
+while others are busy, blocked or gone.
 
-Every process that can reach its port can write there, too. So all values are
-JSON, and every field is checked when it is read. A value that no rank of this
-run can have written counts as one that is not there.
+A call to the store blocks for as long as TCP does, a quarter of an hour after
+a cut link, and holds a lock of its client meanwhile. So the training thread
+uses the client that torch made, and every other thread a
+:class:`StoreClient`, whose calls have a time limit.
+
+Every process that can reach the store's port can write there. So all values
+are JSON, and every field is checked when it is read. An invalid value counts
+as missing.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+import threading
 import time
 from collections import Counter
-from typing import Any, Callable
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as NotYet
+from contextlib import suppress
+from datetime import timedelta
+from queue import SimpleQueue
+from typing import Any, Callable, Union
 
 from mmengine.dist import get_rank, get_world_size
 from mmengine.logging import print_log
-from torch.distributed import PrefixStore, Store, distributed_c10d
+from torch.distributed import PrefixStore, Store, TCPStore, distributed_c10d
 
+from mmstable.events.log import restarts
 from mmstable.io.schema import (
     Check,
     integer,
@@ -43,25 +55,142 @@ _RUNS: Counter[str] = Counter()
 _NEVER_STORED = 'mmstable: nothing'
 
 
+def _part(name: str, whole: Store) -> Store:
+    # Every attempt has its own part: the failure that ended the attempt
+    # before must not end this one.
+    return PrefixStore(f'mmstable/{restarts()}/{name}', whole)
+
+
 def open_store(name: str) -> Store:
-    """A part of the store that the ranks were joined by.
+    """Return a part of the store, for the training thread.
 
     Args:
         name (str): The part.
     """
     # torch has no public way to ask for it.
-    return PrefixStore(
-        f'mmstable/{name}', distributed_c10d._get_default_store()
-    )
+    return _part(name, distributed_c10d._get_default_store())
+
+
+def next_name(name: str) -> str:
+    """Return a name that no earlier run of this process has used."""
+    _RUNS[name] += 1
+    return f'{name}/{_RUNS[name]}'
 
 
 def open_next(name: str) -> Store:
     """Open a part of the store that no earlier run of this process has."""
-    _RUNS[name] += 1
-    return open_store(f'{name}/{_RUNS[name]}')
+    return open_store(next_name(name))
 
 
-def has_keys(store: Store, keys: list[str]) -> bool:
+class StoreGone(RuntimeError):
+    """The store did not respond within the time limit."""
+
+
+class StoreClient:
+    """A connection to the store whose calls have a time limit.
+
+    A thread makes the calls. While one of them is stuck, further ones fail
+    at once; if the link comes back, the client works again.
+
+    Args:
+        name (str): The part of the store.
+        timeout_s (float): Seconds that a call may take; time in which this
+            process is suspended does not count.
+        address (tuple, optional): Host and port of the store; None for the
+            one that joined the ranks. Defaults to None.
+    """
+
+    _SLICE_S = 0.25
+
+    def __init__(
+        self,
+        name: str,
+        timeout_s: float,
+        address: tuple[str, int] | None = None,
+    ) -> None:
+        self._name, self.timeout_s, self._address = name, timeout_s, address
+        self._default: Store | None = None
+        if address is None:
+            self._default = distributed_c10d._get_default_store()
+        self._work: SimpleQueue = SimpleQueue()
+        self._is_stuck = False
+        threading.Thread(
+            target=self._serve, name=f'mmstable store {name}', daemon=True
+        ).start()
+
+    def check(self, keys: list[str]) -> bool:
+        """Return whether there are values under all keys."""
+        return self._call(lambda store: has_keys(store, keys))
+
+    def get(self, key: str) -> bytes:
+        """Return the value under a key, which must exist."""
+        return self._call(lambda store: store.get(key))
+
+    def set(self, key: str, value: str) -> None:
+        """Write a value."""
+        self._call(lambda store: store.set(key, value))
+
+    def compare_set(self, key: str, expected: str, value: str) -> bytes:
+        """Write a value if the present one is as expected."""
+        return self._call(
+            lambda store: store.compare_set(key, expected, value)
+        )
+
+    def close(self) -> None:
+        """End the thread, unless it is stuck."""
+        self._work.put(None)
+
+    def _call(self, work: Callable[[Store], Any]) -> Any:
+        if self._is_stuck:
+            raise StoreGone(self._reason())
+        answer: Future = Future()
+        self._work.put((work, answer))
+        waited, last = 0.0, time.monotonic()
+        while waited < self.timeout_s:
+            with suppress(NotYet):
+                return answer.result(min(self._SLICE_S, self.timeout_s))
+            now = time.monotonic()
+            waited += min(now - last, 2 * self._SLICE_S)
+            last = now
+        self._is_stuck = True
+        raise StoreGone(self._reason())
+
+    def _reason(self) -> str:
+        return _('no response for {seconds:.0f} s', seconds=self.timeout_s)
+
+    def _serve(self) -> None:
+        store: Store | None = None
+        while (job := self._work.get()) is not None:
+            work, answer = job
+            try:
+                if store is None:
+                    store = self._connect()
+                answer.set_result(work(store))
+            except Exception as error:
+                answer.set_exception(error)
+            self._is_stuck = False
+
+    def _connect(self) -> Store:
+        store = self._default
+        while isinstance(store, PrefixStore):
+            store = store.underlying_store
+        if isinstance(store, TCPStore):
+            self._address = store.host, store.port
+        if self._address is not None:
+            store = TCPStore(
+                *self._address,
+                is_master=False,
+                wait_for_workers=False,
+                timeout=timedelta(seconds=self.timeout_s),
+            )
+        assert store is not None
+        return _part(self._name, store)
+
+
+AnyStore = Union[Store, StoreClient]
+
+
+def has_keys(store: AnyStore, keys: list[str]) -> bool:
     """Whether there are values under all keys; does not wait for them.
 
     Args:
@@ -80,12 +209,12 @@ def has_keys(store: Store, keys: list[str]) -> bool:
     )
 
 
-def leave_value(store: Store, key: str, value: Any) -> None:
+def leave_value(store: AnyStore, key: str, value: Any) -> None:
     """Write a value, as JSON can hold it."""
     store.set(key, json.dumps(value))
 
 
-def read_value(store: Store, key: str, check: Check) -> Any:
+def read_value(store: AnyStore, key: str, check: Check) -> Any:
     """What is under a key; None if nothing is, or nothing that is valid.
 
     Args:
@@ -98,7 +227,7 @@ def read_value(store: Store, key: str, check: Check) -> Any:
     return _accept(key, store.get(key), check)
 
 
-def write_first(store: Store, key: str, value: Any, check: Check) -> Any:
+def write_first(store: AnyStore, key: str, value: Any, check: Check) -> Any:
     """Write a value unless there is a valid one; the one that holds.
 
     Args:

@@ -14,6 +14,7 @@ from mmstable.doctor.compute import (
     precision,
     processes,
 )
+from mmstable.doctor.device import device
 from mmstable.doctor.gpus import gpus, xid
 from mmstable.doctor.host import clock, disk, host, versions
 from mmstable.finding import Finding, Severity
@@ -32,6 +33,10 @@ TESTS = [
     MachineTest('xid', N_('kernel log'), xid),
     MachineTest('processes', N_('start of DDP'), processes),
 ]
+
+
+# Takes a minute, so it is done only if it is asked for.
+DEVICE = MachineTest('device', N_('self-test of mmstable'), device)
 
 
 @dataclass

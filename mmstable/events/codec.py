@@ -62,7 +62,7 @@ def decode(line: bytes, schema: int = SCHEMA) -> Event:
     if cls is None:
         return _unknown(content)
     try:
-        return _read_record(cls, content)
+        return read_record(cls, content)
     except ValueError:
         if schema > SCHEMA:
             return _unknown(content)
@@ -114,7 +114,12 @@ def plain(value: Any) -> Any:
     return str(value)
 
 
-def _read_record(cls: Any, content: Any) -> Any:
+def read_record(cls: Any, content: Any) -> Any:
+    """Build a record of a class from plain data.
+
+    Raises:
+        ValueError: If the data does not fit.
+    """
     an_object(content)
     values = {}
     for name, check, is_required in _fields(cls):
@@ -150,7 +155,7 @@ def _check(kind: Any) -> Check:
     if issubclass(kind, Enum):
         word = one_of(*(member.value for member in kind))
         return lambda value: kind(word(value))
-    return partial(_read_record, kind)
+    return partial(read_record, kind)
 
 
 def _read_any(value: Any, depth: int = _MAX_DEPTH) -> Any:

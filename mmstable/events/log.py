@@ -26,7 +26,7 @@ from mmstable.events.codec import LONGEST_LINE, decode, encode
 from mmstable.events.records import SCHEMA, Event, RunStart, WrapperSetup
 from mmstable.events.samples import read_scale
 from mmstable.io.files import create, read_only
-from mmstable.io.lock import HEARTBEAT_FILE
+from mmstable.io.heartbeat import SUPERVISOR
 from mmstable.io.process import ProcessIdentity
 from mmstable.messages import _, printable
 from mmstable.messages.secrets import mask_values
@@ -256,8 +256,12 @@ def _read_header(path: str | os.PathLike[str], line: bytes) -> RunStart:
     )
 
 
-# Set by what restarts a run: mmstable's supervisor, or torchrun.
-RESTARTS = ('MMSTABLE_RESTARTS', 'TORCHELASTIC_RESTART_COUNT')
+# Set by what restarts a run: mmstable's supervisor, torchrun or Slurm.
+RESTARTS = (
+    'MMSTABLE_RESTARTS',
+    'TORCHELASTIC_RESTART_COUNT',
+    'SLURM_RESTART_COUNT',
+)
 RESTARTED_AFTER = 'MMSTABLE_RESTARTED_AFTER'
 
 
@@ -304,7 +308,7 @@ def describe_run(runner: Runner, config_text: str | None = None) -> RunStart:
         restarts=restarts(),
         restarted_after=os.environ.get(RESTARTED_AFTER, ''),
         resume_command=command if isinstance(command, str) else '',
-        supervisor=os.getppid() if HEARTBEAT_FILE in os.environ else 0,
+        supervisor=os.getppid() if os.environ.get(SUPERVISOR) else 0,
         **runner_view.start_notes(runner)._asdict(),
     )
 

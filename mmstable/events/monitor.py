@@ -35,12 +35,13 @@ from mmstable.events.records import (
     WrapperTotals,
 )
 from mmstable.events.samples import read_losses, read_scale
+from mmstable.events.saved import Saved
 from mmstable.io.schema import Check, anything, count, mapping_of, record, text
 from mmstable.messages import _
 
 
 @dataclass
-class StepTally:
+class StepTally(Saved):
     """Counts of steps, over the whole run.
 
     Args:
@@ -51,13 +52,11 @@ class StepTally:
         faults (Counter): Skipped steps by fault. Defaults to Counter().
     """
 
-    saved: ClassVar[Check] = staticmethod(
-        record(
-            applied=count,
-            skipped=count,
-            dropped_micro_batches=count,
-            faults=mapping_of(text(64), count),
-        )
+    state: ClassVar[Mapping[str, Any]] = dict(
+        applied=count,
+        skipped=count,
+        dropped_micro_batches=count,
+        faults=mapping_of(text(64), count),
     )
 
     applied: int = 0
@@ -87,14 +86,6 @@ class StepTally:
     def totals(self) -> WrapperTotals:
         """The counts as they are now."""
         return self.since(WrapperTotals())
-
-    def state_dict(self) -> dict[str, Any]:
-        """The counts in plain types, for a checkpoint."""
-        return {**vars(self), 'faults': dict(self.faults)}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take over what :meth:`state_dict` gave."""
-        vars(self).update(state, faults=Counter(state['faults']))
 
 
 # Names the losses of a step that were not finite, given the outputs of the

@@ -291,6 +291,8 @@ class Fault(Word):
     DEAD = 'dead'
     # The device had no memory left.
     OOM = 'oom'
+    # The training step has raised an error, which ends the run.
+    CRASH = 'crash'
 
 
 class Culprit(NamedTuple):
@@ -450,8 +452,14 @@ class Verdict(Word):
     BAD_INPUT = 'bad_input'
     BAD_WEIGHTS = 'bad_weights'
     # An operation that is not defined for what it was given, as log(0).
-    SINGULAR_POINT = 'singular_point'
+    DOMAIN_ERROR = 'domain_error'
     EXPLODING = 'exploding'
+    # An epsilon, or another small number, that is 0 in float16.
+    FP16_UNDERFLOW = 'fp16_underflow'
+    # A label, an index or a probability that an operation does not accept.
+    OUT_OF_RANGE = 'out_of_range'
+    # The same batch raises the same error again.
+    RAISED = 'raised'
     # The same batch with the same state is fine: hardware, or chance.
     NOT_REPRODUCED = 'not_reproduced'
     # It was not examined, for the given reason.
@@ -460,7 +468,7 @@ class Verdict(Word):
 
 @dataclass(frozen=True)
 class FaultExplained(Event):
-    """What NanForensicsHook has found out about a bad step.
+    """What FaultForensicsHook has found out about a bad step.
 
     Args:
         fault (Fault): The fault.

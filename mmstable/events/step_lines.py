@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Mapping
-from typing import Any
 
 from mmstable.events.records import Culprit, Fault, StepReport
+from mmstable.events.saved import Saved
 from mmstable.io.schema import (
     boolean,
     count,
@@ -134,7 +133,7 @@ def _origin(report: StepReport) -> str:
     )
 
 
-class StepStatistics:
+class StepStatistics(Saved):
     """The recent bad steps, and whether they are too many.
 
     A step that was applied without some of its micro-batches counts by their
@@ -154,7 +153,7 @@ class StepStatistics:
             20.
     """
 
-    checks = dict(
+    state = dict(
         steps=count,
         bad=list_of(
             tuple_of(
@@ -179,11 +178,11 @@ class StepStatistics:
         self._max_consecutive_bad = max_consecutive_bad
         self._calibration_steps = calibration_steps
         self._least = least
-        self._steps = 0
+        self.steps = 0
         # Numbers of bad steps, the fault if it raises an alarm, and the share
         # of the step that was lost.
-        self._bad: deque[tuple[int, str | None, float]] = deque()
-        self._has_grown = False
+        self.bad: deque[tuple[int, str | None, float]] = deque()
+        self.has_grown = False
 
     def add(self, report: StepReport, applied: int) -> bool:
         """Take account of a step.
@@ -195,37 +194,37 @@ class StepStatistics:
         Returns:
             bool: Whether it is bad, and not part of finding a scale.
         """
-        self._steps += 1
-        bad = self._bad
-        if bad and bad[0][0] <= self._steps - self._window:
+        self.steps += 1
+        bad = self.bad
+        if bad and bad[0][0] <= self.steps - self._window:
             bad.popleft()
         is_searching = False
         if report.fault is Fault.OVERFLOW:
-            is_searching = self._has_grown or applied < self._calibration_steps
-            self._has_grown = False
+            is_searching = self.has_grown or applied < self._calibration_steps
+            self.has_grown = False
         elif report.next_loss_scale > report.loss_scale:
-            self._has_grown = True
+            self.has_grown = True
         if report.fault is None:
             return False
         fault = None if is_searching else report.fault.value
-        bad.append((self._steps, fault, report.bad_share))
+        bad.append((self.steps, fault, report.bad_share))
         return not is_searching
 
     @property
     def rate(self) -> float:
         """The share of bad steps of any kind."""
-        if not self._bad:
+        if not self.bad:
             return 0.0
-        lost = sum(share for *__, share in self._bad)
-        return lost / min(self._steps, self._window)
+        lost = sum(share for *__, share in self.bad)
+        return lost / min(self.steps, self._window)
 
     @property
     def in_a_row(self) -> int:
         """Alarming steps, by more than half, since the last other one."""
         count = 0
-        for number, fault, share in reversed(self._bad):
+        for number, fault, share in reversed(self.bad):
             is_bad = fault is not None and share > 0.5
-            if not is_bad or number != self._steps - count:
+            if not is_bad or number != self.steps - count:
                 break
             count += 1
         return count
@@ -251,29 +250,15 @@ class StepStatistics:
 
     def counts(self) -> tuple[float, int]:
         """Alarming steps, and all that are looked back at."""
-        bad = sum(share for _number, fault, share in self._bad if fault)
-        return bad, min(self._steps, self._window)
+        bad = sum(share for _number, fault, share in self.bad if fault)
+        return bad, min(self.steps, self._window)
 
     def commonest_fault(self) -> Fault:
         """What most of the alarming steps suffer from."""
-        counts = Counter(one[1] for one in self._bad if one[1])
+        counts = Counter(one[1] for one in self.bad if one[1])
         return Fault(counts.most_common(1)[0][0])
 
     def start_over(self) -> None:
         """Forget the recent steps."""
-        self._bad.clear()
-        self._steps = 0
-
-    def state_dict(self) -> dict[str, Any]:
-        """What a resumed run has to know."""
-        return dict(
-            steps=self._steps,
-            bad=[list(one) for one in self._bad],
-            has_grown=self._has_grown,
-        )
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take over what :meth:`state_dict` gave."""
-        self._steps = state['steps']
-        self._bad = deque(map(tuple, state['bad']))
-        self._has_grown = state['has_grown']
+        self.bad.clear()
+        self.steps = 0

@@ -17,6 +17,9 @@ run.
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -32,8 +35,8 @@ from mmstable import runner_view
 from mmstable.batch import Packed, unpack
 from mmstable.checkpoint.catalog import newest_own_checkpoint
 from mmstable.checkpoint.loading import BadCheckpoint, load_file
-from mmstable.errors import BundleError
-from mmstable.events.codec import plain
+from mmstable.errors import EXIT_NOT_REPRODUCED, BundleError
+from mmstable.events.codec import plain, read_record
 from mmstable.events.log import versions
 from mmstable.events.records import FaultExplained
 from mmstable.forensics.replay import StepInputs, StepSetup
@@ -184,9 +187,64 @@ def write_bundle(
     if model_state is not None:
         _save(folder / MODEL, dict(model_state))
     replace_text(folder / CONFIG, config_text, 'utf-8')
-    replace_text(folder / TEXT, verdict_text + '\n', 'utf-8')
-    replace_text(folder / VERDICT, _json(verdict), 'utf-8')
+    write_verdict(folder, verdict, verdict_text)
     replace_text(folder / INDEX, _json(asdict(index)), 'utf-8')
+
+
+def write_verdict(folder: Path, verdict: Mapping[str, Any], text: str) -> None:
+    """Write what was found into a bundle.
+
+    Args:
+        folder (Path): The bundle.
+        verdict (Mapping): What was found, in types of JSON.
+        text (str): The same for people.
+    """
+    replace_text(folder / TEXT, text + '\n', 'utf-8')
+    replace_text(folder / VERDICT, _json(verdict), 'utf-8')
+
+
+def read_verdict(folder: Path) -> FaultExplained | None:
+    """Read what was found; None if there is nothing readable."""
+    try:
+        content = read_bounded(folder / VERDICT, _LONGEST_INDEX)
+        known = parse_json(content, _LONGEST_INDEX)
+        found: FaultExplained = read_record(FaultExplained, known)
+    except (OSError, ValueError):
+        return None
+    return found
+
+
+def replay_bundle(folder: Path, timeout_s: float) -> str:
+    """Run the step of a bundle again in a fresh process, on a CPU.
+
+    The process writes its verdict into the bundle. It sees no GPU: a lost
+    device would take it along.
+
+    Args:
+        folder (Path): A bundle of this run, whose config can be trusted.
+        timeout_s (float): Seconds until it is ended.
+
+    Returns:
+        str: The reason why there is no verdict; '' if there is.
+    """
+    # What the script of this run can import.
+    path = os.pathsep.join(one for one in sys.path if one)
+    command = [sys.executable, '-m', 'mmstable', 'replay', str(folder)]
+    try:
+        done = subprocess.run(
+            [*command, '--trust-config', '--write', '--quiet'],
+            env={**os.environ, 'CUDA_VISIBLE_DEVICES': '', 'PYTHONPATH': path},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            timeout=timeout_s,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return str(error)
+    lines = done.stderr.decode(errors='replace').strip().splitlines()
+    is_done = done.returncode in (0, EXIT_NOT_REPRODUCED)
+    return '' if is_done else (lines or [str(done.returncode)])[-1]
 
 
 def _save(path: Path, content: Any) -> None:
@@ -317,6 +375,7 @@ def save_fault(
     found: FaultExplained,
     text: str,
     max_size: float,
+    is_lost: bool = False,
 ) -> BundleIndex:
     """Write the bundle of a fault.
 
@@ -327,6 +386,8 @@ def save_fault(
         found (FaultExplained): What was found.
         text (str): The same for people.
         max_size (float): The most MiB that batch and weights may take each.
+        is_lost (bool): Whether the device cannot be read any more. Defaults
+            to False.
 
     Returns:
         BundleIndex: What the bundle says of itself.
@@ -340,11 +401,13 @@ def save_fault(
         has_many=inputs.has_many,
         versions=versions(),
     )
-    state, index = _pack_model(runner, inputs.model, index, max_size, notes)
+    state, index = _pack_model(
+        runner, inputs.model, index, max_size, is_lost, notes
+    )
     step = {
         'batch': _pack_batch(inputs.batch, max_size, notes),
         'rng': None if inputs.rng is None else dict(inputs.rng),
-        'scalers': _scalers(runner),
+        'scalers': {} if is_lost else _scalers(runner),
         'indices': list(inputs.indices),
     }
     index = replace(index, notes=tuple(notes))
@@ -377,9 +440,13 @@ def _pack_model(
     model: Module,
     index: BundleIndex,
     max_size: float,
+    is_lost: bool,
     notes: list[str],
 ) -> tuple[dict[str, Tensor] | None, BundleIndex]:
     tensors = model_tensors(model)
+    if is_lost and any(one.device.type != 'cpu' for one in tensors.values()):
+        notes.append(_('the weights are on the lost device'))
+        return None, _name_checkpoint(runner, index, notes)
     sizes = [one.numel() * one.element_size() for one in tensors.values()]
     size = sum(sizes) / _MIB
     if size <= max_size:
@@ -396,9 +463,15 @@ def _pack_model(
             limit=max_size,
         )
     )
+    return None, _name_checkpoint(runner, index, notes)
+
+
+def _name_checkpoint(
+    runner: Runner, index: BundleIndex, notes: list[str]
+) -> BundleIndex:
     good = newest_own_checkpoint(runner)
     if good is None:
-        return None, index
+        return index
     path = str(good.path.absolute())
     notes.append(
         _(
@@ -407,7 +480,7 @@ def _pack_model(
             iteration=good.iteration,
         )
     )
-    return None, replace(
+    return replace(
         index,
         checkpoint=path,
         checkpoint_iteration=good.iteration,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -13,19 +12,16 @@ from torch.nn import Module
 
 from mmstable import runner_view
 from mmstable.dist.collectives import Sharing, find_sharing
+from mmstable.errors import is_device_lost
 from mmstable.events import Fault, StepReport
 from mmstable.events.log import device_of
 from mmstable.events.records import FaultExplained, Poisoned, Verdict
-from mmstable.forensics.find_cause import (
-    CauseFinder,
-    Finding,
-    Samples,
-    room_for,
-)
+from mmstable.forensics.crash import CrashFinder, NotExamined, crash_facts
+from mmstable.forensics.describe import describe, describe_crash
+from mmstable.forensics.find_cause import CauseFinder, Finding, room_for
 from mmstable.forensics.frames import Place, measure
 from mmstable.forensics.replay import StepInputs, setup_of
 from mmstable.forensics.trace import (
-    BACKWARD,
     BUFFER,
     OUTSIDE,
     PARAMETER,
@@ -36,261 +32,13 @@ from mmstable.forensics.trace import (
 )
 from mmstable.loops.train import SafeLoop
 from mmstable.loops.train_step import StepRecord
-from mmstable.messages import N_, _
+from mmstable.messages import _
 from mmstable.optim.grad_health import unwrap
 from mmstable.optim.observer import monitor_of
 from mmstable.state.data_position import DataPosition, batch_indices
 from mmstable.state.preserve import can_run_uncompiled
 
-_MOST_SAMPLES = 8
-# The largest number of float16.
-_FLOAT16 = 65504.0
-_SOURCES = {
-    'parameter': N_('parameter'),
-    'buffer': N_('buffer'),
-    'batch': N_('the batch:'),
-    'outside': N_('a tensor that no operation made'),
-}
-_DOMAIN_ERRORS = {
-    'log_zero': N_('log(0), {op} of {operand}'),
-    'log_negative': N_('log of a negative number, {op} of {operand}'),
-    'zero_by_zero': N_('0/0, {op} by {operand}'),
-    'by_zero': N_('division by 0, {op} of {operand}'),
-    'by_almost_zero': N_('division by almost 0, {op} by {operand}'),
-    'nan_number': N_(
-        'the code gives the number NaN to {op}, besides {operand}'
-    ),
-    'root_negative': N_('root of a negative number, {op} of {operand}'),
-    'pow_negative': N_(
-        'fractional power of a negative number, {op} of {operand}'
-    ),
-    'outside_one': N_('beyond -1..1, {op} of {operand}'),
-    'masked_row': N_(
-        'softmax over a row that is masked with -Inf everywhere, {op} of '
-        '{operand}'
-    ),
-    'one_value': N_('variance of a single value, {op} of {operand}'),
-    'empty': N_('mean over nothing, {op} of {operand}'),
-    'no_target': N_(
-        'average over targets of which none counts, {op} of {operand}'
-    ),
-    'undefined': N_('{op} of {operand} is undefined'),
-}
-
-
-def describe(
-    finding: Finding,
-    iteration: int,
-    fault: Fault,
-    model: str,
-    since: int | None = None,
-    loss_scale: float = 1.0,
-    has_moved: bool = False,
-) -> list[str]:
-    """Describe where it began, and the verdict, in two lines.
-
-    Args:
-        finding (Finding): What was found.
-        iteration (int): The iteration of the bad step.
-        fault (Fault): Its fault.
-        model (str): What to call the model itself.
-        since (int, optional): Since when all steps are bad. Defaults to
-            None.
-        loss_scale (float): The scale of the step. Defaults to 1.0.
-        has_moved (bool): Whether weights have changed since. Defaults to
-            False.
-    """
-    where = f'Iter {iteration}'
-    first = _begin(finding, where, fault, model)
-    second = _verdict(finding, model, since, loss_scale, has_moved)
-    notes = ''.join(f' ({note})' for note in finding.notes)
-    return [first, second + notes]
-
-
-def _begin(finding: Finding, where: str, fault: Fault, model: str) -> str:
-    culprit = finding.culprit
-    if culprit is None:
-        return _('{where}: {fault}, cause not found', where=where, fault=fault)
-    if fault is Fault.POISONED and isinstance(culprit, External):
-        return _(
-            '{where}: {kind} in {source} ({values}), so the state was not '
-            'saved',
-            where=where,
-            kind=culprit.kind,
-            source=_source(culprit),
-            values=culprit.values,
-        )
-    facts = dict(
-        where=where,
-        kind=culprit.kind,
-        module=culprit.place.module or model,
-        lines=[str(line) for line in culprit.place.lines] or ['?'],
-        terms=_terms(finding.terms),
-        samples=_samples(finding.samples),
-    )
-    if isinstance(culprit, External):
-        return _(
-            '{where}: {kind} was in {source} before the step ({values}), '
-            'first used in {module} ({lines: <- }){terms}{samples}',
-            source=_source(culprit),
-            values=culprit.values,
-            **facts,
-        )
-    facts['what'] = _what(finding, culprit)
-    if culprit.phase == BACKWARD:
-        return _(
-            '{where}: first {kind} in the backward pass of {module} '
-            '({lines: <- }), {node}: {what}{terms}{samples}',
-            node=culprit.node,
-            **facts,
-        )
-    return _(
-        '{where}: first {kind} in {module} ({lines: <- }): '
-        '{what}{terms}{samples}',
-        **facts,
-    )
-
-
-def _source(culprit: External) -> str:
-    source = _(_SOURCES[culprit.source])
-    return f'{source} {culprit.name}'.rstrip()
-
-
-def _what(finding: Finding, culprit: NanOrigin) -> str:
-    error = finding.domain_error
-    if error is not None:
-        operand = error.operand or culprit.output
-        return _(_DOMAIN_ERRORS[error.name], op=culprit.op, operand=operand)
-    return _(
-        '{op} of values up to {peak:.4g} is beyond {dtype}',
-        op=culprit.op,
-        peak=max((one.peak for one in culprit.inputs), default=0.0),
-        dtype=culprit.output.dtype,
-    )
-
-
-def _terms(terms: tuple[str, ...]) -> str:
-    return _('; reached {terms}', terms=terms) if terms else ''
-
-
-def _samples(samples: Samples) -> str:
-    if not samples.indices:
-        return ''
-    if len(samples.indices) == samples.total > 1:
-        return _('; in all {count} samples', count=samples.total)
-    named = [
-        f'{index} ({name})' if name else str(index)
-        for index, name in zip(samples.indices, samples.names)
-    ]
-    if len(named) > _MOST_SAMPLES:
-        named = [*named[:_MOST_SAMPLES], '...']
-    if samples.only_together:
-        return _(
-            '; in sample {samples}, but only in this company (a statistic of '
-            'the batch couples them)',
-            samples=named,
-        )
-    return _('; in sample {samples}', samples=named)
-
-
-def _verdict(
-    finding: Finding,
-    model: str,
-    since: int | None,
-    loss_scale: float,
-    has_moved: bool,
-) -> str:
-    culprit = finding.culprit
-    if finding.verdict is Verdict.NOT_EXAMINED:
-        return _('Verdict: not examined, {reason}.', reason=finding.reason)
-    if finding.verdict is Verdict.NOT_REPRODUCED or culprit is None:
-        if has_moved:
-            return _(
-                'Verdict: not reproducible with the weights of now. An '
-                'optimizer has changed them in that iteration, so those of '
-                'before are gone.'
-            )
-        return _(
-            'Verdict: not reproducible. The same batch with the same weights '
-            'and random numbers is finite: hardware, or an operation that is '
-            'not deterministic. Test this machine with `mmstable doctor`.'
-        )
-    if isinstance(culprit, External):
-        if finding.verdict is Verdict.BAD_INPUT:
-            return _(
-                'Verdict: bad input data. {name} holds {values}. Look at the '
-                'file, the labels and the data pipeline.',
-                name=culprit.name or _('a tensor that no operation made'),
-                values=culprit.values,
-            )
-        late = since is not None
-        return _(
-            'Verdict: bad weights. {name} holds {values}{since}. Go back to '
-            'a checkpoint from before; every batch will fail with these.',
-            name=culprit.name,
-            values=culprit.values,
-            since=_(
-                ', since iteration {iteration} at the latest', iteration=since
-            )
-            if late
-            else '',
-        )
-    if finding.verdict is Verdict.FP16_OVERFLOW:
-        return _(
-            'Verdict: fp16 overflow. The same batch is finite in '
-            'float32{largest}. {advice}',
-            largest=_largest(finding, culprit, loss_scale),
-            advice=_advice(culprit, model),
-        )
-    if finding.verdict is Verdict.EXPLODING:
-        peaks = [f'{name or model} {peak:.3g}' for name, peak in finding.peaks]
-        return _(
-            'Verdict: exploding activations. Largest values by module: '
-            '{peaks: -> }. The learning rate is too high, or the warm-up too '
-            'short; clip gradients (clip_grad=dict(max_norm=...)).',
-            peaks=peaks or ['?'],
-        )
-    return _(
-        'Verdict: {what} at a singular point. Guard the operand of {op} '
-        '(clamp it, add an epsilon, or leave out empty targets).',
-        what=finding.terms or culprit.place.module or model,
-        op=culprit.op,
-    )
-
-
-def _advice(culprit: NanOrigin, model: str) -> str:
-    if culprit.place.module:
-        return _(
-            "Keep the module in float32 (fp32_modules=['{module}']) or train "
-            'in bfloat16.',
-            module=culprit.place.module,
-        )
-    # No setting keeps the model itself out of autocast.
-    return _(
-        'Compute this line of {model} in float32 (.float()), or train in '
-        'bfloat16.',
-        model=model,
-    )
-
-
-def _largest(finding: Finding, culprit: NanOrigin, loss_scale: float) -> str:
-    value = finding.largest
-    if not value:
-        return ''
-    if culprit.phase == BACKWARD:
-        return _(
-            ': the gradient, with loss_scale {scale:g}, is {value:.4g} '
-            'there, float16 ends at 65504, so loss_scale {fits:g} would fit',
-            scale=loss_scale,
-            value=value,
-            fits=2.0 ** math.floor(math.log2(_FLOAT16 * loss_scale / value)),
-        )
-    return _(
-        ': the value is {value:.4g} there, float16 ends at 65504', value=value
-    )
-
-
-_MOST_NAMES = 5
+_MOST_NAMES, _LONGEST_ERROR = 5, 500
 
 
 class Explained(NamedTuple):
@@ -326,7 +74,7 @@ def explain_step(
     """
     model = unwrap(runner.model)
     all_inputs = [
-        _inputs_of(runner, model, report, one, ago)
+        _inputs_of(runner, model, one, ago, report.loss_scale, report.wrapper)
         for ago, one in zip(reversed(range(len(records))), records)
     ]
     has_moved = report.applied
@@ -368,6 +116,60 @@ def explain_step(
     return Explained(event, lines, all_inputs[-1] if all_inputs else None)
 
 
+def explain_crash(
+    runner: Runner,
+    record: StepRecord,
+    error: BaseException,
+    seconds: float,
+) -> Explained | None:
+    """Explain why a training step has raised an error.
+
+    After the loss of a device nothing is replayed here: the bundle is, in
+    another process.
+
+    Args:
+        runner (Runner): The runner.
+        record (StepRecord): The step.
+        error (BaseException): The error.
+        seconds (float): How long it may take.
+
+    Returns:
+        Explained: What was found; None if other ranks may be to blame.
+    """
+    model, is_lost = unwrap(runner.model), is_device_lost(error)
+    # The scale of a loss may be a tensor of the lost device.
+    inputs = _inputs_of(runner, model, record, -1, 1.0 if is_lost else None)
+    text = f'{type(error).__name__}: {" ".join(str(error).split())}'
+    reason, crash, finder = '', None, CrashFinder(inputs, seconds)
+    if not is_lost:
+        reason = _obstacle(runner, model, [inputs])
+    if not (is_lost or reason):
+        try:
+            crash = finder.run()
+        except NotExamined as obstacle:
+            reason = str(obstacle)
+        if crash is None and not reason and get_world_size() > 1:
+            # Most likely a collective, which another rank has left.
+            return None
+    facts, lines = crash_facts(crash), [text[:_LONGEST_ERROR]]
+    if reason or is_lost:
+        facts['verdict'] = Verdict.NOT_EXAMINED
+    if reason:
+        lines.append(_('Verdict: not examined, {reason}.', reason=reason))
+    elif not is_lost:
+        name = type(model).__name__
+        lines = describe_crash(crash, lines[0], record.iteration, name)
+    event = FaultExplained.now(
+        record.iteration,
+        fault=Fault.CRASH,
+        text='\n'.join(lines),
+        rank=get_rank(),
+        seconds=round(finder.clock.seconds, 3),
+        **facts,
+    )
+    return Explained(event, lines, inputs)
+
+
 def explain_poison(runner: Runner, event: Poisoned) -> Explained:
     """Explain what is bad in a state that was not saved.
 
@@ -397,17 +199,27 @@ def _fault_of(report: StepReport) -> Fault:
 def _inputs_of(
     runner: Runner,
     model: Module,
-    report: StepReport,
     record: StepRecord,
     ago: int,
+    loss_scale: float | None,
+    wrapper: str | None = None,
 ) -> StepInputs:
+    """Collect what a step needs to be run again.
+
+    Args:
+        runner (Runner): The runner.
+        model (Module): The model, without DDP and the like around it.
+        record (StepRecord): The step.
+        ago (int): How many batches came after it; -1 if it is not done.
+        loss_scale (float, optional): Its loss scale; None for that of now.
+        wrapper (str, optional): The only wrapper with that scale. Defaults
+            to None.
+    """
     setups = {
         name: setup_of(
-            wrapper,
-            model,
-            report.loss_scale if name == report.wrapper else None,
+            one, model, loss_scale if wrapper in (None, name) else None
         )
-        for name, wrapper in runner_view.wrappers(runner).items()
+        for name, one in runner_view.wrappers(runner).items()
     }
     has_many = runner_view.has_many_wrappers(runner)
     indices = _indices(runner, ago) or ()
@@ -421,15 +233,15 @@ def _indices(runner: Runner, ago: int) -> list[int] | None:
 
     Args:
         runner (Runner): The runner.
-        ago (int): How many batches came after it.
+        ago (int): How many batches came after it; -1 if its step is not
+            done.
     """
     loop = runner.train_loop
     if not isinstance(loop, SafeLoop):
         return None
     now = loop.position
-    return batch_indices(
-        loop.dataloader, DataPosition(now.epoch, now.index - ago)
-    )
+    position = DataPosition(now.epoch, now.index - ago)
+    return batch_indices(loop.dataloader, loop.drawn if ago < 0 else position)
 
 
 def _obstacle(

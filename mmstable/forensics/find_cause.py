@@ -221,25 +221,43 @@ class Samples:
 def find_samples(
     inputs: StepInputs, culprit: AnyOrigin, is_bad: IsBad
 ) -> Samples:
-    """Find the samples that a fault comes from.
-
-    The samples with bad values in the output of the operation are asked
-    first; a search is the fallback.
+    """Find the samples that a NaN or Inf comes from.
 
     Args:
         inputs (StepInputs): The step.
         culprit (AnyOrigin): What is to blame.
-        is_bad (Callable): Tells whether the same fault happens with some
-            samples alone.
+        is_bad (Callable): Whether the same fault happens with some samples
+            alone.
+    """
+    if isinstance(culprit, NanOrigin):
+        return blame_samples(inputs, list(culprit.rows), is_bad)
+    size = batch_size(inputs.batch)
+    return _named(inputs, _of_external(culprit, size), False)
+
+
+def blame_samples(
+    inputs: StepInputs, rows: list[int], is_bad: IsBad
+) -> Samples:
+    """Find the samples that a fault of an operation comes from.
+
+    The rows of the operation are asked first; a search is the fallback.
+
+    Args:
+        inputs (StepInputs): The step.
+        rows (list[int]): Rows of the operation that are bad, if these are
+            samples of the batch; [] if that is unknown.
+        is_bad (Callable): Whether the same fault happens with some samples
+            alone.
     """
     size = batch_size(inputs.batch)
-    if isinstance(culprit, External):
-        found, together = _of_external(culprit, size), False
-    elif size < 2:
-        found, together = list(range(size)), False
-    else:
-        found, together = _of_operation(culprit, size, is_bad)
+    if size < 2:
+        return _named(inputs, list(range(size)), False)
+    return _named(inputs, *_of_operation(rows, size, is_bad))
+
+
+def _named(inputs: StepInputs, found: list[int], together: bool) -> Samples:
     names = [inputs.name_sample(one) for one in found]
+    size = batch_size(inputs.batch)
     return Samples(tuple(found), tuple(names), together, size)
 
 
@@ -253,10 +271,9 @@ def _of_external(culprit: External, size: int) -> list[int]:
 
 
 def _of_operation(
-    culprit: NanOrigin, size: int, is_bad: IsBad
+    rows: list[int], size: int, is_bad: IsBad
 ) -> tuple[list[int], bool]:
     everyone = list(range(size))
-    rows = list(culprit.rows)
     others = [one for one in everyone if one not in rows]
     halves = everyone[: size // 2], everyone[size // 2 :]
     if rows and others and not is_bad(others):
@@ -295,6 +312,8 @@ def _search(samples: list[int], is_bad: IsBad) -> list[int]:
 
 # Errors that only tell in which kernel it happened.
 _OF_KERNELS = ('undefined', 'by_almost_zero')
+# Errors of an operand that is 0.
+_OF_ZERO = ('log_zero', 'zero_by_zero', 'by_zero')
 
 
 def judge(
@@ -318,7 +337,9 @@ def judge(
     # Where a kernel overflows inside, NaN comes out of finite inputs.
     if is_fine_in_float32 and (error is None or error.name in _OF_KERNELS):
         return Verdict.FP16_OVERFLOW
-    return Verdict.EXPLODING if error is None else Verdict.SINGULAR_POINT
+    if is_fine_in_float32 and error is not None and error.name in _OF_ZERO:
+        return Verdict.FP16_UNDERFLOW
+    return Verdict.EXPLODING if error is None else Verdict.DOMAIN_ERROR
 
 
 def growing(peaks: list[tuple[str, float]]) -> list[tuple[str, float]]:
@@ -518,7 +539,7 @@ class CauseFinder:
         finding.largest = max(largest, default=None)
         if culprit.name in _CASTS and culprit.inputs:
             finding.largest = max(one.peak for one in culprit.inputs)
-        if finding.verdict is not Verdict.FP16_OVERFLOW:
+        if finding.verdict in (Verdict.DOMAIN_ERROR, Verdict.EXPLODING):
             finding.notes.append(
                 _(
                     'only in {dtype}: the same batch is finite in float32',

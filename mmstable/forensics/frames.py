@@ -6,7 +6,7 @@ import linecache
 import os
 import sys
 import sysconfig
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from types import FrameType
@@ -67,10 +67,7 @@ def module_names(model: Module) -> dict[int, str]:
 
 
 def current_place(names: Mapping[int, str]) -> Place:
-    """Where the code is that is running right now.
-
-    Nothing of this package is a place, and what called it is not, either: in
-    a backward pass, code of users runs only in functions of their own.
+    """Find where the code is that is running right now.
 
     Args:
         names (Mapping): What :func:`module_names` gave.
@@ -78,22 +75,44 @@ def current_place(names: Mapping[int, str]) -> Place:
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and _is_own(frame):
         frame = frame.f_back
+    return place_of(_outward(frame), names)
+
+
+def _outward(frame: FrameType | None) -> Iterator[tuple[FrameType, int]]:
+    while frame is not None:
+        yield frame, frame.f_lineno
+        frame = frame.f_back
+
+
+def place_of(
+    frames: Iterable[tuple[FrameType, int]], names: Mapping[int, str]
+) -> Place:
+    """Find the module and the lines to show for a stack.
+
+    Frames of this package end the search: in a backward pass, code of users
+    runs only in functions of their own.
+
+    Args:
+        frames (Iterable): Frames and their lines, the innermost first.
+        names (Mapping): What :func:`module_names` gave.
+    """
     module: str | None = None
     lines: list[Line] = []
     wanted = 1
-    while frame is not None and not _is_own(frame):
+    for frame, number in frames:
+        if _is_own(frame):
+            break
         if module is None:
             owner = frame.f_locals.get('self')
             if isinstance(owner, Module):
                 module = names.get(id(owner))
         file = frame.f_code.co_filename
         if len(lines) < wanted and is_shown(file):
-            lines.append(Line(file, frame.f_lineno))
+            lines.append(Line(file, number))
             if _is_installed(file) or _is_function(frame):
                 wanted = 2
         if module is not None and len(lines) == wanted:
             break
-        frame = frame.f_back
     return Place(module, tuple(lines))
 
 

@@ -361,7 +361,7 @@ class OriginTracer(TorchDispatchMode):
             return result
         self._judge(call, [(one, severity(one)) for one in outputs])
         if self._watch is not None:
-            phase, place, _ = self._phase_of(call)
+            phase, place, _ = self.phase_at(call.place)
             for one in outputs:
                 self._watch(phase, str(func), place, one)
         return result
@@ -394,7 +394,7 @@ class OriginTracer(TorchDispatchMode):
         is_wanted = call.is_constant and level == INF
         if level <= max(call.levels or [FINITE]) and not is_wanted:
             return call.parents
-        phase, place, node = self._phase_of(call)
+        phase, place, node = self.phase_at(call.place)
         is_written = any(map(math.isinf, call.scalars))
         self._count += 1
         origin = NanOrigin(
@@ -423,12 +423,16 @@ class OriginTracer(TorchDispatchMode):
         call.parents = tuple(dict.fromkeys(found))[:_MOST_PARENTS]
         call.ranges = [measure(one) for one in call.inputs]
 
-    def _phase_of(self, call: _Call) -> tuple[str, Place, str]:
-        """Phase, place and autograd node of an operation."""
+    def phase_at(self, here: Place) -> tuple[str, Place, str]:
+        """Return phase, place and autograd node of the running operation.
+
+        Args:
+            here (Place): Where it was called.
+        """
         node = current_autograd_node()
         if node is None:
-            return FORWARD, call.place, ''
-        return BACKWARD, self._place_of(node, call.place), node.name()
+            return FORWARD, here, ''
+        return BACKWARD, self._place_of(node, here), node.name()
 
     def _look(
         self, tensor: Tensor, place: Place

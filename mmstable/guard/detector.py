@@ -1,93 +1,77 @@
-"""Judge the steps of a run: which incidents there are, and what each costs.
-
-The settings of the guard are checked here, too.
-"""
+"""Judge the steps of a run: which incidents are there, and since when?"""
 
 from __future__ import annotations
 
-import inspect
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from mmstable.events import Action, Culprit, Fault, Outcome, StepReport
+from mmstable.events import Action, Culprit, Fault, StepReport
+from mmstable.events.saved import Saved
 from mmstable.events.step_lines import StepStatistics
-from mmstable.guard.rollback import LearningRateRamp
 from mmstable.io.schema import (
+    any_number,
     boolean,
     count,
     list_of,
     mapping_of,
     optional,
-    record,
     text,
     tuple_of,
     within,
 )
 from mmstable.messages import _
 from mmstable.optim.spike import Peak
-from mmstable.settings import integer, known_settings, mapping, number, one_of
+from mmstable.settings import known_settings, mapping, one_of
 
-# Losses that are the level of the start, and what is far above it.
+# Losses that give the level of the start, and factors far above it.
 _FIRST, _RAISED, _EXPLODED = 5, 10.0, 1000.0
-# So many such losses in a row are suspicious.
+# This many exploded losses in a row are an incident.
 _IN_A_ROW = 5
 # Iterations after which a raised loss is the usual one.
 _USUAL_AFTER = 1000
 
 
-class LossLevel:
-    """Losses against those at the start of the run.
+class LossLevel(Saved):
+    """Losses against the level at the start of the run.
 
-    The level is the median of the first five. It is raised to that of now
-    when the objective has changed, see :meth:`accept`.
+    The level is the median magnitude of the first five losses. Only losses
+    above it count: one that falls far below zero is minimised, not exploded.
     """
 
-    saved = staticmethod(
-        record(
-            first=list_of(within(0)),
-            level=optional(within(0)),
-            in_a_row=count,
-            raised=count,
-            ignores_nan=boolean,
-        )
+    state = dict(
+        first=list_of(within(0)),
+        level=optional(within(0)),
+        in_a_row=count,
+        raised=count,
+        ignores_nan=boolean,
     )
 
     def __init__(self) -> None:
-        self._first: list[float] = []
-        self._level: float | None = None
-        self._newest: float | None = None
-        self._ignores_nan = False
+        self.first: list[float] = []
+        self.level: float | None = None
+        self.ignores_nan = False
         # Newest losses that have exploded, and that are raised at all.
-        self.in_a_row = 0
-        self._raised = 0
+        self.in_a_row = self.raised = 0
+        self._newest: float | None = None
 
     def observe(self, loss: float | None) -> None:
         """Take a loss into account; None for one that is not finite."""
-        level = self._level
+        self._newest = loss
+        if loss is None and self.ignores_nan:
+            return
+        level = math.inf if self.level is None else self.level
+        value = math.inf if loss is None else loss
+        self.raised = self.raised + 1 if value > _RAISED * level else 0
+        is_exploded = loss is None or value > _EXPLODED * level
+        self.in_a_row = self.in_a_row + 1 if is_exploded else 0
         if loss is None:
-            self._newest = None
-            if not self._ignores_nan:
-                self.in_a_row += 1
-                self._raised += 1
-            return
-        self._newest = value = abs(loss)
-        if level is None:
-            self._learn(value)
-        elif value > _RAISED * level:
-            self._raised += 1
-            self.in_a_row = (
-                self.in_a_row + 1 if value > _EXPLODED * level else 0
-            )
-            return
-        self.in_a_row = self._raised = 0
-
-    def _learn(self, value: float) -> None:
-        if value > 0:
-            self._first.append(value)
-        if len(self._first) == _FIRST:
-            self._level = sorted(self._first)[_FIRST // 2]
+            self.raised = max(self.raised, self.in_a_row)
+        elif self.level is None and loss:
+            self.first.append(abs(loss))
+            if len(self.first) == _FIRST:
+                self.level = sorted(self.first)[_FIRST // 2]
 
     @property
     def is_exploded(self) -> bool:
@@ -97,110 +81,119 @@ class LossLevel:
     @property
     def is_raised(self) -> bool:
         """Whether the state may be worse than an earlier one."""
-        return 0 < self._raised < _USUAL_AFTER
+        return 0 < self.raised < _USUAL_AFTER
 
     def start_over(self) -> None:
         """Forget the newest losses: the state of the run was changed."""
-        self.in_a_row = self._raised = 0
+        self.in_a_row = self.raised = 0
 
     def accept(self) -> None:
         """Take the newest loss as the level: the objective has changed."""
         if self._newest is None:
-            self._ignores_nan = True
-        elif self._level is not None:
-            self._level = max(self._level, self._newest)
+            self.ignores_nan = True
+        elif self.level is not None:
+            self.level = max(self.level, self._newest)
         self.start_over()
 
-    def state_dict(self) -> dict[str, Any]:
-        """What a resumed run has to know."""
-        return {
-            'first': list(self._first),
-            'level': self._level,
-            'in_a_row': self.in_a_row,
-            'raised': self._raised,
-            'ignores_nan': self._ignores_nan,
-        }
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take over what :meth:`state_dict` gave."""
-        self._first, self._level = list(state['first']), state['level']
-        self.in_a_row, self._raised = state['in_a_row'], state['raised']
-        self._ignores_nan = state['ignores_nan']
-
-
-# Steps of a block, and blocks of a run that is judged.
+# Steps of a block, and flat blocks that make a dead run.
 _BLOCK, _FLAT_BLOCKS = 200, 3
-# Largest change of the loss that is none, and the share of the first norms
-# below which gradients are gone.
+# Relative change of the loss that counts as none, and the share of the first
+# norms below which gradients have vanished.
 _FLAT, _GONE = 0.01, 1e-3
+# Blocks of a run that is judged at its end, the relative spread of losses
+# that are steady, and of block means that oscillate.
+_WHOLE_RUN, _STEADY, _OSCILLATES = 5, 0.5, 0.2
 
 
-class Learning:
-    """Whether a run has learned anything: means of blocks of steps.
+class Learning(Saved):
+    """Whether a run has learned anything: means over blocks of steps."""
 
-    A run is dead if its loss stays where the first block had it, and nothing
-    is left of the gradients of that block.
-    """
-
-    saved = staticmethod(
-        record(
-            steps=count,
-            loss=within(-math.inf),
-            norm=within(0),
-            first=optional(tuple_of(within(-math.inf), within(0))),
-            flat=count,
-        )
+    state = dict(
+        steps=count,
+        loss=any_number,
+        square=any_number,
+        norm=any_number,
+        first=optional(tuple_of(any_number, any_number, any_number)),
+        flat=count,
+        blocks=count,
+        low=optional(any_number),
+        high=optional(any_number),
     )
 
     def __init__(self) -> None:
-        self._steps, self._loss, self._norm = 0, 0.0, 0.0
-        # Loss and norm of the first block: the level of guessing.
-        self._first: tuple[float, float] | None = None
-        self._flat = 0
-        # Whether the run learns nothing any more.
-        self.is_dead = False
+        self._begin_block()
+        # Mean loss, mean norm and relative spread of the first block.
+        self.first: tuple[float, float, float] | None = None
+        # Newest blocks at the level of the first, and all after it.
+        self.flat = self.blocks = 0
+        # The lowest and the highest mean after the first block.
+        self.low: float | None = None
+        self.high: float | None = None
+        # Whether a block has just ended, after enough flat ones.
+        self.is_flat = False
+        # Whether nothing is left of the gradients of the first block.
+        self.is_gone = False
+
+    def _begin_block(self) -> None:
+        self.steps, self.loss, self.square, self.norm = 0, 0.0, 0.0, 0.0
 
     def observe(self, loss: float, norm: float) -> None:
         """Take an applied step into account."""
-        self._steps += 1
-        self._loss += loss
-        self._norm += norm
-        if self._steps == _BLOCK:
-            self._end_block(self._loss / _BLOCK, self._norm / _BLOCK)
-            self._steps, self._loss, self._norm = 0, 0.0, 0.0
-
-    def _end_block(self, loss: float, norm: float) -> None:
-        if self._first is None:
-            self._first = loss, norm
+        self.steps += 1
+        self.loss += loss
+        self.square += loss * loss
+        self.norm += norm
+        self.is_flat = False
+        if self.steps < _BLOCK:
             return
-        level, start = self._first
-        is_flat = abs(loss - level) <= _FLAT * abs(level)
-        is_gone = norm <= _GONE * start
-        self._flat = self._flat + 1 if is_flat and is_gone else 0
-        self.is_dead = self._flat >= _FLAT_BLOCKS
+        loss, norm = self.loss / _BLOCK, self.norm / _BLOCK
+        variance = max(self.square / _BLOCK - loss * loss, 0.0)
+        self._begin_block()
+        if self.first is None:
+            spread = math.sqrt(variance) / abs(loss) if loss else math.inf
+            self.first = loss, norm, spread
+            return
+        level, start, __ = self.first
+        self.blocks += 1
+        self.low = loss if self.low is None else min(self.low, loss)
+        self.high = loss if self.high is None else max(self.high, loss)
+        is_same = abs(loss - level) <= _FLAT * abs(level)
+        self.flat = self.flat + 1 if is_same else 0
+        self.is_flat = self.flat >= _FLAT_BLOCKS
+        self.is_gone = norm <= _GONE * start
 
-    def state_dict(self) -> dict[str, Any]:
-        """What a resumed run has to know."""
-        return {
-            'steps': self._steps,
-            'loss': self._loss,
-            'norm': self._norm,
-            'first': self._first,
-            'flat': self._flat,
-        }
+    def why_useless(self) -> str:
+        """The likely cause if a whole run has learned nothing, else ''.
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take over what :meth:`state_dict` gave."""
-        self._steps, self._loss = state['steps'], state['loss']
-        self._norm, self._flat = state['norm'], state['flat']
-        self._first = state['first'] and tuple(state['first'])
+        Losses that vary too much, such as those of a policy gradient, show
+        nothing.
+        """
+        if self.first is None or self.low is None or self.high is None:
+            return ''
+        level, __, spread = self.first
+        if (
+            self.blocks < _WHOLE_RUN
+            or spread > _STEADY
+            or not 0 < (1 - _FLAT) * level <= self.low
+        ):
+            return ''
+        if self.high - self.low > _OSCILLATES * level:
+            return _(
+                'it oscillates instead of falling: lower the learning rate, '
+                'or enlarge the batch'
+            )
+        return _(
+            'the learning rate may be far too low or far too high, the '
+            'parameters frozen, or the labels unrelated to the inputs'
+        )
 
 
 # 'loss' or 'grad_norm', its value, and the peak that it is far above.
 Spike = tuple[str, float, float]
 
 
-class WrapperHistory:
+class WrapperHistory(Saved):
     """What the steps of one wrapper were like.
 
     Args:
@@ -208,23 +201,23 @@ class WrapperHistory:
         spike (Mapping): For :class:`~mmstable.optim.spike.Peak`.
     """
 
-    saved = staticmethod(
-        record(
-            loss=Peak.saved,
-            norm=Peak.saved,
-            level=LossLevel.saved,
-            learning=Learning.saved,
-            stats=record(**StepStatistics.checks),
-        )
+    state = dict(
+        loss=Peak,
+        norm=Peak,
+        level=LossLevel,
+        learning=Learning,
+        stats=StepStatistics,
+        since=optional(count),
     )
 
     def __init__(
         self, limits: Mapping[str, Any], spike: Mapping[str, Any]
     ) -> None:
         self.loss, self.norm = Peak(**spike), Peak(**spike)
-        self.level = LossLevel()
-        self.learning = Learning()
+        self.level, self.learning = LossLevel(), Learning()
         self.stats = StepStatistics(**limits)
+        # The first of the bad steps that no good one has ended.
+        self.since: int | None = None
 
     def observe(self, report: StepReport) -> Spike | None:
         """Learn from an applied step; the spike in a step, if any."""
@@ -237,7 +230,7 @@ class WrapperHistory:
             spike = 'grad_norm', norm, self.norm.peak
         elif loss is not None and loss > self.loss.limit:
             spike = 'loss', loss, self.loss.peak
-        if report.outcome is Outcome.APPLIED:
+        if report.applied:
             if norm is not None and math.isfinite(norm):
                 self.norm.observe(norm)
             if loss is not None:
@@ -245,15 +238,6 @@ class WrapperHistory:
                 if norm is not None:
                     self.learning.observe(loss, norm)
         return spike
-
-    def state_dict(self) -> dict[str, Any]:
-        """What a resumed run has to know."""
-        return {name: part.state_dict() for name, part in vars(self).items()}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take over what :meth:`state_dict` gave."""
-        for name, part in vars(self).items():
-            part.load_state_dict(state[name])
 
 
 @dataclass(frozen=True)
@@ -290,23 +274,20 @@ class Incident:
     blames_lr: bool = True
 
 
-class DivergenceDetector:
+class DivergenceDetector(Saved):
     """Judges the steps of each wrapper, and reports an incident to act on.
 
     Args:
         limits (Mapping): For :class:`StepStatistics`.
         spike (Mapping): For :class:`~mmstable.optim.spike.Peak`.
         reports_spikes (bool): Whether applied spikes are incidents. Those
-            that are held are reported by what judges them.
+            that are held are reported with their verdict.
     """
 
-    saved = staticmethod(
-        record(
-            histories=mapping_of(text(), WrapperHistory.saved),
-            since=mapping_of(text(), count),
-            first_bad=optional(count),
-            good_steps=count,
-        )
+    state = dict(
+        histories=mapping_of(text(), WrapperHistory.saved),
+        first_bad=optional(count),
+        good_steps=count,
     )
 
     def __init__(
@@ -318,18 +299,9 @@ class DivergenceDetector:
         self._limits, self._spike = dict(limits), dict(spike)
         self._reports_spikes = reports_spikes
         self.histories: dict[str, WrapperHistory] = {}
-        # The first bad step of those that no good one has ended, by wrapper.
-        self._since: dict[str, int] = {}
         # The first bad step before which all was well for long.
-        self._first_bad: int | None = None
-        self._good_steps = 0
-
-    @property
-    def is_calm(self) -> bool:
-        """Whether the state of now is one to return to."""
-        return not self._since and not any(
-            one.level.is_raised for one in self.histories.values()
-        )
+        self.first_bad: int | None = None
+        self.good_steps = 0
 
     def follow(self, names: Iterable[str]) -> None:
         """Expect steps of these wrappers."""
@@ -338,9 +310,39 @@ class DivergenceDetector:
                 history = WrapperHistory(self._limits, self._spike)
                 self.histories[name] = history
 
+    @property
+    def is_calm(self) -> bool:
+        """Whether the state of now is one to return to."""
+        return not any(
+            one.since is not None or one.level.is_raised
+            for one in self.histories.values()
+        )
+
+    @property
+    def ends_badly(self) -> bool:
+        """Whether the newest step was bad, or its loss exploded."""
+        return any(
+            one.since is not None or one.level.in_a_row
+            for one in self.histories.values()
+        )
+
+    @property
+    def is_hopeless(self) -> bool:
+        """Whether most of the steps of a wrapper are bad."""
+        return any(one.stats.is_hopeless for one in self.histories.values())
+
+    @property
+    def is_exploded(self) -> bool:
+        """Whether several of the newest losses have exploded."""
+        return any(one.level.is_exploded for one in self.histories.values())
+
     def since(self, iteration: int) -> int:
         """The first bad iteration of those that led to this one."""
-        return iteration if self._first_bad is None else self._first_bad
+        return iteration if self.first_bad is None else self.first_bad
+
+    def subject(self, name: str, quantity: str) -> str:
+        """What to call a quantity of a wrapper, as scalars do."""
+        return quantity if len(self.histories) == 1 else f'{name}/{quantity}'
 
     def judge_step(
         self, name: str, report: StepReport, applied: int
@@ -349,7 +351,7 @@ class DivergenceDetector:
 
         Args:
             name (str): The optimizer wrapper's name.
-            report (StepReport): What became of the step.
+            report (StepReport): The report of the step.
             applied (int): Steps that the wrapper has applied so far.
         """
         fault = report.fault
@@ -362,81 +364,50 @@ class DivergenceDetector:
         is_nan = fault is Fault.NAN_LOSS and (
             report.bad_share > 0.5 or not report.dropped_micro_batches
         )
+        level, stats = history.level, history.stats
         if (report.loss is not None or is_nan) and not is_skipped_spike:
-            history.level.observe(report.loss)
+            level.observe(report.loss)
         # A falling scale ends somewhere: that is no series of bad steps.
-        if is_skipped_spike or report.scale_can_fall:
-            return self._report_spike(name, spike, report)
-        stats = history.stats
-        is_alarming = stats.add(report, applied)
-        is_bad = is_alarming and report.bad_share > 0.5
-        self._note(name, report, is_bad or history.level.in_a_row > 0)
-        if is_alarming and stats.is_too_high:
-            return self._too_many(name, stats, report.iteration)
-        if history.level.is_exploded:
-            return self._exploded(name, report)
-        return self._report_spike(name, spike, report)
-
-    def subject(self, name: str, quantity: str) -> str:
-        """What to call a quantity of a wrapper, as scalars do."""
-        return quantity if len(self.histories) == 1 else f'{name}/{quantity}'
-
-    def start_over(self) -> None:
-        """Forget recent steps: the state of the run was changed."""
-        self._since.clear()
-        for history in self.histories.values():
-            history.stats.start_over()
-            history.level.start_over()
-
-    def accept(self) -> None:
-        """Take the newest losses for usual: old weights are no better."""
-        for history in self.histories.values():
-            history.level.accept()
-
-    @property
-    def ends_badly(self) -> bool:
-        """Whether the newest step was bad, or its loss exploded."""
-        return bool(self._since) or any(
-            one.level.in_a_row for one in self.histories.values()
+        if not (is_skipped_spike or report.scale_can_fall):
+            is_alarming = stats.add(report, applied)
+            is_bad = is_alarming and report.bad_share > 0.5
+            self._note(history, report, is_bad or level.in_a_row > 0)
+            if is_alarming and stats.is_too_high:
+                return self._too_many(name, stats, report.iteration)
+            if level.is_exploded:
+                return self._exploded(name, level, report)
+        if spike is None or not (self._reports_spikes or report.skipped):
+            return None
+        quantity, value, peak = spike
+        subject = self.subject(name, quantity)
+        reason = _(
+            '{subject} jumped to {value:.4g}, its peak so far is {peak:.4g}',
+            subject=subject,
+            value=value,
+            peak=peak,
+        )
+        return Incident(
+            Fault.SPIKE,
+            reason,
+            report.iteration,
+            subject,
+            is_skipped=report.skipped,
         )
 
-    def newest_fault(self) -> Fault:
-        """What the newest steps suffer from."""
-        for one in self.histories.values():
-            if one.stats.in_a_row:
-                return one.stats.commonest_fault()
-        return Fault.DIVERGED
-
-    @property
-    def ends_in_bad_steps(self) -> bool:
-        """Whether nothing but bad steps has come for long."""
-        return any(
-            one.stats.are_too_many_in_a_row for one in self.histories.values()
-        )
-
-    @property
-    def ends_exploded(self) -> bool:
-        """Whether several of the newest losses have exploded."""
-        return any(one.level.is_exploded for one in self.histories.values())
-
-    @property
-    def is_hopeless(self) -> bool:
-        """Whether most of the steps of a wrapper are bad."""
-        return any(one.stats.is_hopeless for one in self.histories.values())
-
-    def _note(self, name: str, report: StepReport, is_bad: bool) -> None:
+    def _note(
+        self, history: WrapperHistory, report: StepReport, is_bad: bool
+    ) -> None:
         """Keep where bad steps began."""
         if is_bad:
-            self._since.setdefault(name, report.iteration)
-            if self._first_bad is None:
-                self._first_bad = report.iteration
-            self._good_steps = 0
+            if history.since is None:
+                history.since = report.iteration
+            self.first_bad = self.since(report.iteration)
+            self.good_steps = 0
         elif report.applied:
-            if self._since:
-                self._since.pop(name, None)
-            self._good_steps += 1
-            if self._good_steps == self._limits['window']:
-                self._first_bad = None
+            history.since = None
+            self.good_steps += 1
+            if self.good_steps == self._limits['window']:
+                self.first_bad = None
 
     def _too_many(
         self, name: str, stats: StepStatistics, iteration: int
@@ -458,71 +429,46 @@ class DivergenceDetector:
             needs_proof=True,
         )
 
-    def _exploded(self, name: str, report: StepReport) -> Incident:
-        level = self.histories[name].level
+    def _exploded(
+        self, name: str, level: LossLevel, report: StepReport
+    ) -> Incident:
         subject = self.subject(name, 'loss')
+        facts: dict[str, Any] = dict(subject=subject, count=level.in_a_row)
         if report.loss is None:
             reason = _(
-                '{subject} is not finite for {count} iterations',
-                subject=subject,
-                count=level.in_a_row,
+                '{subject} is not finite for {count} iterations', **facts
             )
         else:
             reason = _(
                 '{subject} is {loss:.4g}, more than 1000 times that of the '
                 'start, for {count} iterations',
-                subject=subject,
                 loss=report.loss,
-                count=level.in_a_row,
+                **facts,
             )
         since = self.since(report.iteration)
         return Incident(
             Fault.DIVERGED, reason, since, subject, needs_proof=True
         )
 
-    def _report_spike(
-        self,
-        name: str,
-        spike: Spike | None,
-        report: StepReport,
-    ) -> Incident | None:
-        if spike is None or not (self._reports_spikes or report.skipped):
-            return None
-        quantity, value, peak = spike
-        subject = self.subject(name, quantity)
-        reason = _(
-            '{subject} jumped to {value:.4g}, its peak so far is {peak:.4g}',
-            subject=subject,
-            value=value,
-            peak=peak,
-        )
-        return Incident(
-            Fault.SPIKE,
-            reason,
-            report.iteration,
-            subject,
-            is_skipped=report.skipped,
-        )
+    def start_over(self) -> None:
+        """Forget recent steps: the state of the run was changed."""
+        for history in self.histories.values():
+            history.since = None
+            history.stats.start_over()
+            history.level.start_over()
 
-    def state_dict(self) -> dict[str, Any]:
-        """What a resumed run has to know."""
-        return {
-            'histories': {
-                name: one.state_dict() for name, one in self.histories.items()
-            },
-            'since': dict(self._since),
-            'first_bad': self._first_bad,
-            'good_steps': self._good_steps,
-        }
+    def accept(self) -> None:
+        """Take the newest losses for usual: old weights are no better."""
+        for history in self.histories.values():
+            history.level.accept()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take over what :meth:`state_dict` gave."""
         self.follow(state['histories'])
         for name, saved in state['histories'].items():
             self.histories[name].load_state_dict(saved)
-        self._since = dict(state['since'])
-        self._first_bad = state['first_bad']
-        self._good_steps = state['good_steps']
+        self.first_bad = state['first_bad']
+        self.good_steps = state['good_steps']
 
 
 # The actions that a fault allows, the default first. A bad step is always
@@ -542,28 +488,34 @@ class Policy:
     """The action for each fault.
 
     Args:
-        actions (Mapping[Fault, Action]): From :func:`parse_actions`.
+        where (str): What errors call the place of the settings.
+        actions (Mapping, optional): Fault to action, both by name; others
+            get their default.
     """
 
-    def __init__(self, actions: Mapping[Fault, Action]) -> None:
-        self._actions = dict(actions)
+    def __init__(self, where: str, actions: Mapping[str, str] | None) -> None:
+        self._actions = {
+            fault: Action(names[0]) for fault, names in _CHOICES.items()
+        }
+        given = mapping(where, 'actions', actions)
+        known = [fault.value for fault in _CHOICES]
+        known_settings(f'{where}: `actions`', given, known)
+        for name, action in given.items():
+            fault = Fault(name)
+            one_of(where, f"actions['{name}']", action, _CHOICES[fault])
+            self._actions[fault] = Action(action)
         spikes = self._actions[Fault.SPIKE]
         # Whether steps that are spikes are held before they are made.
         self.holds_spikes = spikes in (Action.ASK, Action.SKIP)
         self.skips_spikes = spikes is Action.SKIP
-        self.reports_spikes = not self.holds_spikes
         # Whether a spike leads to something that all ranks must do.
         self.spikes_change_the_run = not (
             self.holds_spikes or spikes is Action.WARN
         )
+        self.can_roll_back = Action.ROLLBACK in self._actions.values()
 
     def __getitem__(self, fault: Fault) -> Action:
         return self._actions[fault]
-
-    @property
-    def can_roll_back(self) -> bool:
-        """Whether any fault leads to a rollback."""
-        return Action.ROLLBACK in self._actions.values()
 
     def action(self, incident: Incident) -> Action:
         """What to do about an incident."""
@@ -577,60 +529,12 @@ class Policy:
 
     def gravest(self, incidents: Iterable[Incident]) -> Incident | None:
         """The one to act on: of equally grave ones, the first."""
-        return max(incidents, key=self._gravity, default=None)
-
-    def _gravity(self, incident: Incident) -> tuple[int, bool]:
-        order = list(Action).index(self.action(incident))
-        return order, incident.fault is Fault.POISONED
-
-
-def parse_actions(
-    where: str, actions: Mapping[str, str] | None
-) -> dict[Fault, Action]:
-    """The action for each fault; what is not named gets its default.
-
-    Args:
-        where (str): What to call the place of the settings in an error.
-        actions (Mapping, optional): Fault to action, both by name.
-    """
-    known = [fault.value for fault in _CHOICES]
-    chosen = {fault: Action(names[0]) for fault, names in _CHOICES.items()}
-    given = mapping(where, 'actions', actions)
-    known_settings(f'{where}: `actions`', given, known)
-    for name, action in given.items():
-        fault = Fault(name)
-        one_of(where, f"actions['{name}']", action, _CHOICES[fault])
-        chosen[fault] = Action(action)
-    return chosen
-
-
-_SPIKE = tuple(inspect.signature(Peak).parameters)
-
-
-def parse_spike(where: str, spike: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Settings of a :class:`~mmstable.optim.spike.Peak`."""
-    settings = mapping(where, 'spike', spike)
-    known_settings(f'{where}: `spike`', settings, _SPIKE)
-    for name, value in settings.items():
-        if name == 'factor':
-            number(where, 'spike.factor', value, above=1)
-        else:
-            settings[name] = integer(where, f'spike.{name}', value, 2)
-    return settings
-
-
-def parse_ramp(
-    where: str, recovery: int, warmup: Mapping[str, Any] | None
-) -> LearningRateRamp:
-    """How the factor on the learning rate starts and recovers."""
-    recovery = integer(where, 'lr_recovery', recovery, at_least=0)
-    if warmup is None:
-        return LearningRateRamp(recovery)
-    settings = mapping(where, 'warmup', warmup)
-    known_settings(f'{where}: `warmup`', settings, ('iters', 'start_factor'))
-    start = settings.get('start_factor', 0.1)
-    return LearningRateRamp(
-        recovery,
-        number(where, 'warmup.start_factor', start, above=0, at_most=1),
-        integer(where, 'warmup.iters', settings.get('iters')),
-    )
+        order = list(Action)
+        return max(
+            incidents,
+            key=lambda one: (
+                order.index(self.action(one)),
+                one.fault is Fault.POISONED,
+            ),
+            default=None,
+        )

@@ -10,10 +10,11 @@ import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
-from mmengine.dist import get_rank, get_world_size
+from mmengine.dist import get_rank, get_world_size, is_main_process
 from mmengine.runner import Runner
 
 from mmstable.batch import (
@@ -41,6 +42,8 @@ _MOST_NAMED = 10
 _CLEARLY = 3.0
 # How much better old weights must be.
 _BETTER = 10.0
+# Samples that the last line names; the file has all of them.
+_MOST_SAMPLES = 20
 
 
 class StepJudge:
@@ -67,7 +70,7 @@ class StepJudge:
         self.train_step.expect_questions()
         self.train_step.find_counters()
         self._skips = skips
-        self._skipped_in_a_row = 0
+        self.skipped_in_a_row = 0
         self._asked: deque[int] = deque(maxlen=_MOST_QUESTIONS)
         self._named = 0
         # Held steps that are to be published with their iteration.
@@ -94,12 +97,9 @@ class StepJudge:
             Fault: What to skip it for; None if it is to be applied.
         """
         if self._skips:
-            self._skipped_in_a_row += 1
-            return (
-                Fault.SPIKE
-                if self._skipped_in_a_row <= self.PATIENCE
-                else None
-            )
+            self.skipped_in_a_row += 1
+            is_new_level = self.skipped_in_a_row > self.PATIENCE
+            return None if is_new_level else Fault.SPIKE
         is_norm = norm > hold.norm.limit
         verdict, again, reason = HeldVerdict.NOT_ASKED, None, ''
         try:
@@ -127,10 +127,6 @@ class StepJudge:
         is_fault = verdict is HeldVerdict.TRANSIENT
         return Fault.TRANSIENT if is_fault else None
 
-    def note_applied(self) -> None:
-        """End a row of skipped steps."""
-        self._skipped_in_a_row = 0
-
     def _ask(
         self, pending: PendingStep, norm: float, loss: float
     ) -> tuple[HeldVerdict, Answer]:
@@ -141,11 +137,13 @@ class StepJudge:
             raise CannotAsk(_('the train loop is not one of mmstable'))
         if len(asked) == _MOST_QUESTIONS and iteration - asked[0] < _AMONG:
             raise CannotAsk(_('1 % of the iterations were repeated already'))
+        if not pending.is_first:
+            raise CannotAsk(_('it is not the first step of its iteration'))
         if pending.window.dropped or pending.window.forgotten:
             raise CannotAsk(_('its batches are gone'))
         order = pending.plan.norm_type
         asked.append(iteration)
-        first = train_step.ask_again(iteration, order, pending.grads)
+        first = train_step.ask_again(iteration, order)
         if not dist.any_rank(not _is_same(first, norm, loss)):
             return HeldVerdict.REPRODUCIBLE, first
         if dist.any_rank(bool(first.changed)):
@@ -156,7 +154,7 @@ class StepJudge:
                 )
             )
         # A model that is not deterministic gives something else every time.
-        second = train_step.ask_again(iteration, order, pending.grads)
+        second = train_step.ask_again(iteration, order)
         if dist.any_rank(not _is_same(second, first.norm, first.loss)):
             raise CannotAsk(_('it gives something else every time'))
         return HeldVerdict.TRANSIENT, first
@@ -246,17 +244,14 @@ def old_is_better(
 
 
 def _is_better(old: Answer, now: Answer, with_gradients: bool) -> bool:
-    if not _is_finite(old, with_gradients):
-        return False
-    if not _is_finite(now, with_gradients):
-        return True
-    return abs(old.loss) * _BETTER <= abs(now.loss)
-
-
-def _is_finite(answer: Answer, with_gradients: bool) -> bool:
-    if with_gradients and not math.isfinite(answer.norm):
-        return False
-    return math.isfinite(answer.loss)
+    are_finite = [
+        math.isfinite(one.loss)
+        and (math.isfinite(one.norm) or not with_gradients)
+        for one in (old, now)
+    ]
+    if all(are_finite):
+        return now.loss > 0 and old.loss * _BETTER <= now.loss
+    return are_finite[0]
 
 
 class BadSamples:
@@ -293,6 +288,35 @@ class BadSamples:
                 self.names[indices[one]] = name
             elif name:
                 self.unknown.add(name)
+
+    def report(
+        self, runner: Runner, write: Callable[[Runner, list[int]], Path]
+    ) -> None:
+        """Log and list the samples of all ranks. A collective call.
+
+        Args:
+            runner (Runner): The runner.
+            write (Callable): Writes a skip list of some indices.
+        """
+        found = dict(dist.lists_of_ranks(list(self.names.items())))
+        unknown = sorted(set(dist.lists_of_ranks(list(self.unknown))))
+        if not is_main_process() or not (found or unknown):
+            return
+        shown = [name or str(index) for index, name in sorted(found.items())]
+        lines = _(
+            '{count:sample|samples} with NaN or Inf spoiled steps, which were '
+            'skipped: {names}',
+            count=len(found) + len(unknown),
+            names=[*shown, *unknown][:_MOST_SAMPLES],
+        )
+        if found:
+            lines += '. ' + _(
+                'Leave them out with train_dataloader.dataset=dict('
+                "type='mmstable.SkipSamples', dataset=..., "
+                "skip_list='{path}')",
+                path=write(runner, sorted(found)),
+            )
+        runner.logger.warning(f'DivergenceGuardHook: {lines}')
 
 
 def _nonfinite_samples(batch: Any) -> list[int]:

@@ -1,21 +1,20 @@
-"""What the guard did, in words, and the diagnosis of a run it has stopped."""
+"""What the guard reports, and the diagnosis of a run that it has stopped."""
 
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
+from mmengine.dist import is_main_process
 from mmengine.runner import Runner
-from torch import Tensor
 
 from mmstable import runner_view
 from mmstable.checkpoint.signals import resume_command_for
 from mmstable.events import Action, Fault, Intervention
 from mmstable.events.codec import plain
+from mmstable.events.monitor import StepTally
 from mmstable.events.records import (
     FaultExplained,
     HeldStep,
@@ -23,13 +22,12 @@ from mmstable.events.records import (
     Verdict,
 )
 from mmstable.events.samples import read_lr, read_scale
-from mmstable.guard.rollback import (
-    ConfiguredRate,
-    configured_lr,
-    last_good_checkpoint,
-)
+from mmstable.guard.rollback import last_good_checkpoint
 from mmstable.io.files import replace_text
 from mmstable.messages import N_, _
+from mmstable.settings import is_number
+
+SCHEMA = 1
 
 _CAUSES = {
     'overflow': N_(
@@ -61,10 +59,10 @@ _CAUSES = {
         'choose another initialization, or normalization before each block'
     ),
 }
-# Verdicts of NanForensicsHook that are not about the learning rate.
+# Verdicts of FaultForensicsHook that are not about the learning rate.
 _OTHER_CAUSES = (
     Verdict.BAD_INPUT,
-    Verdict.SINGULAR_POINT,
+    Verdict.DOMAIN_ERROR,
     Verdict.NOT_REPRODUCED,
 )
 
@@ -72,40 +70,41 @@ _OTHER_CAUSES = (
 def describe_intervention(
     done: Intervention, spent: int, most: int, recovery: int
 ) -> str:
-    """One line about what was done.
+    """One line about an intervention.
 
     Args:
-        done (Intervention): What.
+        done (Intervention): The intervention.
         spent (int): Rollbacks so far, this one included.
         most (int): Rollbacks that the run may have.
         recovery (int): Iterations in which the learning rate recovers; 0 if
             it does not.
     """
-    incident = _(
-        'Iter {iteration}: {fault}: {reason}',
-        iteration=done.iteration,
-        fault=done.fault.value,
-        reason=done.reason,
-    )
-    if done.action is Action.LOWER_LR:
-        rate = _rate(done.lr_factor, recovery)
-        return _('{incident}; {rate}', incident=incident, rate=rate)
-    if done.action is Action.ROLLBACK:
-        in_memory = done.source == 'memory'
-        return _(
-            '{incident}. Rolled back to the state of iteration {restored} '
-            '({source}), resumed with the next batch; {rate}. Rollback '
-            '{spent} of {most}',
-            incident=incident,
-            restored=done.restored,
-            source=_('in memory') if in_memory else done.source,
-            rate=_rate(done.lr_factor, recovery),
-            spent=spent,
-            most=most,
-        )
+    incident = _('Iter {iteration}: {fault}: {reason}', **vars(done))
     if done.action is Action.SKIP:
         return _('{incident}, step skipped', incident=incident)
-    return _('{incident}; reported only', incident=incident)
+    if done.action not in (Action.LOWER_LR, Action.ROLLBACK):
+        return _('{incident}; reported only', incident=incident)
+    rate = _('learning rate as it was')
+    if done.lr_factor != 1:
+        rate = _('learning rate x {factor:g}', factor=done.lr_factor)
+        if recovery:
+            rate += _(
+                ', back to 1 in {iterations} iterations', iterations=recovery
+            )
+    if done.action is Action.LOWER_LR:
+        return _('{incident}; {rate}', incident=incident, rate=rate)
+    in_memory = done.source == 'memory'
+    return _(
+        '{incident}. Rolled back to the state of iteration {restored} '
+        '({source}), resumed with the next batch; {rate}. Rollback '
+        '{spent} of {most}',
+        incident=incident,
+        restored=done.restored,
+        source=_('in memory') if in_memory else done.source,
+        rate=rate,
+        spent=spent,
+        most=most,
+    )
 
 
 def describe_held(held: HeldStep, subject: str) -> str:
@@ -115,49 +114,30 @@ def describe_held(held: HeldStep, subject: str) -> str:
         held (HeldStep): The step.
         subject (str): What to call the number that was too high.
     """
-    facts = dict(
-        iteration=held.iteration,
+    found = _(
+        'Iter {iteration}: {subject} {value:.4g} (peak so far {peak:.4g})',
         subject=subject,
-        value=held.value,
-        peak=held.peak,
-        again=math.nan if held.again is None else held.again,
+        **vars(held),
     )
     if held.verdict is HeldVerdict.NOT_ASKED:
-        return _(
-            'Iter {iteration}: {subject} {value:.4g} (peak so far '
-            '{peak:.4g}), not repeated: {reason}; applied',
-            reason=held.reason,
-            **facts,
-        )
+        reason = held.reason
+        return found + _(', not repeated: {reason}; applied', reason=reason)
+    end = N_(', again {again:.4g}: caused by the data or the model; applied')
     if held.verdict is HeldVerdict.TRANSIENT:
-        return _(
-            'Iter {iteration}: {subject} {value:.4g} (peak so far '
-            '{peak:.4g}), again {again:.4g}: transient fault, step skipped',
-            **facts,
-        )
-    if held.samples:
-        return _(
-            'Iter {iteration}: {subject} {value:.4g} (peak so far '
-            '{peak:.4g}), again {again:.4g}: sample {samples}; applied',
-            samples=held.samples,
-            **facts,
-        )
-    return _(
-        'Iter {iteration}: {subject} {value:.4g} (peak so far {peak:.4g}), '
-        'again {again:.4g}: it belongs to the data or the model; applied',
-        **facts,
-    )
+        end = N_(', again {again:.4g}: transient fault, step skipped')
+    elif held.samples:
+        end = N_(', again {again:.4g}: sample {samples}; applied')
+    return found + _(end, again=held.again, samples=held.samples)
 
 
-def describe_dead(norms: Tensor | None) -> str:
-    """The likely cause of a run that learns nothing any more.
+def why_dead(zeros: int, count: int) -> str:
+    """The likely cause of a run that has stopped learning.
 
     Args:
-        norms (Tensor, optional): Of the gradient of each parameter.
+        zeros (int): Parameters whose gradient is exactly 0.
+        count (int): Parameters that have a gradient.
     """
-    count = 0 if norms is None else norms.numel()
-    zeros = 0 if norms is None else int((norms == 0).sum())
-    if 2 * zeros > count:
+    if 2 * zeros >= count:
         return _(
             '{zeros} of {count} parameters have a gradient of exactly 0: '
             'units are dead (ReLU that is negative for all inputs), or the '
@@ -174,6 +154,37 @@ def describe_dead(norms: Tensor | None) -> str:
     )
 
 
+class ConfiguredRate(NamedTuple):
+    """A learning rate, and where the config has it.
+
+    Args:
+        path (str): E.g. 'optim_wrapper.optimizer.lr'.
+        lr (float): What a schedule starts from.
+    """
+
+    path: str
+    lr: float
+
+
+def configured_lr(runner: Runner) -> ConfiguredRate | None:
+    """The learning rate in the config of a run; of several, the first.
+
+    The current rate of an optimizer, which a schedule has computed, is not
+    what its owner can change.
+    """
+    wrapper = runner.cfg.get('optim_wrapper') or {}
+    candidates = {'optim_wrapper': wrapper}
+    candidates.update(
+        (f'optim_wrapper.{name}', value) for name, value in wrapper.items()
+    )
+    for path, one in candidates.items():
+        optimizer = one.get('optimizer') if isinstance(one, dict) else None
+        lr = optimizer.get('lr') if isinstance(optimizer, dict) else None
+        if lr is not None and is_number(lr):
+            return ConfiguredRate(f'{path}.optimizer.lr', float(lr))
+    return None
+
+
 def give_advice(
     fault: Fault,
     rate: ConfiguredRate | None,
@@ -185,19 +196,27 @@ def give_advice(
         fault (Fault): What the run suffered from.
         rate (ConfiguredRate, optional): The config's learning rate.
         explained (FaultExplained, optional): The newest explanation of a bad
-            step. Defaults to None.
+            step, if it is not about the learning rate. Defaults to None.
     """
-    if explained is not None and explained.verdict in _OTHER_CAUSES:
-        return [_follow_verdict(explained)]
-    if rate is None:
-        lower = _('lower the learning rate or lengthen the warm-up')
-    else:
+    if explained is not None:
+        if explained.verdict is Verdict.BAD_INPUT:
+            names = list(explained.sample_names) or ['?']
+            text = N_(
+                'fix or leave out the samples that hold NaN or Inf: {samples}'
+            )
+            return [_(text, samples=names)]
+        if explained.verdict is Verdict.DOMAIN_ERROR:
+            line = explained.text.splitlines()[0]
+            return [_('guard the operation that gives NaN: {line}', line=line)]
+        return [_(_CAUSES['transient'])]
+    lower = _('lower the learning rate or lengthen the warm-up')
+    if rate is not None:
         lower = _(
             'lower the learning rate ({path} is {lr:g} in the config: try '
             '{half}) or lengthen the warm-up',
             path=rate.path,
             lr=rate.lr,
-            half=rate.half,
+            half=f'{rate.lr / 2:g}',
         )
     return [
         lower,
@@ -207,18 +226,6 @@ def give_advice(
         ),
         _(_CAUSES[fault.value]),
     ]
-
-
-def _follow_verdict(explained: FaultExplained) -> str:
-    if explained.verdict is Verdict.BAD_INPUT:
-        return _(
-            'fix or leave out the samples that hold NaN or Inf: {samples}',
-            samples=list(explained.sample_names) or ['?'],
-        )
-    if explained.verdict is Verdict.SINGULAR_POINT:
-        line = explained.text.splitlines()[0]
-        return _('guard the operation that gives NaN: {line}', line=line)
-    return _('test this machine: mmstable doctor')
 
 
 def describe_stop(
@@ -251,75 +258,23 @@ def describe_stop(
             'the options from --override-lr-schedule on to resume as it was.',
             command=command,
         )
+    tried = ''
+    if rollbacks:
+        tried = _(
+            ' {rollbacks:rollback|rollbacks} did not help.',
+            rollbacks=rollbacks,
+        )
     return _(
         'training is stopped at iteration {iteration}, because of {fault} '
         'since iteration {since}: {reason}.{tried} Nothing was validated or '
         'saved after that. What to change: {advice:; }. {resume} (details: '
         '{file})',
-        iteration=done.iteration,
-        fault=done.fault.value,
-        since=done.since,
-        reason=done.reason,
-        tried=_(
-            ' {rollbacks:rollback|rollbacks} did not help.',
-            rollbacks=rollbacks,
-        )
-        if rollbacks
-        else '',
+        tried=tried,
         advice=list(advice),
         resume=resume,
         file=file,
+        **vars(done),
     )
-
-
-def _rate(factor: float, recovery: int) -> str:
-    if factor == 1:
-        return _('learning rate as it was')
-    if recovery == 0:
-        return _('learning rate x {factor:g}', factor=factor)
-    return _(
-        'learning rate x {factor:g}, back to 1 in {iterations} iterations',
-        factor=factor,
-        iterations=recovery,
-    )
-
-
-FILE_NAME = 'diagnosis.json'
-SCHEMA = 1
-
-
-@dataclass(frozen=True)
-class Diagnosis:
-    """What is known about a run that was stopped.
-
-    Args:
-        stop (Intervention): The last one: what was wrong, and since when.
-        rollbacks (tuple[Intervention]): The rollbacks before it.
-        wrappers (dict): Steps applied and skipped, learning rate and loss
-            scale, by optimizer wrapper.
-        checkpoint (str, optional): The newest good checkpoint from before
-            the incident.
-        resume (str, optional): The command to resume from it.
-        advice (tuple[str]): What to change in the config.
-        text (str): All of it for a person.
-    """
-
-    stop: Intervention
-    rollbacks: tuple[Intervention, ...]
-    wrappers: dict[str, dict[str, Any]]
-    checkpoint: str | None
-    resume: str | None
-    advice: tuple[str, ...]
-    text: str
-
-    def write(self, folder: Path) -> Path:
-        """Write ``diagnosis.json``."""
-        folder.mkdir(parents=True, exist_ok=True)
-        path = folder / FILE_NAME
-        content = {'schema': SCHEMA, **plain(self)}
-        text = json.dumps(content, indent=2, ensure_ascii=False)
-        replace_text(path, text + '\n', encoding='utf-8')
-        return path
 
 
 def diagnose(
@@ -327,51 +282,57 @@ def diagnose(
     stop: Intervention,
     rollbacks: Sequence[Intervention],
     rollback_count: int,
-    counts: Mapping[str, Mapping[str, int]],
+    tallies: Mapping[str, StepTally],
     explained: FaultExplained | None = None,
-) -> Diagnosis:
-    """Collect what its owner has to know. A collective call.
+) -> tuple[str, Path]:
+    """Write ``diagnosis.json`` for the run's owner. A collective call.
 
     Args:
         runner (Runner): The runner.
         stop (Intervention): The last one.
         rollbacks (Sequence[Intervention]): What this process tried before.
         rollback_count (int): Rollbacks of the whole run.
-        counts (Mapping): Steps applied and skipped, by wrapper.
+        tallies (Mapping): Steps applied and skipped, by wrapper.
         explained (FaultExplained, optional): The newest explanation of a bad
             step. Defaults to None.
+
+    Returns:
+        tuple: One paragraph about the stop, and the file.
     """
     good = last_good_checkpoint(runner, stop.since)
-    path = None if good is None else str(good.path)
     rate = configured_lr(runner)
     if explained is not None and explained.verdict in _OTHER_CAUSES:
-        # It is not about the learning rate.
         rate = None
-    resume = None if path is None else resume_command_for(runner, path)
+    else:
+        explained = None
+    checkpoint = None if good is None else str(good.path)
+    resume = checkpoint and resume_command_for(runner, checkpoint)
     if resume is not None and rate is not None:
-        resume = f'{resume} {rate.halving_options}'
-    wrappers = {
-        name: {
-            **counts.get(name, {}),
-            'lr': read_lr(wrapper),
-            'loss_scale': read_scale(wrapper),
-        }
-        for name, wrapper in runner_view.wrappers(runner).items()
-    }
+        half = f'{rate.path}={rate.lr / 2:g}'
+        resume = f'{resume} --override-lr-schedule --cfg-options {half}'
     advice = give_advice(stop.fault, rate, explained)
-    return Diagnosis(
-        stop=stop,
-        rollbacks=tuple(rollbacks),
-        wrappers=wrappers,
-        checkpoint=path,
-        resume=resume,
-        advice=tuple(advice),
-        text=describe_stop(
-            stop,
-            rollback_count,
-            advice,
-            resume,
-            rate,
-            str(runner_view.stability_folder(runner) / FILE_NAME),
-        ),
-    )
+    path = runner_view.stability_folder(runner) / 'diagnosis.json'
+    text = describe_stop(stop, rollback_count, advice, resume, rate, str(path))
+    if is_main_process():
+        content = dict(
+            schema=SCHEMA,
+            stop=stop,
+            rollbacks=rollbacks,
+            wrappers={
+                name: dict(
+                    applied=tallies[name].applied,
+                    skipped=tallies[name].skipped,
+                    lr=read_lr(wrapper),
+                    loss_scale=read_scale(wrapper),
+                )
+                for name, wrapper in runner_view.wrappers(runner).items()
+            },
+            checkpoint=checkpoint,
+            resume=resume,
+            advice=advice,
+            text=text,
+        )
+        path.parent.mkdir(parents=True, exist_ok=True)
+        written = json.dumps(plain(content), indent=2, ensure_ascii=False)
+        replace_text(path, written + '\n', encoding='utf-8')
+    return text, path

@@ -3,28 +3,25 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from mmengine.dist import broadcast_object_list, is_main_process
 from mmengine.runner import Runner
 
 from mmstable import runner_view
 from mmstable.checkpoint.loading import BadCheckpoint, load_checkpoint
-from mmstable.io.schema import count, record, within
+from mmstable.dist.collectives import most_of_ranks
+from mmstable.events.saved import Saved
+from mmstable.io.schema import count, within
 from mmstable.loops.question import CannotAsk
 from mmstable.memory.host import host_room
 from mmstable.messages import _
-from mmstable.settings import is_number
-from mmstable.state.run_state import (
-    RunState,
-    Snapshot,
-    Snapshots,
-    Weights,
-    catch_up,
-    schedule_positions,
-)
+from mmstable.state.run_state import RunState, Weights
+from mmstable.state.schedules import catch_up, schedule_positions
+from mmstable.state.snapshot import Snapshot, Snapshots
 
 if TYPE_CHECKING:
     from mmstable.checkpoint.catalog import GoodCheckpoint
@@ -33,115 +30,157 @@ if TYPE_CHECKING:
 _SPAN = 4
 # Of the free memory of a host, for snapshots of all of its ranks.
 _SHARE = 0.25
+# Of the time of a run, for snapshots; and the intervals that may follow.
+_COST = 0.005
+_FIRST_INTERVAL, _SHORTEST, _LONGEST = 50, 10, 1000
 
 
-class RolledBack(NamedTuple):
-    """A rollback that has happened.
-
-    Args:
-        iteration (int): Whose state the run has now.
-        source (str): 'memory', or the path of a checkpoint.
-    """
-
-    iteration: int
-    source: str
-
-
-class Rollback:
+class Rollback(Saved):
     """Restores the newest snapshot in memory, or the newest good checkpoint.
 
-    There are so many rollbacks, until a long stretch of good steps renews
-    them.
+    The number of rollbacks is limited; a long stretch of good steps renews
+    it.
 
     Args:
-        interval (int): Iterations between two snapshots.
+        interval (int, optional): Iterations between two snapshots; None for
+            as few as keep their cost below 0.5 % of the time.
         max_memory (float): GiB that snapshots may take.
         most (int): How many rollbacks there are.
         renewed_after (int): Good steps after which all are there again.
     """
 
-    saved = staticmethod(record(spent=count, good_steps=count))
+    state = dict(spent=count, good_steps=count)
 
     def __init__(
-        self, interval: int, max_memory: float, most: int, renewed_after: int
+        self,
+        interval: int | None,
+        max_memory: float,
+        most: int,
+        renewed_after: int,
     ) -> None:
-        self.interval = interval
-        self.max_memory = max_memory
-        self.most = most
-        self.spent = 0
-        self._renewed_after = renewed_after
-        self._good_steps = 0
+        self._adapts = interval is None
+        self.interval, self.most = interval or _FIRST_INTERVAL, most
+        self.spent = self.good_steps = 0
+        self._max_memory, self._renewed_after = max_memory, renewed_after
         self._last = 0
+        # Seconds of the training that the newest snapshot took.
+        self._cost_s = 0.0
         # The newest snapshot, until an accelerator has copied all of it.
         self._arriving: Snapshot | None = None
         # None: a state is too large to be kept in memory.
-        self._snapshots: Snapshots | None = Snapshots(_SPAN * interval)
+        self.snapshots: Snapshots | None = None
 
-    @property
-    def uses_memory(self) -> bool:
-        """Whether snapshots are taken."""
-        return self._snapshots is not None
-
-    def prepare(self, runner: Runner) -> int:
-        """Decide how many snapshots to keep; return the bytes of one.
+    def prepare(self, runner: Runner) -> str:
+        """Decide how many snapshots to keep; a line about it.
 
         Those of all ranks of a host take at most ``max_memory``, and a
         quarter of what the host has free.
         """
         size = RunState(runner).size()
         ranks = int(os.environ.get('LOCAL_WORLD_SIZE', '1'))
-        free = min(self.max_memory * 2**30, host_room().left * _SHARE)
-        count = int(min(Snapshots.COUNT, free / ranks / max(size, 1)))
-        self._snapshots = None
-        if count:
-            self._snapshots = Snapshots(_SPAN * self.interval, count)
-        return size
-
-    @property
-    def kept(self) -> int:
-        """How many snapshots are kept."""
-        return 0 if self._snapshots is None else self._snapshots.count
-
-    def newest_snapshot(self) -> Snapshot | None:
-        """The newest snapshot that is complete, if there is one."""
-        return self._snapshots.newest() if self._snapshots else None
+        free = min(self._max_memory * 2**30, host_room().left * _SHARE)
+        kept = int(min(Snapshots.COUNT, free / ranks / max(size, 1)))
+        if kept:
+            self.snapshots = Snapshots(_SPAN * self.interval, kept)
+            return _(
+                'a snapshot every {interval} iterations; the newest {count} '
+                'take {mebibytes:.3g} MiB of host memory',
+                interval=self.interval,
+                count=kept,
+                mebibytes=kept * size / 2**20,
+            )
+        self.snapshots = None
+        return _(
+            'a snapshot would take {gibibytes:.1f} GiB of host memory, '
+            'more than max_snapshot_memory={limit:g}, or than a quarter '
+            'of the free memory, allows: rollbacks use the newest good '
+            'checkpoint instead',
+            gibibytes=size / 2**30,
+            limit=self._max_memory,
+        )
 
     def is_due(self, iteration: int) -> bool:
         """Whether it is time for a snapshot."""
         if self._arriving is not None and self._arriving.settle():
+            self._cost_s += self._arriving.copy_seconds()
             self._arriving = None
         # A state that was just restored has to prove itself.
-        return self.uses_memory and iteration - self._last >= self.interval
+        is_time = iteration - self._last >= self.interval
+        return is_time and self.snapshots is not None
 
-    def take_snapshot(self, runner: Runner, iteration: int) -> None:
+    def take_snapshot(self, runner: Runner, iteration: int) -> Snapshot | None:
         """Take a snapshot, if these are on."""
-        if self._snapshots is not None:
-            self._last = iteration
-            memory = self._snapshots.outdated(iteration)
-            snapshot = RunState(runner).capture(memory)
-            self._snapshots.add(iteration, snapshot)
-            if not snapshot.settle():
-                self._arriving = snapshot
+        if self.snapshots is None:
+            return None
+        if self._adapts and self._cost_s:
+            self._adapt(runner)
+        self._last = iteration
+        memory = self.snapshots.outdated(iteration)
+        begin = time.perf_counter()
+        snapshot = RunState(runner).capture(memory)
+        self._cost_s = time.perf_counter() - begin
+        self.snapshots.add(iteration, snapshot)
+        if not snapshot.settle():
+            self._arriving = snapshot
+        return snapshot
+
+    def _adapt(self, runner: Runner) -> None:
+        """Choose the interval by the cost of the newest snapshot.
+
+        A collective call: all ranks take snapshots of the same iterations.
+        """
+        iteration_s = max(runner_view.iteration_time(runner), 1e-6)
+        wanted = self._cost_s / iteration_s / _COST
+        wanted = most_of_ranks(int(min(max(wanted, _SHORTEST), _LONGEST)))
+        # It is measured, so it is never the same twice.
+        if self.snapshots is None or 2 / 3 < wanted / self.interval < 3 / 2:
+            return
+        self.interval = wanted
+        self.snapshots.span = _SPAN * wanted
+        runner.logger.info(
+            _(
+                'DivergenceGuardHook: a snapshot takes {cost:.3g} ms, an '
+                'iteration {iteration:.3g} ms: one every {interval} '
+                'iterations from now on',
+                cost=1000 * self._cost_s,
+                iteration=1000 * iteration_s,
+                interval=wanted,
+            )
+        )
 
     def run(
         self, runner: Runner, iteration: int, before: int
-    ) -> RolledBack | None:
-        """Roll back; None if nothing can be restored, or none is left.
+    ) -> tuple[int, str] | None:
+        """Roll back.
 
         Args:
             runner (Runner): The runner.
             iteration (int): Iterations done.
             before (int): The iteration that was the first bad one.
+
+        Returns:
+            tuple: The iteration whose state the run has now, and 'memory' or
+            the path of a checkpoint. None if nothing can be restored, or no
+            rollback is left.
         """
         if self.spent >= self.most:
             return None
         self._last = iteration
         positions = schedule_positions(runner)
-        done = self._restore(runner, before)
+        chosen = self.snapshots.choose() if self.snapshots else None
+        if chosen is not None:
+            RunState(runner).restore(chosen[1])
+            done = chosen[0], 'memory'
+        else:
+            found = last_good_checkpoint(runner, before)
+            if found is None:
+                return None
+            content = load_checkpoint(found.path, sha256=found.sha256)
+            RunState(runner).restore(content)
+            done = found.iteration, str(found.path)
         catch_up(runner, positions)
-        if done is not None:
-            self.spent += 1
-            self._good_steps = 0
+        self.spent += 1
+        self.good_steps = 0
         return done
 
     def find_better(
@@ -164,50 +203,27 @@ class Rollback:
         Raises:
             CannotAsk: If there are none.
         """
-        snapshots = self._snapshots.candidates() if self._snapshots else []
-        for number, snapshot in enumerate(snapshots):
-            if is_better(
-                partial(Weights().restore, runner, snapshot.parts[0])
-            ):
-                if number and self._snapshots is not None:
+        snapshots = self.snapshots.candidates() if self.snapshots else []
+        for place, snapshot in enumerate(snapshots):
+            restore = partial(Weights().restore, runner, snapshot.parts[0])
+            if is_better(restore):
+                if place and self.snapshots is not None:
                     # A state that was bad already when it was kept.
-                    self._snapshots.discard_newest()
+                    self.snapshots.discard_newest()
                 return True
-        found = None if snapshots else last_good_checkpoint(runner, before)
-        if found is not None:
-            content = load_checkpoint(found.path, sha256=found.sha256)
-            return is_better(partial(Weights().load, runner, content))
-        if not snapshots:
+        if snapshots:
+            return False
+        found = last_good_checkpoint(runner, before)
+        if found is None:
             raise CannotAsk(_('there is no earlier state'))
-        return False
+        content = load_checkpoint(found.path, sha256=found.sha256)
+        return is_better(partial(Weights().load, runner, content))
 
     def note_good_step(self) -> None:
         """Count a step that was applied."""
-        self._good_steps += 1
-        if self._good_steps >= self._renewed_after:
-            self.spent = self._good_steps = 0
-
-    def state_dict(self) -> dict[str, Any]:
-        """What a resumed run has to know."""
-        return {'spent': self.spent, 'good_steps': self._good_steps}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take over what :meth:`state_dict` gave."""
-        self.spent, self._good_steps = state['spent'], state['good_steps']
-
-    def _restore(self, runner: Runner, before: int) -> RolledBack | None:
-        chosen = self._snapshots.choose() if self._snapshots else None
-        if chosen is not None:
-            iteration, snapshot = chosen
-            RunState(runner).restore(snapshot)
-            return RolledBack(iteration, 'memory')
-        checkpoint = last_good_checkpoint(runner, before)
-        if checkpoint is None:
-            return None
-        RunState(runner).restore(
-            load_checkpoint(checkpoint.path, sha256=checkpoint.sha256)
-        )
-        return RolledBack(checkpoint.iteration, str(checkpoint.path))
+        self.good_steps += 1
+        if self.good_steps >= self._renewed_after:
+            self.spent = self.good_steps = 0
 
 
 def last_good_checkpoint(
@@ -254,88 +270,55 @@ def _resumed_checkpoint(
     return found if fits_exactly(runner, content) else None
 
 
-class LearningRateRamp:
-    """A warm-up and a cut, both of which rise in a straight line to 1.
+_KEY = 'train/stable/lr_factor'
+# Cuts of the learning rate end here.
+_LEAST_FACTOR = 1e-3
+
+
+class LearningRateFactor(Saved):
+    """Multiplies all learning rates while an iteration runs.
+
+    A warm-up and a cut, both of which rise in a straight line to 1. Schedules
+    compute a rate from the one before, so they must not see the factor: it is
+    put on before an iteration, and taken off again before the schedules step
+    and checkpoints are saved.
 
     Args:
-        length (int): Iterations from a cut back to 1; 0 to stay there.
+        recovery (int): Iterations from a cut back to 1; 0 to stay there.
+        cut_by (float): What an incident multiplies the factor by. Defaults
+            to 0.5.
         start (float): The factor at iteration 0. Defaults to 1.0.
         start_length (int): Iterations from there to 1. Defaults to 0.
-        least (float): Cuts end here. Defaults to 1e-3.
     """
 
-    saved = staticmethod(record(cut=within(0, 1), since=count))
+    state = dict(cut_to=within(0, 1), since=count)
 
     def __init__(
         self,
-        length: int,
+        recovery: int,
+        cut_by: float = 0.5,
         start: float = 1.0,
         start_length: int = 0,
-        least: float = 1e-3,
     ) -> None:
+        self.recovery, self._cut_by = recovery, cut_by
         self._start, self._start_length = start, start_length
-        self.length, self._least = length, least
-        self._cut, self._since = 1.0, 0
+        self.cut_to, self.since = 1.0, 0
+        self._scheduled: list[tuple[dict[str, Any], Any]] = []
+        # The newest factor in the log; None if it is unknown.
+        self._shown: float | None = None
 
-    def factor(self, iteration: int) -> float:
+    def at(self, iteration: int) -> float:
         """What to multiply the learning rate of an iteration by."""
         warmup = _rise(self._start, iteration, self._start_length)
         return warmup * self._cut_at(iteration)
 
-    def cut(self, iteration: int, by: float) -> float:
-        """Lower the factor, and let it rise again from there.
-
-        Args:
-            iteration (int): From which one on.
-            by (float): What to multiply the factor by.
-
-        Returns:
-            float: The factor now.
-        """
-        self._cut = max(self._cut_at(iteration) * by, self._least)
-        self._since = iteration
-        return self.factor(iteration)
-
     def _cut_at(self, iteration: int) -> float:
-        return _rise(self._cut, iteration - self._since, self.length)
+        return _rise(self.cut_to, iteration - self.since, self.recovery)
 
-    def state_dict(self) -> dict[str, Any]:
-        """What a resumed run has to know."""
-        return {'cut': self._cut, 'since': self._since}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take over what :meth:`state_dict` gave."""
-        self._cut, self._since = state['cut'], state['since']
-
-
-def _rise(start: float, done: int, length: int) -> float:
-    """From a start to 1 in so many iterations; nowhere if that is 0."""
-    if start == 1.0 or length == 0:
-        return start
-    return start + (1.0 - start) * min(max(done / length, 0.0), 1.0)
-
-
-_KEY = 'train/stable/lr_factor'
-
-
-class LearningRateFactor:
-    """Multiplies all learning rates while an iteration runs.
-
-    Schedules compute a rate from the one before, so they must not see the
-    factor: it is put on before an iteration, and taken off again before the
-    schedules step and checkpoints are saved.
-
-    Args:
-        ramp (LearningRateRamp): The factor of each iteration.
-        cut_by (float): What an incident multiplies that factor by.
-    """
-
-    def __init__(self, ramp: LearningRateRamp, cut_by: float) -> None:
-        self.ramp = ramp
-        self._cut_by = cut_by
-        self._scheduled: list[tuple[dict[str, Any], Any]] = []
-        # The newest factor in the log; None if nobody knows.
-        self._shown: float | None = None
+    def cut(self, iteration: int) -> None:
+        """Lower the factor from an iteration on, and let it rise again."""
+        lower = self._cut_at(iteration) * self._cut_by
+        self.cut_to, self.since = max(lower, _LEAST_FACTOR), iteration
 
     def put_on(self, runner: Runner, iteration: int) -> None:
         """Multiply; mmengine has logged the rate of the schedule by now.
@@ -344,26 +327,19 @@ class LearningRateFactor:
             runner (Runner): The runner.
             iteration (int): Iterations done.
         """
-        factor = self.ramp.factor(iteration)
+        factor = self.at(iteration)
         if factor != self._shown:
-            self._show(runner, factor)
+            hub, self._shown = runner.message_hub, factor
+            # A run that always had its full rate has nothing to show; a
+            # resumed one may have shown less before.
+            if factor != 1.0 or _KEY in hub.log_scalars:
+                hub.update_scalar(_KEY, factor)
         if factor == 1.0 or self._scheduled:
             return
         for optimizer in runner_view.optimizers(runner).values():
             for group in optimizer.param_groups:
                 self._scheduled.append((group, group['lr']))
                 group['lr'] = group['lr'] * factor
-
-    def _show(self, runner: Runner, factor: float) -> None:
-        hub, self._shown = runner.message_hub, factor
-        # A run that always had its full rate has nothing to show; a resumed
-        # one may have shown less before.
-        if factor != 1.0 or _KEY in hub.log_scalars:
-            hub.update_scalar(_KEY, factor)
-
-    def cut(self, iteration: int) -> None:
-        """Lower the factor from an iteration on."""
-        self.ramp.cut(iteration, self._cut_by)
 
     def take_off(self) -> None:
         """Give all groups the rates of the schedule."""
@@ -383,52 +359,18 @@ class LearningRateFactor:
         if not self._scheduled or not isinstance(saved, Mapping):
             return
         rates = {id(group): rate for group, rate in self._scheduled}
+        is_one_of_many = runner_view.has_many_wrappers(runner)
         for name, optimizer in runner_view.optimizers(runner).items():
-            is_one_of_many = runner_view.has_many_wrappers(runner)
             state = saved.get(name, {}) if is_one_of_many else saved
             groups = state.get('param_groups', ())
             for group, copied in zip(optimizer.param_groups, groups):
-                # An optimizer of somebody else may give its own groups away.
+                # A custom optimizer may return its own groups.
                 if copied is not group and id(group) in rates:
                     copied['lr'] = rates[id(group)]
 
 
-class ConfiguredRate(NamedTuple):
-    """A learning rate, and where the config has it.
-
-    Args:
-        path (str): E.g. 'optim_wrapper.optimizer.lr'.
-        lr (float): What a schedule starts from.
-    """
-
-    path: str
-    lr: float
-
-    @property
-    def half(self) -> str:
-        """Half of it, as it is written in a config."""
-        return f'{self.lr / 2:g}'
-
-    @property
-    def halving_options(self) -> str:
-        """What halves it if it is added to the command that resumes."""
-        return f'--override-lr-schedule --cfg-options {self.path}={self.half}'
-
-
-def configured_lr(runner: Runner) -> ConfiguredRate | None:
-    """The learning rate in the config of a run; of several, the first.
-
-    The one that an optimizer has at some moment is of no use to somebody who
-    wants to change it: that is what the schedule has made of it.
-    """
-    wrapper = runner.cfg.get('optim_wrapper') or {}
-    candidates = {'optim_wrapper': wrapper}
-    candidates.update(
-        (f'optim_wrapper.{name}', value) for name, value in wrapper.items()
-    )
-    for path, one in candidates.items():
-        optimizer = one.get('optimizer') if isinstance(one, dict) else None
-        lr = optimizer.get('lr') if isinstance(optimizer, dict) else None
-        if lr is not None and is_number(lr):
-            return ConfiguredRate(f'{path}.optimizer.lr', float(lr))
-    return None
+def _rise(start: float, done: int, length: int) -> float:
+    """From a start to 1 in so many iterations; nowhere if that is 0."""
+    if start == 1.0 or length == 0:
+        return start
+    return start + (1.0 - start) * min(max(done / length, 0.0), 1.0)

@@ -17,7 +17,7 @@ from typing import IO, Any, Callable
 from mmstable.batch import batch_size, name_sample
 from mmstable.checkpoint.signals import catches
 from mmstable.dist.failure import RankStatus, behind
-from mmstable.hang.watchdog import Stall, blamed_line, read_dump
+from mmstable.hang.watchdog import Call, Stall, blamed_line, read_dump
 from mmstable.hang.watchdog_process import signal_thread
 from mmstable.io.files import append, read_only
 from mmstable.io.process import all_stacks, state_of, waits_in
@@ -143,6 +143,9 @@ _STATES = {
     'dead': N_('is dead'),
 }
 _OTHER_STATE = N_('delivers no batch')
+# Where Python waits for locks, and where a worker waits for work.
+_LOCKS = ('multiprocessing/synchronize.py', '/threading.py', '/filelock.py')
+_QUEUES = 'multiprocessing/queues.py'
 
 
 @dataclass(frozen=True)
@@ -187,6 +190,12 @@ def inspect(
     return StallCause(where, line)
 
 
+def _waits_for_lock(pid: int, calls: Sequence[Call]) -> bool:
+    """Return whether a process waits for a lock of threads or processes."""
+    is_inside = bool(calls) and calls[-1].file.endswith(_LOCKS)
+    return is_inside or 'lock' in waits_in(pid)
+
+
 def _inspect_workers(loader: Any, stacks: Path) -> StallCause:
     pids = worker_pids(loader)
     dumps = ask_for_stacks(pids, stacks)
@@ -195,12 +204,21 @@ def _inspect_workers(loader: Any, stacks: Path) -> StallCause:
         f'{state_of(pid) or "?"} {waits_in(pid)}\n{dumps[pid]}'
         for number, pid in enumerate(pids, 1)
     ]
+    calls = {pid: read_dump(dumps[pid]) for pid in pids}
     number = awaited_worker(loader) or 0
     unable = [n for n, p in enumerate(pids) if state_of(p) in _UNABLE]
+    if _waits_for_lock(pids[number], calls[pids[number]]):
+        # It is not the one to blame, but another that is inside a sample.
+        unable += [
+            n
+            for n, p in enumerate(pids)
+            if calls[p] and not _waits_for_lock(p, calls[p])
+            if not any(one.file.endswith(_QUEUES) for one in calls[p])
+        ]
     if unable and number not in unable:
         number = unable[0]
     pid = pids[number]
-    line = blamed_line(read_dump(dumps[pid]))
+    line = blamed_line(calls[pid])
     state, function = state_of(pid), waits_in(pid)
     text = _(_STATES.get(state, _OTHER_STATE))
     if state in ('sleeping', 'disk') and function:

@@ -15,27 +15,14 @@ from typing import Callable
 _INTERVAL_S = 0.2
 
 
-def stands_still(seconds: float, is_over: Callable[[], bool]) -> bool:
-    """Whether the main thread executes nothing of Python for some seconds.
-
-    Args:
-        seconds (float): How long to look.
-        is_over (Callable): Whether to give up looking.
-    """
-    main = threading.main_thread().ident or 0
-    begin, deadline = _place(main), time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        time.sleep(_INTERVAL_S)
-        if is_over() or _place(main) != begin:
-            return False
-    return True
-
-
 def await_standstill(timeout_s: float) -> None:
-    """Wait until the main thread waits for something, but not for ever."""
+    """Wait until the main thread executes no Python, but not for ever."""
+    main = threading.main_thread().ident or 0
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
-        if stands_still(2 * _INTERVAL_S, lambda: False):
+        before = _place(main)
+        time.sleep(2 * _INTERVAL_S)
+        if _place(main) == before:
             return
 
 
@@ -45,7 +32,7 @@ def _place(thread: int) -> tuple[int, int]:
 
 
 class StopWatch:
-    """Call a function if a signal comes while training stands still.
+    """Call a function if a signal is not obeyed in time.
 
     Python's handlers run in the main thread, between two instructions: while
     it waits for a device, none does. The handler in C writes the number of
@@ -53,22 +40,23 @@ class StopWatch:
 
     Args:
         numbers (Collection[int]): The signals.
-        patience_s (Callable): Returns for how many seconds the training has
-            to stand still.
+        patience_s (float): Seconds until the function is called, and
+            between two calls.
         react (Callable): Called with the signal, from the thread.
     """
 
     def __init__(
         self,
         numbers: Collection[int],
-        patience_s: Callable[[], float],
-        react: Callable[[signal.Signals], None],
+        patience_s: float,
+        react: Callable[[int], None],
     ) -> None:
         self._numbers = numbers
         self._patience_s = patience_s
         self._react = react
         self._previous = -1
         self._sockets: tuple[socket.socket, socket.socket] | None = None
+        self._stopped = threading.Event()
 
     def start(self) -> None:
         """Start to listen, from the main thread."""
@@ -88,15 +76,13 @@ class StopWatch:
     def stop(self) -> None:
         """Stop to listen, from the main thread."""
         sockets, self._sockets = self._sockets, None
+        self._stopped.set()
         if sockets is not None:
             signal.set_wakeup_fd(self._previous)
             for one in sockets:
                 # Ends the thread, too, which may be reading.
                 one.shutdown(socket.SHUT_RDWR)
                 one.close()
-
-    def _is_stopped(self) -> bool:
-        return self._sockets is None
 
     def _listen(self, read: socket.socket) -> None:
         while True:
@@ -106,11 +92,10 @@ class StopWatch:
                 return
             if not numbers:
                 return
-            # Until it is obeyed: the training may get stuck on the way there.
             for number in {*numbers} & {*self._numbers}:
-                while not self._is_stopped():
-                    if stands_still(self._patience_s(), self._is_stopped):
-                        self._react(signal.Signals(number))
+                # Until it is obeyed, which ends this watch.
+                while not self._stopped.wait(self._patience_s):
+                    self._react(number)
 
 
 @cache

@@ -264,10 +264,15 @@ class PhaseLimits:
 
 
 class TrainingThread:
-    """The thread that constructs this object, and trains."""
+    """The thread that trains.
 
-    def __init__(self) -> None:
-        self.ident = threading.get_ident()
+    Args:
+        ident (int, optional): Its number; None for the thread that constructs
+            this object. Defaults to None.
+    """
+
+    def __init__(self, ident: int | None = None) -> None:
+        self.ident = ident or threading.get_ident()
 
     @property
     def is_current(self) -> bool:
@@ -282,12 +287,16 @@ class TrainingThread:
         """List its calls, the outermost first."""
         return calls_of(self.frame())
 
+    def phase(self) -> Phase:
+        """Find the phase of the run by its calls."""
+        return find_phase(self.calls())
+
     def has_ended(self) -> bool:
         """Whether training is over.
 
         mmengine's own loops call no hook after an exception.
         """
-        return find_phase(self.calls()).name == ENDED
+        return self.phase().name == ENDED
 
 
 # Seconds between two looks; fewer if a limit is short.

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import threading
+import time
 from collections.abc import Mapping, Sequence, Sized
 from functools import partial
-from signal import Signals
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Callable
 
 from mmengine.dist import get_world_size, is_main_process
 from mmengine.hooks import Hook
@@ -15,9 +16,9 @@ from mmengine.runner import Runner
 
 from mmstable import runner_view
 from mmstable.checkpoint.signals import (
-    RESTART,
     SAVE,
     SIGNALS,
+    Request,
     StopSignal,
     resume_hint,
 )
@@ -26,9 +27,12 @@ from mmstable.dist.collectives import Sharing, find_sharing
 from mmstable.errors import (
     RestartNeeded,
     StoppedBySignal,
+    TimeLimitReached,
     TrainingDiverged,
     TrainingHangs,
+    WorkDirInUse,
     add_note,
+    exit_now,
     is_device_lost,
 )
 from mmstable.hooks.event_log_hook import EventLogHook
@@ -36,7 +40,8 @@ from mmstable.hooks.safe_checkpoint_hook import (
     SafeCheckpointHook,
     resume_from_last,
 )
-from mmstable.loops.train import is_half_updated, why_inexact
+from mmstable.io.lock import check_owned
+from mmstable.loops.failure import is_half_updated, why_inexact
 from mmstable.loops.workers import (
     WorkerDeaths,
     restart_signal_safe,
@@ -52,10 +57,15 @@ if TYPE_CHECKING:
     from mmstable.hang.stop_watch import StopWatch
 
 _NAME = 'EmergencyCheckpointHook'
-# Seconds without an instruction of Python until a device is asked whether it
-# works: less than schedulers wait between two signals.
-_STANDSTILL_S = 4.0
-
+# Seconds that training has to obey a signal before a thread saves a snapshot.
+# LSF kills 20 s after its first signal, Slurm and Kubernetes after 30 s.
+_PATIENCE_S = 12.0
+# When the run must be over, in seconds since 1970.
+DEADLINES = ('MMSTABLE_DEADLINE', 'SLURM_JOB_END_TIME')
+# What is left of that time for the last save: a share, and seconds at most.
+_RESERVE, _LONGEST_RESERVE_S = 0.05, 60.0
+# Phases in which a snapshot cannot be written over a save or an update.
+_BUSY_PHASES = ('step', 'hook', 'checkpoint')
 
 # By whether the signal ends the run, and whether a checkpoint was saved.
 _OBEYED = {
@@ -78,9 +88,14 @@ class EmergencyCheckpointHook(Hook):
     finished first, and so is a window of gradient accumulation; all ranks
     agree. Then ``emergency_iter_N.pth`` is saved. After SIGUSR1 training
     continues. After the others the command to resume is printed, and the run
-    ends with exit code 128 + the signal's number. Another one ends it at
-    once, but not within 5 seconds: then it is the same one. Workers of data
-    loaders leave signals to the main process.
+    ends with exit code 128 + the signal's number. Further signals do not cut
+    the save short; only Ctrl-C pressed twice on a terminal ends the run at
+    once. If training does not get there within 12 seconds, a thread saves the
+    newest snapshot in host memory, and ends the run. Workers of data loaders
+    leave signals to the main process.
+
+    Before a time limit (``mmstable train --max-time``, or that of a Slurm
+    job) the run is saved and ends with exit code 25.
 
     On an exception the state after the last complete step is saved; with
     several processes by :class:`RankFailureHook`. If it cannot be brought
@@ -89,13 +104,13 @@ class EmergencyCheckpointHook(Hook):
     cases it needs :class:`SafeCheckpointHook`, which does the saving: a
     state with NaN in it is not saved.
 
-    If the device is lost, or does not answer after a signal, nothing on it
-    can be read. Then the newest snapshot in host memory is saved, with its
-    own iteration in its name.
+    If the device is lost, nothing on it can be read. Then the newest snapshot
+    in host memory is saved, with its own iteration in its name. If another
+    run has taken over the work dir, nothing is saved.
 
     Args:
-        signals (Sequence[str]): What to listen to. Defaults to
-            ('SIGTERM', 'SIGINT', 'SIGHUP', 'SIGUSR1').
+        signals (Sequence[str]): What to listen to. Defaults to ('SIGTERM',
+            'SIGINT', 'SIGHUP', 'SIGUSR1', 'SIGUSR2', 'SIGXCPU').
         interval (int): With several ranks, iterations between two checks
             whether one of them got a signal, where that takes a collective
             call: in validation, and in training if the ranks do not share
@@ -121,20 +136,23 @@ class EmergencyCheckpointHook(Hook):
         # Who has asked, if it was no signal.
         self._asker: str | None = None
         self._watch: StopWatch | None = None
+        # Held while the training, or a thread, saves for the last time.
+        self._ending = threading.Lock()
+        self._stop_at = float('inf')
+        self._last_iter_at = 0.0
 
-    def request(self, asker: str, number: Signals = SAVE) -> None:
+    def request(self, asker: str, request: Request = SAVE) -> None:
         """Save on all ranks at the end of the window, as on a signal.
 
         Args:
             asker (str): Who wants it, for the log.
-            number (Signals): The signal: ``RESTART`` ends the run, too, with
-                the exit code that asks for another start; others but
-                ``SAVE`` just end it. Defaults to ``SAVE``.
+            request (Request): ``RESTART`` ends the run, too, with the exit
+                code that asks for another start; others but ``SAVE`` just
+                end it. Defaults to ``SAVE``.
         """
-        # A second request to stop would end the process at once.
         if self._signal.pending in (None, SAVE):
             self._asker = asker
-            self._signal.request(number)
+            self._signal.request(request)
 
     def before_train(self, runner: Runner) -> None:
         """Listen to signals from now on."""
@@ -146,10 +164,11 @@ class EmergencyCheckpointHook(Hook):
         self._last_look = runner.iter
         self._coordinated_stop = None
         self._asker = None
+        self._stop_at, self._last_iter_at = _stop_time(), time.time()
         if find_sharing(runner.model) in (Sharing.REDUCED, Sharing.SHARDED):
             from mmstable.dist.failure import CoordinatedStop
 
-            self._coordinated_stop = CoordinatedStop([*SIGNALS, RESTART.name])
+            self._coordinated_stop = CoordinatedStop(list(Request.__members__))
         if not self._signal.install():
             runner.logger.warning(
                 _(
@@ -160,15 +179,14 @@ class EmergencyCheckpointHook(Hook):
             return
         self._deaths.install()
         restart_signal_safe(runner.train_loop)
-        if runner_view.device_of(runner.model).type != 'cpu':
-            from mmstable.hang.stop_watch import StopWatch
+        from mmstable.hang.stop_watch import StopWatch
 
-            self._watch = StopWatch(
-                [Signals[name] for name in SIGNALS if name != SAVE.name],
-                lambda: max(_STANDSTILL_S, 3 * _iteration_time(runner)),
-                partial(self._end_stuck, runner),
-            )
-            self._watch.start()
+        self._watch = StopWatch(
+            [Request[name] for name in SIGNALS if name != SAVE.name],
+            _PATIENCE_S,
+            partial(self._end_late, runner),
+        )
+        self._watch.start()
 
     def before_train_iter(
         self, runner: Runner, batch_idx: int, data_batch: DATA_BATCH = None
@@ -185,6 +203,11 @@ class EmergencyCheckpointHook(Hook):
         outputs: dict | None = None,
     ) -> None:
         """Obey a signal, if no accumulation window is open."""
+        check_owned()
+        now = time.time()
+        if now + 2 * (now - self._last_iter_at) > self._stop_at:
+            self.request(_('the time limit'), Request.DEADLINE)
+        self._last_iter_at = now
         if self._is_alone:
             if self._signal.pending is not None and (
                 not runner_view.window_is_open(runner, runner.iter + 1)
@@ -194,15 +217,15 @@ class EmergencyCheckpointHook(Hook):
         iteration, stop = runner.iter + 1, self._coordinated_stop
         if stop is not None and self._signal.pending is not None:
             # Before the others average, or they have to do it once more.
-            stop.request(iteration, self._signal.pending)
+            stop.request(iteration, self._signal.pending.name)
         if runner_view.window_is_open(runner, iteration):
             return
         if stop is None:
             self._look_together(runner, iteration)
             return
-        number = stop.due(iteration)
-        if number is not None:
-            self._obey(runner, number)
+        name = stop.due(iteration)
+        if name is not None:
+            self._obey(runner, Request[name])
 
     def before_val(self, runner: Runner) -> None:
         """Agree on how many iterations all ranks are going to have."""
@@ -243,8 +266,9 @@ class EmergencyCheckpointHook(Hook):
     def on_exception(self, runner: Runner, exception: BaseException) -> None:
         """Save the last complete state, unless that was done already."""
         try:
-            # The first is saved already, the other not worth saving.
-            if not isinstance(exception, (StoppedBySignal, TrainingDiverged)):
+            # Saved already, not worth saving, or not to be written any more.
+            is_done = (StoppedBySignal, TrainingDiverged, WorkDirInUse)
+            if not isinstance(exception, is_done):
                 self._save_what_is_left(runner, exception)
         finally:
             self._leave()
@@ -263,29 +287,39 @@ class EmergencyCheckpointHook(Hook):
             return None
         return self._save(runner, rng)
 
-    def _end_stuck(self, runner: Runner, number: Signals) -> None:
-        """End a run that cannot obey, because its device does not answer.
+    def _end_late(self, runner: Runner, number: int) -> None:
+        """Save a snapshot, and end a run that does not get to obey a signal.
 
-        Called from another thread. The ranks of a run would write the same
-        file: the main process does.
+        Called from another thread: an iteration takes long, or the device
+        does not respond. The ranks of a run would write the same file: the
+        main process does.
         """
-        from mmstable.state.device import answers
+        from mmstable.dist.failure import report_failure
+        from mmstable.hang.watchdog import TrainingThread
 
-        if not is_main_process() or answers(
-            runner_view.device_of(runner.model)
-        ):
+        if not is_main_process() or unsaved_snapshot(runner) is None:
             return
         step = getattr(runner.train_loop, 'train_step', None)
-        if step is not None:
-            step.freeze()
-        error = _error_of(number)
+        if step is None or not self._ending.acquire(blocking=False):
+            # It is being saved.
+            return
+        step.freeze()
+        # Nor may a hook of the training save at the same time.
+        runner.call_hook = partial(_call_hook, runner.call_hook)
+        training = TrainingThread(threading.main_thread().ident)
+        while training.phase().name in _BUSY_PHASES:
+            time.sleep(0.05)
+        error = _error_of(Request(number))
         try:
-            for hook in runner.hooks:
-                if isinstance(hook, EventLogHook):
-                    hook.on_exception(runner, error)
-            save_newest_snapshot(runner)
+            log = runner_view.find_hook(runner, EventLogHook)
+            if log is not None:
+                log.on_exception(runner, error)
+            save_newest_snapshot(
+                runner, _('the iteration does not end in time')
+            )
+            report_failure(error)
         finally:
-            os._exit(error.exit_code)
+            exit_now(error.exit_code)
 
     def _leave(self) -> None:
         if self._watch is not None:
@@ -304,25 +338,31 @@ class EmergencyCheckpointHook(Hook):
         self._last_look = iteration
         number = dist.most_of_ranks(self._signal.pending or 0)
         if number:
-            self._obey(runner, Signals(number))
+            self._obey(runner, Request(number))
 
-    def _obey(self, runner: Runner, number: Signals) -> None:
-        """Save; stop if the signal asks for that. A collective call."""
+    def _obey(self, runner: Runner, request: Request) -> None:
+        """Save; stop if the request is to stop. A collective call."""
+        with self._ending:
+            self._obey_now(runner, request)
+
+    def _obey_now(self, runner: Runner, request: Request) -> None:
         path = self._save(runner)
-        asker, self._asker = self._asker or number.name, None
-        ends, is_saved = number is not SAVE, path is not None
+        asker, self._asker = self._asker or request.name, None
+        ends, is_saved = request is not SAVE, path is not None
         facts = dict(signal=asker, path=path, resume=resume_hint(runner, path))
         if is_main_process():
             log = runner.logger.warning if ends else runner.logger.info
             log(_(_OBEYED[ends, is_saved], **facts))
         if ends:
-            raise _error_of(number)
+            raise _error_of(request)
         self._signal.saved()
 
     def _save_what_is_left(
         self, runner: Runner, exception: BaseException
     ) -> None:
         error = type(exception).__name__
+        if isinstance(exception, SystemExit):
+            error = f'sys.exit({exception.code})'
         if self._is_alone and is_device_lost(exception):
             __, resume = save_newest_snapshot(runner, describe_lost(exception))
             add_note(exception, resume)
@@ -385,6 +425,10 @@ class EmergencyCheckpointHook(Hook):
         inexact: str | None = None,
     ) -> str | None:
         saver = runner_view.find_hook(runner, SafeCheckpointHook)
+        if saver is None and not isinstance(runner, Runner):
+            from mmstable.hooks.engine_hook import save_by_strategy
+
+            return save_by_strategy(runner)
         if saver is None:
             runner.logger.warning(
                 _(
@@ -399,30 +443,39 @@ class EmergencyCheckpointHook(Hook):
 
 
 def describe_lost(error: BaseException) -> str:
-    """Why a device cannot be read after a sticky error."""
+    """Describe why a device cannot be read after a sticky error."""
     line = str(error).partition('\n')[0]
     return _('the device is lost ({error})', error=line)
 
 
-def save_newest_snapshot(
-    runner: Runner, reason: str | None = None
-) -> tuple[str | None, str]:
-    """Save the newest state in host memory: the device cannot be read.
-
-    Args:
-        runner (Runner): The runner.
-        reason (str, optional): Why the device cannot be read; None if it
-            does not answer. Defaults to None.
-
-    Returns:
-        tuple: The checkpoint, if there is one, and what to do now.
-    """
+def unsaved_snapshot(runner: Runner) -> Any:
+    """Return the newest snapshot in host memory; None if it is saved."""
     owner = next(
         (one for one in runner.hooks if hasattr(one, 'newest_snapshot')), None
     )
     saver = runner_view.find_hook(runner, SafeCheckpointHook)
     snapshot = None if owner is None else owner.newest_snapshot()
-    path = None
+    if snapshot is None or saver is None:
+        return None
+    is_newer = snapshot.meta['iter'] > (saver.last_iteration or 0)
+    return snapshot if is_newer else None
+
+
+def save_newest_snapshot(
+    runner: Runner, reason: str | None = None
+) -> tuple[str | None, str]:
+    """Save the newest state in host memory: the live one cannot be read.
+
+    Args:
+        runner (Runner): The runner.
+        reason (str, optional): Why it cannot be read; None if the device
+            does not respond. Defaults to None.
+
+    Returns:
+        tuple: The checkpoint, if there is one, and what to do now.
+    """
+    saver = runner_view.find_hook(runner, SafeCheckpointHook)
+    snapshot, path = unsaved_snapshot(runner), None
     if snapshot is not None and saver is not None:
         path = saver.save_snapshot(runner, snapshot)
     reason = reason or _('the device does not answer')
@@ -451,13 +504,26 @@ def save_newest_snapshot(
     return path, resume
 
 
-def _iteration_time(runner: Runner) -> float:
-    """Seconds of an iteration lately; 0 if they are not known."""
-    times = runner.message_hub.log_scalars.get('train/time')
-    return 0.0 if times is None else float(times.mean(20))
+def _stop_time() -> float:
+    """Return when the run has to begin its last save."""
+    ends = [os.environ.get(name, '') for name in DEADLINES]
+    left = [float(end) - time.time() for end in ends if end.isdigit()]
+    if not left:
+        return float('inf')
+    reserve = min(_LONGEST_RESERVE_S, _RESERVE * min(left))
+    return time.time() + min(left) - reserve
 
 
-def _error_of(number: Signals) -> StoppedBySignal:
-    if number is RESTART:
+def _call_hook(call: Callable[..., None], *args: Any, **kwargs: Any) -> None:
+    """Call hooks, but let the training thread wait for the end."""
+    if threading.current_thread() is threading.main_thread():
+        threading.Event().wait()
+    call(*args, **kwargs)
+
+
+def _error_of(request: Request) -> StoppedBySignal:
+    if request is Request.RESTART:
         return RestartNeeded()
-    return StoppedBySignal(number.name, number)
+    if request is Request.DEADLINE:
+        return TimeLimitReached()
+    return StoppedBySignal(request.name, request)

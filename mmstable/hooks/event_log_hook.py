@@ -136,13 +136,20 @@ class EventLogHook(StepHook):
         """Record the end, and close the file."""
         finished = runner.iter >= runner.max_iters
         self._end(runner, 'finished' if finished else 'stopped')
+        self._close()
 
     def on_exception(self, runner: Runner, exception: BaseException) -> None:
-        """Record what ended the run, if one of mmstable's loops runs."""
+        """Record what ended the run, if one of mmstable's loops runs.
+
+        The file stays open: the error may be explained after this.
+        """
         lines = traceback.format_exception(
             type(exception), exception, exception.__traceback__
         )
         stopped = isinstance(exception, (StoppedBySignal, TrainingDiverged))
+        if isinstance(exception, SystemExit):
+            # `sys.exit(0)` of a hook.
+            stopped = not exception.code
         reason = 'stopped' if stopped else 'exception'
         # Its end says what happened; a message can have any length.
         traceback_text = ''.join(lines)[-_LONGEST_TRACEBACK:]
@@ -155,7 +162,8 @@ class EventLogHook(StepHook):
     def after_exception(
         self, runner: Runner, exception: BaseException
     ) -> None:
-        """Draw what happened, after the last checkpoint is saved."""
+        """Close the file, and draw what happened."""
+        self._close()
         self._draw(runner)
 
     def _draw(self, runner: Runner) -> None:
@@ -225,5 +233,8 @@ class EventLogHook(StepHook):
             traceback=text,
         )
         self._write(end)
-        self._log.close()
-        self._log = None
+
+    def _close(self) -> None:
+        if self._log is not None:
+            self._log.close()
+            self._log = None

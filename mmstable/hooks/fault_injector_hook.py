@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from mmengine.dist import get_rank, get_world_size
 from mmengine.hooks import Hook
-from mmengine.hooks.hook import DATA_BATCH
 from mmengine.runner import Runner
 
 from mmstable import runner_view
@@ -109,7 +108,7 @@ class FaultInjectorHook(Hook):
         runner.logger.warning(self._announcement(runner))
 
     def before_train_iter(
-        self, runner: Runner, batch_idx: int, data_batch: DATA_BATCH = None
+        self, runner: Runner, *args: Any, **kwargs: Any
     ) -> None:
         """Prepare the faults that are due."""
         if not self._plan:
@@ -133,11 +132,7 @@ class FaultInjectorHook(Hook):
                 raise
 
     def after_train_iter(
-        self,
-        runner: Runner,
-        batch_idx: int,
-        data_batch: DATA_BATCH = None,
-        outputs: dict | None = None,
+        self, runner: Runner, *args: Any, **kwargs: Any
     ) -> None:
         """Remove all hooks, and report the injected faults."""
         if not self._due:

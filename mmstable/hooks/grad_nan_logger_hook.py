@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
 from typing import Any
 
 from mmengine.runner import Runner
 
 from mmstable import runner_view
 from mmstable.events import Event, Fault, Intervention, StepReport
+from mmstable.events.saved import Saved
 from mmstable.events.step_lines import StepStatistics, describe_step
 from mmstable.hooks.event_log_hook import EventLogHook
 from mmstable.hooks.step_hook import StepHook
@@ -17,14 +17,13 @@ from mmstable.io.schema import (
     count,
     mapping_of,
     optional,
-    record,
     text,
     within,
 )
 from mmstable.messages import N_, _
 from mmstable.messages.shell import RateLimit
 from mmstable.registry import HOOKS, register_globally
-from mmstable.settings import integer, language, number, renamed
+from mmstable.settings import integer, language, number
 
 _NAME = 'GradNanLoggerHook'
 _ADVICE = {
@@ -67,24 +66,27 @@ _ADVICE = {
 }
 
 
-@dataclass
-class _Wrapper:
-    """An optimizer wrapper.
+class _Wrapper(Saved):
+    """What is known about an optimizer wrapper.
 
     Args:
         stats (StepStatistics): Its recent bad steps.
-        rate (float, optional): The rate that was last published.
-        quiet_until (int): No warning of too many before this iteration.
-        is_scaled (bool): Whether its losses are scaled.
-        spoiled_at (int, optional): The iteration that first updated the
-            weights with NaN, which only mmengine's own wrappers do.
     """
 
-    stats: StepStatistics
-    rate: float | None = None
-    quiet_until: int = 0
-    is_scaled: bool = False
-    spoiled_at: int | None = None
+    state = dict(
+        stats=StepStatistics, quiet_until=count, rate=optional(within(0))
+    )
+
+    def __init__(self, stats: StepStatistics) -> None:
+        self.stats = stats
+        # The rate that was last published.
+        self.rate: float | None = None
+        # No warning of too many bad steps before this iteration.
+        self.quiet_until = 0
+        self.is_scaled = False
+        # The iteration that first updated the weights with NaN, which only
+        # mmengine's own wrappers do.
+        self.spoiled_at: int | None = None
 
 
 @register_globally(HOOKS)
@@ -111,20 +113,9 @@ class GradNanLoggerHook(StepHook):
             belong to the start. Defaults to 20.
         max_lines (int): Most lines in 100 iterations; how many more there
             were is said afterwards. Defaults to 10.
-        max_in_a_row (int, optional): The former name of
-            ``max_consecutive_bad``. Defaults to None.
     """
 
-    saved = staticmethod(
-        mapping_of(
-            text(),
-            record(
-                **StepStatistics.checks,
-                quiet_until=count,
-                rate=optional(within(0)),
-            ),
-        )
-    )
+    saved = staticmethod(mapping_of(text(), _Wrapper.saved))
 
     def __init__(
         self,
@@ -135,16 +126,8 @@ class GradNanLoggerHook(StepHook):
         max_consecutive_bad: int = 5,
         calibration_steps: int = 20,
         max_lines: int = 10,
-        max_in_a_row: int | None = None,
     ) -> None:
         super().__init__()
-        max_consecutive_bad = renamed(
-            _NAME,
-            'max_in_a_row',
-            'max_consecutive_bad',
-            max_in_a_row,
-            max_consecutive_bad,
-        )
         self.lang = language(_NAME, lang)
         self._max_names = integer(_NAME, 'max_names', max_names)
         self._limits = (
@@ -297,18 +280,9 @@ class GradNanLoggerHook(StepHook):
 
     def state_dict(self) -> dict[str, Any]:
         """What a resumed run has to know."""
-        return {
-            name: {
-                **one.stats.state_dict(),
-                'quiet_until': one.quiet_until,
-                'rate': one.rate,
-            }
-            for name, one in self._wrappers.items()
-        }
+        return {name: one.state_dict() for name, one in self._wrappers.items()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over what :meth:`state_dict` gave."""
         for name, saved in state.items():
-            one = self._state_of(name)
-            one.stats.load_state_dict(saved)
-            one.quiet_until, one.rate = saved['quiet_until'], saved['rate']
+            self._state_of(name).load_state_dict(saved)

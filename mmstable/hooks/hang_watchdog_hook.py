@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import threading
 from collections.abc import Mapping
 from contextlib import suppress
@@ -16,7 +15,7 @@ from mmengine.runner import Runner
 
 from mmstable import runner_view
 from mmstable.checkpoint.signals import resume_hint
-from mmstable.errors import TrainingHangs
+from mmstable.errors import TrainingHangs, exit_now
 from mmstable.events.records import Hang
 from mmstable.hooks.emergency_checkpoint_hook import (
     EmergencyCheckpointHook,
@@ -26,6 +25,12 @@ from mmstable.hooks.event_log_hook import EventLogHook
 from mmstable.hooks.rank_failure_hook import RankFailureHook
 from mmstable.hooks.safe_checkpoint_hook import resume_from_last
 from mmstable.hooks.step_hook import StepHook
+from mmstable.io.heartbeat import (
+    begin_heartbeat,
+    end_heartbeat,
+    is_supervised,
+    write_heartbeat,
+)
 from mmstable.loops.workers import use_signal_safe_workers
 from mmstable.messages import N_, _
 from mmstable.registry import HOOKS, register_globally
@@ -126,6 +131,7 @@ class HangWatchdogHook(StepHook):
 
         super().before_run(runner)
         self._stop()
+        begin_heartbeat(runner.work_dir, get_rank())
         self._runner = runner
         self._folder = runner_view.stability_folder(runner)
         self._board = None
@@ -167,6 +173,7 @@ class HangWatchdogHook(StepHook):
     def after_run(self, runner: Runner) -> None:
         """Stop the watchdog."""
         self._stop()
+        end_heartbeat()
 
     def on_exception(self, runner: Runner, exception: BaseException) -> None:
         """Stop the watchdog."""
@@ -195,9 +202,9 @@ class HangWatchdogHook(StepHook):
 
     def on_look(self, phase: Phase, seconds: float, limit: float) -> None:
         """Write the heartbeat, and publish a rank without progress."""
-        from mmstable.io.lock import write_heartbeat
-
-        write_heartbeat(limit if self._ends() else math.inf, str(phase))
+        if seconds <= limit:
+            # A scheduler may judge the run by the age of the file.
+            write_heartbeat(limit if self._ends() else math.inf, str(phase))
         if seconds > 0 and self._board is not None:
             # The store may be gone.
             with suppress(RuntimeError):
@@ -249,8 +256,6 @@ class HangWatchdogHook(StepHook):
 
     def _ends(self) -> bool:
         if self._action is None:
-            from mmstable.io.lock import is_supervised
-
             return is_supervised()
         return self._action == 'exit'
 
@@ -341,7 +346,6 @@ class HangWatchdogHook(StepHook):
 
     def _leave(self, stall: Stall, error: TrainingHangs) -> None:
         """End this process in time, even if saving fails or hangs."""
-        from mmstable.io.lock import write_heartbeat
         from mmstable.state.device import answers
         from mmstable.state.run_state import RunState
 
@@ -358,7 +362,7 @@ class HangWatchdogHook(StepHook):
             saving.start()
             saving.join(limit)
         finally:
-            os._exit(error.exit_code)
+            exit_now(error.exit_code)
 
     def _rescue(
         self, stall: Stall, error: TrainingHangs, is_readable: bool

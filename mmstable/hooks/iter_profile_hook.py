@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -82,6 +83,8 @@ class IterProfileHook(StepHook):
         # Causes that were logged; None before the first line.
         self._logged: set[tuple[str, str]] | None = None
         self._is_repeated: bool
+        # When training began, until the first validation.
+        self._trained_since: float | None = None
         self._reset()
 
     def before_train(self, runner: Runner) -> None:
@@ -89,6 +92,7 @@ class IterProfileHook(StepHook):
         super().before_train(runner)
         self.close(runner)
         self.sample, self._logged = None, None
+        self._trained_since = time.perf_counter()
         self._next = runner.iter + self._begin
         if runner_view.is_compiled(runner.model):
             runner.logger.info(
@@ -152,6 +156,16 @@ class IterProfileHook(StepHook):
         self._validation += now - self._val_begin
         if self._running is not None:
             self._running.leave_out(self._val_begin, now)
+        if self._trained_since is not None and get_rank() == 0:
+            # The first one tells already what all of them are going to take.
+            from mmstable.profile.causes import describe_validation
+
+            share = (now - self._val_begin) / (now - self._trained_since)
+            text = describe_validation(share)
+            if text:
+                self._logged = {('validation', ''), *(self._logged or ())}
+                runner.logger.warning(text)
+            self._trained_since = None
 
     def close(self, runner: Runner) -> None:
         """Discard a sample that is not complete."""
@@ -209,11 +223,17 @@ class IterProfileHook(StepHook):
         self._since_iteration = iteration
 
     def _report(self, runner: Runner, iteration: int) -> None:
-        from mmstable.profile.causes import describe_profile
+        from mmstable.profile.causes import (
+            describe_profile,
+            slowest_transform,
+        )
 
         sample, causes = self.sample, self.causes
         if sample is None:
             return
+        if any(cause.kind == 'data' for cause in causes):
+            dataset = runner.train_loop.dataloader.dataset
+            sample = replace(sample, transform=slowest_transform(dataset))
         text = describe_profile(iteration, sample, causes)
         found = {(cause.kind, cause.name) for cause in causes}
         if self._logged is None or found - self._logged:

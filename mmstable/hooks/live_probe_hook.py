@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from functools import partial
-from signal import SIGTERM
 from typing import TYPE_CHECKING, Any
 
 from mmengine.hooks.hook import DATA_BATCH
 from mmengine.runner import Runner
 
 from mmstable import runner_view
-from mmstable.checkpoint.signals import SAVE
+from mmstable.checkpoint.signals import SAVE, Request
 from mmstable.events import Event, StepReport
 from mmstable.hooks.emergency_checkpoint_hook import EmergencyCheckpointHook
 from mmstable.hooks.step_hook import StepHook
@@ -247,7 +246,7 @@ def _request_save(runner: Runner, ends: bool) -> None:
             )
         )
     # The log line starts with 'mmstable: ' already.
-    saver.request('probe', SIGTERM if ends else SAVE)
+    saver.request('probe', Request.SIGTERM if ends else SAVE)
 
 
 def _describe(run: LiveRun) -> dict[str, list[str]]:

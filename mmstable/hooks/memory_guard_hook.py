@@ -11,7 +11,7 @@ from mmengine.hooks.hook import DATA_BATCH
 from mmengine.runner import Runner
 
 from mmstable import runner_view
-from mmstable.checkpoint.signals import RESTART, SAVE
+from mmstable.checkpoint.signals import SAVE, Request
 from mmstable.events.records import MemoryAlarm
 from mmstable.hooks.emergency_checkpoint_hook import EmergencyCheckpointHook
 from mmstable.hooks.step_hook import StepHook
@@ -196,8 +196,8 @@ class MemoryGuardHook(StepHook):
                 )
             )
             return
-        number = RESTART if action == _RESTART else SAVE
-        saver.request(_('MemoryGuardHook'), number)
+        request = Request.RESTART if action == _RESTART else SAVE
+        saver.request(_('MemoryGuardHook'), request)
 
     def _lower(self, runner: Runner) -> None:
         loop: Any = runner.train_loop

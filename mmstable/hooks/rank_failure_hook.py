@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import threading
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mmengine.dist import get_rank, get_world_size
@@ -13,12 +17,14 @@ from mmengine.hooks.hook import DATA_BATCH
 from mmengine.runner import Runner
 
 from mmstable import runner_view
+from mmstable.checkpoint.save import EMERGENCY
 from mmstable.checkpoint.signals import RESUME_FROM_NEWEST, resume_hint
 from mmstable.errors import (
     MMStableError,
     PeerFailedError,
     StoppedBySignal,
     add_note,
+    exit_now,
     is_device_lost,
 )
 from mmstable.hooks.emergency_checkpoint_hook import (
@@ -28,8 +34,13 @@ from mmstable.hooks.emergency_checkpoint_hook import (
 from mmstable.hooks.event_log_hook import EventLogHook
 from mmstable.hooks.safe_checkpoint_hook import SafeCheckpointHook
 from mmstable.hooks.step_hook import QuietHook
+from mmstable.io.heartbeat import write_failure, write_heartbeat
 from mmstable.io.schema import text
-from mmstable.loops.train import why_inexact, why_not_for_all, why_own_buffers
+from mmstable.loops.failure import (
+    why_inexact,
+    why_not_for_all,
+    why_own_buffers,
+)
 from mmstable.messages import _
 from mmstable.registry import HOOKS, register_globally
 from mmstable.settings import number
@@ -41,35 +52,38 @@ if TYPE_CHECKING:
 _NAME = 'RankFailureHook'
 # What the store raises once it is gone; then each rank ends on its own.
 _STORE_GONE = RuntimeError
-# Words of torch's backends for a rank that does not answer any more.
-_SECOND_HAND = ('gloo', 'nccl', 'connection', 'broken pipe', 'timed out')
+# Seconds that saving may take.
+_SAVING_S = 1800.0
 
 
 @register_globally(HOOKS)
 class RankFailureHook(QuietHook):
-    """Let an exception on one rank reach all others within seconds.
+    """Let a failure of one rank end all others within seconds.
 
     Without it they wait in a collective for the one that never comes, until
     torch's timeout of 10 or 30 minutes. The failure goes through the store,
     not through a collective. Every rank writes its stack to
-    ``stability/stacks.rankN.txt``; the one that failed saves
-    ``emergency_iter_N.pth``, if all ranks hold the same state; the others
-    say why, and end with exit code 21. If its device is lost, another rank
-    saves. A rank that was killed is noticed too; then the newest regular
-    checkpoint is the one to resume from.
+    ``stability/stacks.rankN.txt`` and logs the same reason: the first
+    failure. The others end with exit code 21.
 
-    mmstable's loops tell it of exceptions. Saving takes
+    One rank saves ``emergency_iter_N.pth``, if all ranks hold the same
+    state: the one that failed; another one if its device is lost; the one
+    that noticed it if it was killed, stopped, or its machine or link is
+    down. The random state of a lost rank is lost with it: then the weights
+    are exact, and the log says what is not. Without a store to agree by, the
+    first rank to lock the folder saves.
+
+    mmstable's loops report exceptions to it. Saving takes
     :class:`SafeCheckpointHook`. With one process it does nothing.
 
     Args:
         interval (float): Seconds between two looks at the store. Defaults
             to 1.0.
-        lost_after (float): Seconds without a sign of life until a rank
-            counts as gone. Ranks are quicker when a collective fails.
-            Defaults to 120.0.
-        grace (float): Seconds that the others wait for the failed rank to
-            save, and that this one waits for their answers. Defaults to
-            10.0.
+        lost_after (float): Seconds without a heartbeat until a rank counts
+            as lost, and without a response until the store does. It is
+            quicker when a collective fails. Defaults to 60.0.
+        grace (float): Seconds that ranks wait for a sign of the one that
+            saves, and that it waits for their answers. Defaults to 10.0.
     """
 
     # Ahead of the hooks that record why a run has ended.
@@ -79,7 +93,7 @@ class RankFailureHook(QuietHook):
     def __init__(
         self,
         interval: float = 1.0,
-        lost_after: float = 120.0,
+        lost_after: float = 60.0,
         grace: float = 10.0,
     ) -> None:
         self._interval = number(_NAME, 'interval', interval, above=0)
@@ -87,22 +101,22 @@ class RankFailureHook(QuietHook):
         self._grace = number(_NAME, 'grace', grace, above=0)
         self._watch: PeerWatch | None = None
         self._failure: PeerFailure | None = None
-        # Held by the thread that saves, to the end of the process.
+        # The training thread and the one that watches both may save.
         self._saving = threading.Lock()
+        self._saved: str | None = None
+        self._has_settled = False
 
     def before_train(self, runner: Runner) -> None:
         """Start to watch."""
         if get_world_size() == 1:
             return
-        from mmstable.dist.failure import PeerWatch
+        from mmstable.dist.failure import watch_ranks
 
-        self._failure = None
-        self._watch = PeerWatch(
-            lambda failure: self._leave(runner, failure),
-            self._interval,
-            self._lost_after,
+        self._failure, self._has_settled = None, False
+        self._watch = watch_ranks()
+        self._watch.configure(
+            partial(self._leave, runner), self._interval, self._lost_after
         )
-        self._watch.start()
         runner.train_loop.keeps_rng = True
         self.before_train_iter = self.after_val_iter  # type: ignore[method-assign]
         self.after_train_iter = self.after_val_iter  # type: ignore[method-assign]
@@ -116,26 +130,24 @@ class RankFailureHook(QuietHook):
     ) -> None:
         """End this rank if another one has failed."""
         if self._failure is not None:
-            self._raise_failure(self._failure)
+            self._stop()
+            raise _error(self._failure)
 
     def after_train(self, runner: Runner) -> None:
-        """All went well."""
+        """Stop watching."""
         self._stop()
 
     def on_exception(self, runner: Runner, exception: BaseException) -> None:
-        """Tell the others, save, and wait until they know."""
+        """Report it to the others, save, and wait until they know."""
         watch = self._watch
         if watch is None:
             return
         if isinstance(exception, MMStableError):
-            if not isinstance(exception, StoppedBySignal):
-                # Most likely all ranks have it, and each says it by itself.
-                watch.report(
-                    runner_view.iterations_done(runner),
-                    _name(exception),
-                    decided=True,
-                )
-                watch.leave('result', '')
+            if not isinstance(exception, (StoppedBySignal, PeerFailedError)):
+                # Most likely all ranks have it, and each reports it.
+                with suppress(_STORE_GONE):
+                    self._find_reason(watch, runner, exception)
+                    watch.leave('result', '')
             self._stop()
             return
         from mmstable.hang.report import write_exception
@@ -144,15 +156,11 @@ class RankFailureHook(QuietHook):
             runner_view.stability_folder(runner), get_rank(), exception
         )
         failure = self._find_reason(watch, runner, exception)
+        write_failure(failure)
+        path = self._settle(watch, runner, failure, exception)
+        self._end(watch)
         if failure.rank != get_rank():
-            self._help(runner, watch, failure, exception)
-            self._leave_last(watch)
-            self._stop()
             raise _error(failure) from exception
-        if failure.saver < 0:
-            path = self._save_for_all(watch, runner, exception)
-        else:
-            path = self._let_save(watch, runner, failure, exception)
         resume = _describe(runner, path)
         runner.logger.error(
             _(
@@ -162,8 +170,6 @@ class RankFailureHook(QuietHook):
             )
         )
         add_note(exception, resume)
-        self._leave_last(watch)
-        self._stop()
 
     def end_hanging(
         self,
@@ -176,9 +182,9 @@ class RankFailureHook(QuietHook):
 
         Args:
             runner (Runner): The runner.
-            error (BaseException): What the others are told.
+            error (BaseException): The reason for the others.
             may_save (bool): Whether the state is that after an iteration.
-            is_readable (bool): Whether the device answers.
+            is_readable (bool): Whether the device responds.
 
         Returns:
             str or None: The checkpoint, if one was saved.
@@ -186,137 +192,86 @@ class RankFailureHook(QuietHook):
         watch = self._watch
         if watch is None:
             return None
+        failure = self._find_reason(watch, runner, error)
+        write_failure(failure)
         path = None
-        with suppress(_STORE_GONE):
-            failure = self._find_reason(watch, runner, error)
-            if failure.rank != get_rank():
-                self._help(runner, watch, failure, error)
-            elif not is_readable:
-                path = self._save_snapshot(watch, runner)
-            elif may_save:
-                path = self._save_for_all(watch, runner, error)
-            else:
+        if may_save or not is_readable or failure.saver != get_rank():
+            path = self._settle(watch, runner, failure, error, is_readable)
+        else:
+            with suppress(_STORE_GONE):
                 watch.leave('result', '')
-            self._leave_last(watch)
+        self._end(watch)
         return path
-
-    def _save_for_all(
-        self, watch: PeerWatch, runner: Runner, exception: BaseException
-    ) -> str | None:
-        """Save, and tell the others what."""
-        if is_device_lost(exception):
-            return self._save_snapshot(watch, runner, describe_lost(exception))
-        path = self._save(watch, runner, exception)
-        watch.leave('result', os.path.basename(path or ''))
-        return path
-
-    def _save_snapshot(
-        self, watch: PeerWatch, runner: Runner, reason: str | None = None
-    ) -> str | None:
-        """Save what is in host memory, and tell the others."""
-        path, __ = save_newest_snapshot(runner, reason)
-        watch.leave('result', os.path.basename(path or ''))
-        return path
-
-    def _let_save(
-        self,
-        watch: PeerWatch,
-        runner: Runner,
-        failure: PeerFailure,
-        exception: BaseException,
-    ) -> str | None:
-        """Let another rank save; this one can only save a snapshot."""
-        name = None
-        with suppress(_STORE_GONE):
-            watch.leave('state', pack(*kept_rng(runner)))
-            name = self._await_result(watch, failure)
-        if name is None:
-            return save_newest_snapshot(runner, describe_lost(exception))[0]
-        return _in_folder(runner, name)
-
-    def _save_instead(
-        self, watch: PeerWatch, runner: Runner, failure: PeerFailure
-    ) -> str | None:
-        """Save for a rank that cannot, from the thread that watches it."""
-        from mmstable.hang.stop_watch import await_standstill
-        from mmstable.state.device import answers
-
-        if not self._saving.acquire(blocking=False):
-            # The training has noticed the failure, and saves.
-            return None
-        step = getattr(runner.train_loop, 'train_step', None)
-        if step is None:
-            watch.leave('result', '')
-            return None
-
-        step.freeze()
-        await_standstill(self._grace)
-        if not answers(runner_view.device_of(runner.model), self._grace):
-            return self._save_snapshot(watch, runner)
-        step.undo_failed()
-        return self._save_for_all(watch, runner, _error(failure))
-
-    def _raise_failure(self, failure: PeerFailure) -> None:
-        self._stop()
-        raise _error(failure)
-
-    def _stop(self) -> None:
-        watch, self._watch = self._watch, None
-        if watch is not None:
-            watch.stop()
 
     def _find_reason(
         self, watch: PeerWatch, runner: Runner, exception: BaseException
     ) -> PeerFailure:
-        """The failure that counts: this one, or what it comes from."""
-        found = watch.failure()
-        said = str(exception).lower()
-        if found is None and any(word in said for word in _SECOND_HAND):
-            found = watch.await_failure(self._grace)
-        if found is not None:
-            return found
-        saver = -1
+        saver = None
         if is_device_lost(exception):
             saver = 0 if get_rank() else 1
-        return watch.report(
-            runner_view.iterations_done(runner), _name(exception), saver=saver
-        )
+        done = runner_view.iterations_done(runner)
+        return watch.find_reason(done, exception, self._grace, saver)
 
-    def _help(
+    def _settle(
         self,
-        runner: Runner,
         watch: PeerWatch,
+        runner: Runner,
         failure: PeerFailure,
-        exception: BaseException,
-    ) -> None:
-        """Give the rank that saves what it needs, and time.
+        exception: BaseException | None = None,
+        is_readable: bool = True,
+    ) -> str | None:
+        """Save, or let another rank save; return the checkpoint.
 
-        This rank has failed as well. If it left now, a launcher would end
-        the others, and the store could be gone.
+        The training thread and the one that watches may both come here: the
+        second one waits for the first.
         """
-        with suppress(_STORE_GONE):
-            if failure.saver != get_rank():
-                watch.leave('state', pack(*kept_rng(runner)))
-                self._await_result(watch, failure)
-                return
-            # The thread that watches may be at it.
-            with self._saving:
-                self._save_for_all(watch, runner, exception)
+        with self._saving:
+            if not self._has_settled:
+                self._has_settled = True
+                with suppress(_STORE_GONE):
+                    self._saved = self._rescue(
+                        watch, runner, failure, exception, is_readable
+                    )
+            return self._saved
 
-    def _leave_last(self, watch: PeerWatch) -> None:
-        """Wait for all others on rank 0, which may hold the store."""
-        if get_rank() != 0:
-            return
-        deadline = time.monotonic() + self._grace
-        others = range(1, get_world_size())
-        with suppress(_STORE_GONE):
-            while time.monotonic() < deadline and not all(
-                watch.has_left(rank) for rank in others
-            ):
-                time.sleep(0.05)
+    def _rescue(
+        self,
+        watch: PeerWatch,
+        runner: Runner,
+        failure: PeerFailure,
+        exception: BaseException | None,
+        is_readable: bool,
+    ) -> str | None:
+        if failure.saver not in (get_rank(), -1):
+            watch.leave('state', pack(*kept_rng(runner)))
+            name = self._await_result(watch, failure)
+            if name is None and exception and is_device_lost(exception):
+                return save_newest_snapshot(runner, describe_lost(exception))[
+                    0
+                ]
+            return _in_folder(runner, name)
+        write_heartbeat(_SAVING_S, 'checkpoint')
+        path = None
+        if exception is None:
+            is_readable = _freeze(runner, self._grace)
+        if not is_readable or (exception and is_device_lost(exception)):
+            reason = None if exception is None else describe_lost(exception)
+            path, __ = save_newest_snapshot(runner, reason)
+        elif failure.saver < 0:
+            with _first_in(runner, self._grace) as is_first:
+                path = self._save(watch, runner, failure) if is_first else None
+        else:
+            path = self._save(watch, runner, failure, exception)
+        if failure.saver >= 0:
+            watch.leave('result', os.path.basename(path or ''))
+        return path
 
     def _save(
-        self, watch: PeerWatch, runner: Runner, exception: BaseException
+        self,
+        watch: PeerWatch,
+        runner: Runner,
+        failure: PeerFailure,
+        exception: BaseException | None = None,
     ) -> str | None:
         reason = why_not_for_all(runner)
         if reason is not None:
@@ -327,13 +282,20 @@ class RankFailureHook(QuietHook):
                 )
             )
             return None
+        patience = 2 * self._interval if failure.is_silent else self._grace
         rng = collect_rng(
             runner,
-            lambda rank: watch.read('state', rank, unpack),
+            lambda rank: _read_state(watch, rank),
             runner_view.iterations_done(runner),
-            self._grace,
+            patience if failure.saver >= 0 else 0.0,
         )
-        reason = why_inexact(runner, exception) or why_own_buffers(runner)
+        error = exception or _error(failure)
+        missing = sorted({*range(get_world_size())} - {*rng, get_rank()})
+        reason = why_inexact(runner, error) or why_own_buffers(runner)
+        if missing and reason is None:
+            reason = _(
+                'the random state of rank {ranks} is lost', ranks=missing
+            )
         if reason is not None:
             runner.logger.error(
                 _(
@@ -352,59 +314,106 @@ class RankFailureHook(QuietHook):
             return
         from mmstable.hang.report import write_stacks
 
+        write_failure(failure)
         write_stacks(runner_view.stability_folder(runner), get_rank(), failure)
+        # What all ranks decide, the training of this one decides, too.
         path = None
-        with suppress(_STORE_GONE):
-            if failure.saver == get_rank():
-                path = self._save_instead(watch, runner, failure)
-            else:
-                watch.leave('state', pack(*kept_rng(runner)))
-                path = _in_folder(runner, self._await_result(watch, failure))
-        # The training itself can end in better order, unless it waits.
-        patience = self._grace
         if not failure.decided:
-            self._failure = failure
-            patience = 2 * self._interval
+            path = self._settle(watch, runner, failure)
+        # The training itself can end in better order, unless it waits.
+        self._failure = None if failure.decided else failure
+        patience = self._grace if failure.decided else 2 * self._interval
         deadline = time.monotonic() + patience
         while time.monotonic() < deadline:
             if self._watch is not watch or watch.is_stopped:
                 return
             time.sleep(0.05)
         try:
-            _say_goodbye(runner, failure, path)
-            self._leave_last(watch)
-            watch.stop()
+            _log_end(runner, failure, path)
+            self._end(watch)
         finally:
             # The training waits for a rank that never comes.
-            os._exit(PeerFailedError.exit_code)
+            exit_now(PeerFailedError.exit_code)
+
+    def _end(self, watch: PeerWatch) -> None:
+        """Stop watching, on rank 0 after the others if it has the store."""
+        keeps_store = os.environ.get('TORCHELASTIC_USE_AGENT_STORE') != 'True'
+        if get_rank() == 0 and keeps_store:
+            watch.await_others(self._grace)
+        self._stop()
+
+    def _stop(self) -> None:
+        watch, self._watch = self._watch, None
+        if watch is not None:
+            watch.stop()
 
     def _await_result(
         self, watch: PeerWatch, failure: PeerFailure
     ) -> str | None:
-        """The name of the checkpoint that a rank has saved for all."""
-        if failure.iteration < 0:
-            # It is gone without a word.
-            return None
-        saver = failure.rank if failure.saver < 0 else failure.saver
+        """Wait for the name of the checkpoint that another rank saves."""
         beat, seen_at = None, time.monotonic()
-        # It may take its time to save, as long as it is alive.
+        # It may take its time to save, as long as it sends heartbeats.
         while time.monotonic() - seen_at < self._grace:
-            result = watch.read('result', saver, _read_name)
+            result = watch.read('result', failure.saver, _read_name)
             if result is not None or self._watch is not watch:
                 return result or None
-            now = watch.last_beat(saver)
+            now = watch.last_beat(failure.saver)
             if now != beat:
                 beat, seen_at = now, time.monotonic()
             time.sleep(0.1)
         return None
 
 
-def _name(exception: BaseException) -> str:
-    return f'{type(exception).__name__}: {exception}'
+def _freeze(runner: Runner, timeout_s: float) -> bool:
+    """Stop the training thread; return whether the device responds."""
+    from mmstable.hang.stop_watch import await_standstill
+    from mmstable.state.device import answers
+
+    step = getattr(runner.train_loop, 'train_step', None)
+    if step is not None:
+        step.freeze()
+    await_standstill(timeout_s)
+    if not answers(runner_view.device_of(runner.model), timeout_s):
+        return False
+    if step is not None:
+        step.undo_failed()
+    return True
+
+
+@contextmanager
+def _first_in(runner: Runner, timeout_s: float) -> Iterator[bool]:
+    """Lock the folder of the checkpoints, which ranks may share.
+
+    Yields:
+        bool: Whether this rank is the first to save its iteration there.
+    """
+    saver = runner_view.find_hook(runner, SafeCheckpointHook)
+    folder = saver.out_dir if saver and saver.out_dir else runner.work_dir
+    path = Path(folder, EMERGENCY.format(runner_view.iterations_done(runner)))
+    file, deadline = os.open(folder, os.O_RDONLY), time.monotonic() + timeout_s
+    try:
+        while time.monotonic() < deadline and not path.exists():
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                time.sleep(0.1)
+            except OSError:
+                # A network file system without locks: each rank saves.
+                break
+        yield time.monotonic() < deadline and not path.exists()
+    finally:
+        os.close(file)
+
+
+def _read_state(watch: PeerWatch, rank: int) -> Any:
+    with suppress(_STORE_GONE):
+        return watch.read('state', rank, unpack)
+    return None
 
 
 def _read_name(value: Any) -> str:
-    """A file name that came out of the store."""
+    """Check a file name that came out of the store."""
     name = text(255)(value)
     if name != os.path.basename(name) or name in ('.', '..'):
         raise ValueError('must be the name of a file, without a folder')
@@ -431,9 +440,7 @@ def _error(failure: PeerFailure) -> PeerFailedError:
     return PeerFailedError(_('{failure}. This rank stops.', failure=failure))
 
 
-def _say_goodbye(
-    runner: Runner, failure: PeerFailure, path: str | None
-) -> None:
+def _log_end(runner: Runner, failure: PeerFailure, path: str | None) -> None:
     error = _error(failure)
     log = runner_view.find_hook(runner, EventLogHook)
     if log is not None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 import torch
 from mmengine.dist import all_gather, all_reduce, get_rank, get_world_size
-from mmengine.hooks.hook import DATA_BATCH
 from mmengine.runner import Runner
 from torch import Tensor
 from torch.nn import Parameter
@@ -86,13 +86,7 @@ class ReplicaCheckHook(StepHook):
                 )
             )
 
-    def _check_if_due(
-        self,
-        runner: Runner,
-        batch_idx: int,
-        data_batch: DATA_BATCH = None,
-        outputs: dict | None = None,
-    ) -> None:
+    def _check_if_due(self, runner: Runner, *args: Any, **kwargs: Any) -> None:
         """Compare every ``interval`` iterations."""
         if self.every_n_train_iters(runner, self._interval):
             self._check(runner)

@@ -9,7 +9,7 @@ from mmengine.hooks import CheckpointHook, Hook
 from mmengine.runner import Runner
 
 from mmstable import runner_view
-from mmstable.checkpoint.loading import drop_foreign_references
+from mmstable.checkpoint.loaders import drop_foreign_references
 from mmstable.checkpoint.save import checkpoint_folder
 from mmstable.checkpoint.shards import SHARDS
 from mmstable.dist.collectives import decide_on_rank_zero
@@ -211,7 +211,7 @@ class ResumeReportHook(Hook):
                 'param_schedulers' in missing and runner.param_schedulers
             )
             if not is_new:
-                self._tell_changes(runner, self._configured, moves)
+                self._report_changes(runner, self._configured, moves)
             if moves:
                 self._configured.move_to(runner)
                 hook = runner_view.find_hook(runner, SafeParamSchedulerHook)
@@ -245,7 +245,7 @@ class ResumeReportHook(Hook):
                 )
             )
 
-    def _tell_changes(
+    def _report_changes(
         self, runner: Runner, configured: ConfiguredSchedule, moves: bool
     ) -> None:
         changes = configured.differences(runner)

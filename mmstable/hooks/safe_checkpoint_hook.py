@@ -19,13 +19,12 @@ from mmengine.runner import Runner
 
 from mmstable import runner_view
 from mmstable.checkpoint.audit import Placeholders, placeholders_of
-from mmstable.checkpoint.manifest import Lineage
+from mmstable.checkpoint.manifest import Lineage, lineage_in
 from mmstable.checkpoint.save import (
     EMERGENCY,
     TrainedWeights,
     checkpoint_folders,
     hook_arguments,
-    lineage_in,
     point_to,
 )
 from mmstable.checkpoint.shards import check_sharded, is_sharded_run
@@ -34,6 +33,7 @@ from mmstable.checkpoint.signals import RESUME_FROM_NEWEST, resume_hint
 from mmstable.errors import ResultNotSaved
 from mmstable.events.monitor import SAVED_STATES, read_state
 from mmstable.hooks.step_hook import QuietHook
+from mmstable.io.lock import check_owned
 from mmstable.messages import _, choose_language
 from mmstable.optim.grad_health import unwrap
 from mmstable.registry import HOOKS, register_globally
@@ -49,10 +49,11 @@ from mmstable.state.progress import (
     capture_progress,
     check_progress,
 )
-from mmstable.state.run_state import RunState, Snapshot
+from mmstable.state.run_state import RunState
+from mmstable.state.snapshot import Snapshot
 
 if TYPE_CHECKING:
-    from mmstable.checkpoint.catalog import Retention
+    from mmstable.checkpoint.retention import Retention
     from mmstable.checkpoint.writer import CheckpointWriter
 
 _NAME = 'SafeCheckpointHook'
@@ -63,7 +64,7 @@ class SafeCheckpointHook(CheckpointHook, QuietHook):
     """A ``CheckpointHook`` whose newest good checkpoint cannot get lost.
 
     A state with NaN or Inf in it is not saved, but reported as poisoned, and
-    hooks are told by ``after_poisoned(runner, culprits)``. A checkpoint is
+    hooks learn of it by ``after_poisoned(runner, culprits)``. A checkpoint is
     written under a temporary name, checked, and gets its name when it is
     complete; only then older ones are removed. If that fails, as on a full
     disk, training continues with the older ones. A checkpoint that falls into
@@ -73,8 +74,9 @@ class SafeCheckpointHook(CheckpointHook, QuietHook):
     it, below ``checkpoint['mmstable']``, are the random generators of all
     ranks and the position in the data; mmengine does not mind.
 
-    The state is copied to host memory and written by a thread while training
-    continues. The next checkpoint waits for that, and so does the end of the
+    The state is copied to host memory, unless ``DivergenceGuardHook`` takes a
+    snapshot of it anyway, and written by a thread while training continues.
+    The next checkpoint waits for that, and so does the end of the
     run. If the host has too little memory, training waits for the writer.
     Shards are written by all ranks at once, and training waits.
 
@@ -101,7 +103,7 @@ class SafeCheckpointHook(CheckpointHook, QuietHook):
         max_unsaved: float = 30.0,
         **kwargs: Any,
     ) -> None:
-        from mmstable.checkpoint.hook_states import HookStates
+        from mmstable.checkpoint.content import HookStates
 
         super().__init__(*args, **kwargs)
         # -1 means never, and all.
@@ -131,6 +133,11 @@ class SafeCheckpointHook(CheckpointHook, QuietHook):
         self._last_iteration: int | None = None
         # Metrics that no validation gave, although they were to be compared.
         self._missing: set[str] = set()
+
+    @property
+    def last_iteration(self) -> int | None:
+        """The iteration of the newest checkpoint, which may be pending."""
+        return self._last_iteration
 
     @property
     def restored(self) -> dict[str, str]:
@@ -182,25 +189,25 @@ class SafeCheckpointHook(CheckpointHook, QuietHook):
 
     def before_train(self, runner: Runner) -> None:
         """Find out where to save."""
-        from mmstable.checkpoint.catalog import keep_own_best, settle_best
+        from mmstable.checkpoint.retention import keep_own_best, settle_best
 
         info = runner.message_hub.runtime_info
         # mmengine would remove files here, and folders of these names.
         kept = list(info.pop('keep_ckpt_ids', ()))
         super().before_train(runner)
         self._begin_lineage(runner)
-        if self._writer.is_local:
+        if self._writer.storage.is_local:
             keep_own_best(self, info)
         # Without a limit: an old one goes when a new one is there.
         self.keep_ckpt_ids = deque(kept)
         if is_main_process():
-            self._writer.clear_up()
+            self._writer.storage.clear_up()
             if self._retention is not None:
                 self._retention.complete_manifests()
             self._tidy(self.keep_ckpt_ids, runner.iter)
-        if self.save_best and self._writer.is_local:
+        if self.save_best and self._writer.storage.is_local:
             settle_best(self, runner, self._retention)
-        if self._writer.is_local:
+        if self._writer.storage.is_local:
             warn_if_not_shared(runner, Path(self.out_dir))
         # A resumed run has the checkpoint that it was resumed from.
         if runner.iter > 0:
@@ -213,7 +220,8 @@ class SafeCheckpointHook(CheckpointHook, QuietHook):
 
     def _begin_lineage(self, runner: Runner) -> None:
         """Give this start its place among all starts in the folder."""
-        from mmstable.checkpoint.catalog import Retention, last_start_in
+        from mmstable.checkpoint.catalog import last_start_in
+        from mmstable.checkpoint.retention import Retention
         from mmstable.checkpoint.writer import CheckpointWriter
 
         found: list[Any] = [None]
@@ -229,9 +237,9 @@ class SafeCheckpointHook(CheckpointHook, QuietHook):
             self._max_unsaved,
             free_memory=_free_memory if self._is_async else None,
         )
-        if self._writer.is_local:
+        if self._writer.storage.is_local:
             self._retention = Retention(
-                Path(self.out_dir), lineage, self._writer.remove
+                Path(self.out_dir), lineage, self._writer.storage.remove
             )
 
     def _restore_progress(self, runner: Runner) -> None:
@@ -357,7 +365,7 @@ class SafeCheckpointHook(CheckpointHook, QuietHook):
             return self.last_ckpt
         name = EMERGENCY.format(meta['iter'])
         kept = list(self.keep_ckpt_ids)
-        point = partial(point_to, runner, self._writer.path(name))
+        point = partial(point_to, runner, self._writer.storage.path(name))
         with self._weights.in_place(runner):
             self._save(runner, name, meta, kept, point, inexact)
         return self.last_ckpt if self._writer.settle(runner) else None
@@ -390,8 +398,7 @@ class SafeCheckpointHook(CheckpointHook, QuietHook):
             is_alone = get_world_size() == 1
             return self.save_emergency(runner) if is_alone else None
         meta = runner_view.resume_meta(runner)
-        is_saved = self._writer.wait()
-        if is_saved and meta['iter'] == self._last_iteration:
+        if self._writer.wait() and meta['iter'] == self._last_iteration:
             return self.last_ckpt
         state = self._capture(runner, inexact, all_ranks=False)
         state['rng'].update(rng)
@@ -411,22 +418,22 @@ class SafeCheckpointHook(CheckpointHook, QuietHook):
             str or None: The checkpoint; None if it could not be saved, or
             if one is there that is as new.
         """
-        meta = snapshot.meta
         if not self._is_ready or is_sharded_run(runner):
             return None
-        is_saved = self._writer.wait()
-        if is_saved and meta['iter'] <= (self._last_iteration or 0):
+        done = snapshot.meta['iter']
+        if self._writer.wait() and done <= (self._last_iteration or 0):
             return None
-        RunState(runner).move_to_host(snapshot)
-        return self._write_alone(runner, meta, snapshot.progress)
+        RunState(runner).restore(snapshot, on_host=True)
+        return self._write_alone(runner, snapshot.meta, snapshot.progress)
 
     def _write_alone(
         self, runner: Runner, meta: dict[str, int], state: dict[str, Any]
     ) -> str | None:
         from mmstable.checkpoint.writer import NOT_SAVED
 
+        check_owned(look=True)
         name = EMERGENCY.format(meta['iter'])
-        failure = self._writer.save_here(
+        failure = self._writer.save_alone(
             runner, name, self._save_settings(meta), state
         )
         if failure is not None:
@@ -434,7 +441,7 @@ class SafeCheckpointHook(CheckpointHook, QuietHook):
                 _(NOT_SAVED, name=name, reason=failure, last_good='')
             )
             return None
-        path = self._writer.path(name)
+        path = self._writer.storage.path(name)
         point_to(runner, path)
         return path
 
@@ -455,12 +462,12 @@ class SafeCheckpointHook(CheckpointHook, QuietHook):
     def _save_checkpoint_with_step(
         self, runner: Any, step: int, meta: dict
     ) -> None:
-        from mmstable.checkpoint.catalog import split_outdated
+        from mmstable.checkpoint.retention import split_outdated
 
         # If the one before was not saved, it is not among those to keep.
         self._writer.settle(runner)
         name = self.filename_tmpl.format(step)
-        path = self._writer.path(name)
+        path = self._writer.storage.path(name)
         kept, outdated = split_outdated(
             self.keep_ckpt_ids, step, self.max_keep_ckpts
         )
@@ -472,7 +479,8 @@ class SafeCheckpointHook(CheckpointHook, QuietHook):
                 # Removed with the next ones.
                 self.keep_ckpt_ids.extendleft(reversed(outdated))
 
-        self._save(runner, name, meta, kept, clean_up)
+        snapshot = self._share_snapshot(runner, meta['iter'])
+        self._save(runner, name, meta, kept, clean_up, snapshot=snapshot)
 
     def _save(
         self,
@@ -482,6 +490,7 @@ class SafeCheckpointHook(CheckpointHook, QuietHook):
         kept: list[int],
         then: Callable[[], object],
         inexact: str | None = None,
+        snapshot: Snapshot | None = None,
     ) -> None:
         """Announce a checkpoint, and save it. A collective call.
 
@@ -493,9 +502,14 @@ class SafeCheckpointHook(CheckpointHook, QuietHook):
             then (Callable): Called on the main process after it was saved.
             inexact (str, optional): Why a resumed run will not be exact.
                 Defaults to None.
+            snapshot (Snapshot, optional): Of this very state. Defaults to
+                None.
         """
+        check_owned(look=True)
         before = self.last_ckpt, list(self.keep_ckpt_ids), self._last_iteration
-        self._announce(runner, self._writer.path(name), kept, meta['iter'])
+        self._announce(
+            runner, self._writer.storage.path(name), kept, meta['iter']
+        )
         self._writer.save(
             runner,
             name,
@@ -505,17 +519,28 @@ class SafeCheckpointHook(CheckpointHook, QuietHook):
             undo=partial(self._announce, runner, *before),
             # Hooks may use the last one after the training.
             wait=meta['iter'] >= runner.max_iters,
+            snapshot=snapshot,
         )
         self._reporter.watch(self._writer)
+
+    def _share_snapshot(
+        self, runner: Runner, iteration: int
+    ) -> Snapshot | None:
+        """Let the guard take its snapshot now, if that is due. Collective."""
+        if self._is_async and not is_sharded_run(runner):
+            for hook in runner.hooks:
+                if hasattr(hook, 'take_snapshot_if_due'):
+                    return hook.take_snapshot_if_due(iteration)
+        return None
 
     def _save_best_checkpoint(self, runner: Runner, metrics: dict) -> None:
         # A validation without training has nothing to save.
         if not self.save_best or not hasattr(self, 'file_backend'):
             return
-        from mmstable.checkpoint.writer import save_best
+        from mmstable.checkpoint.retention import save_best
 
         missing = {*self.key_indicators} - {'auto', *metrics}
-        self._tell_missing(runner, missing, metrics)
+        self._report_missing(runner, missing, metrics)
         scores = {**metrics, **dict.fromkeys(sorted(missing))}
         if not save_best(self, runner, scores, self._writer):
             return
@@ -527,7 +552,7 @@ class SafeCheckpointHook(CheckpointHook, QuietHook):
         elif self.last_ckpt is not None:
             self._save_end(runner, runner.epoch)
 
-    def _tell_missing(
+    def _report_missing(
         self, runner: Runner, missing: set[str], metrics: dict
     ) -> None:
         for name in sorted(missing - self._missing):
@@ -543,7 +568,7 @@ class SafeCheckpointHook(CheckpointHook, QuietHook):
         self._missing |= missing
 
     def _has_to_wait(self, runner: Runner) -> bool:
-        # A loop that starts epochs anew cannot resume inside the next one.
+        # A loop that restarts epochs cannot resume inside the next one.
         can_wait = not self.by_epoch or hasattr(
             runner.train_loop, 'state_dict'
         )
@@ -567,10 +592,10 @@ class SafeCheckpointHook(CheckpointHook, QuietHook):
         self, outdated: list[int], kept: list[int], iteration: int
     ) -> None:
         for step in outdated:
-            path = self._writer.path(self.filename_tmpl.format(step))
+            path = self._writer.storage.path(self.filename_tmpl.format(step))
             retention = self._retention
             if retention is None or not retention.is_foreign(Path(path)):
-                self._writer.remove(path)
+                self._writer.storage.remove(path)
         self._tidy(kept, iteration + 1)
 
     def _tidy(self, kept: Iterable[int], before: int) -> None:

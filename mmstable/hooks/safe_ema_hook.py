@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 from mmengine.hooks import EMAHook
-from mmengine.hooks.hook import DATA_BATCH
 from mmengine.runner import Runner
 from torch import Tensor
 
@@ -74,11 +73,7 @@ class SafeEMAHook(EMAHook):
             self._skipped[name] = skipped and self._skipped.get(name, True)
 
     def after_train_iter(
-        self,
-        runner: Runner,
-        batch_idx: int,
-        data_batch: DATA_BATCH = None,
-        outputs: dict | None = None,
+        self, runner: Runner, *args: Any, **kwargs: Any
     ) -> None:
         """Update the average, unless the step was skipped."""
         steps, self._skipped = self._skipped, {}
@@ -89,7 +84,7 @@ class SafeEMAHook(EMAHook):
             self.forget_window()
         elif self._before_window is None:
             self._before_window = [one.clone() for one in self._tensors()]
-        super().after_train_iter(runner, batch_idx, data_batch, outputs)
+        super().after_train_iter(runner, *args, **kwargs)
 
     def forget_window(self) -> None:
         """Keep what is there: to be called after a change from outside."""

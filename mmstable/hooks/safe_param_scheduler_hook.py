@@ -6,7 +6,6 @@ import warnings
 from typing import Any
 
 from mmengine.hooks import ParamSchedulerHook
-from mmengine.hooks.hook import DATA_BATCH
 from mmengine.optim import _ParamScheduler
 from mmengine.runner import Runner
 
@@ -18,7 +17,7 @@ from mmstable.io.schema import mapping_of, text
 from mmstable.messages import _
 from mmstable.registry import HOOKS, register_globally
 from mmstable.settings import flag, integer, no_match
-from mmstable.state.run_state import ScheduleBacklog
+from mmstable.state.schedules import ScheduleBacklog
 
 _NAME = 'SafeParamSchedulerHook'
 
@@ -103,17 +102,11 @@ class SafeParamSchedulerHook(StepHook, ParamSchedulerHook):
             self._lost.setdefault(name, counts)
 
     def after_train_iter(
-        self,
-        runner: Runner,
-        batch_idx: int,
-        data_batch: DATA_BATCH = None,
-        outputs: dict | None = None,
+        self, runner: Runner, *args: Any, **kwargs: Any
     ) -> None:
         """Move the schedules by iteration, or let them wait."""
         if self._schedules is None:
-            ParamSchedulerHook.after_train_iter(
-                self, runner, batch_idx, data_batch, outputs
-            )
+            ParamSchedulerHook.after_train_iter(self, runner, *args, **kwargs)
             return
         if runner.param_schedulers is not self._built:
             # A resume follows the schedules of the config.

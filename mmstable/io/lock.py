@@ -1,10 +1,14 @@
-"""The lock of a work folder, and the heartbeat file of a run.
+"""The lock of a work folder.
 
 Two runs in one folder overwrite and delete each other's checkpoints. So a run
 writes a small file that names its process into each of its folders. A process
 on another machine or in another container cannot be looked up, so the owner
 also touches the file every few seconds. ``flock`` alone would not do: forked
 workers inherit it, and some network file systems have none.
+
+A run that was suspended may find that another one has taken its lock
+meanwhile. It must write nothing any more: :func:`check_owned` is called before
+every save and after every iteration.
 """
 
 from __future__ import annotations
@@ -22,7 +26,7 @@ from pathlib import Path
 from typing import Callable
 
 from mmstable.errors import WorkDirInUse
-from mmstable.io.files import append, create, read_bounded
+from mmstable.io.files import create, read_bounded
 from mmstable.io.process import BackgroundThread, ProcessIdentity
 from mmstable.io.schema import integer, parse_json, record, text
 from mmstable.messages import _, printable
@@ -61,7 +65,7 @@ def locked(
         WorkDirInUse: If another run is in one of them.
     """
     own, held = ProcessIdentity.of_this_process(), list[Path]()
-    beat = BackgroundThread('mmstable-lock', partial(_beat, held))
+    beat = BackgroundThread('mmstable-lock', partial(_beat, held, own))
     beat.start()
     try:
         for folder in folders:
@@ -78,10 +82,13 @@ def locked(
                         error=error.strerror,
                     )
                 )
+        _held.append(held)
         yield
     finally:
         beat.stop()
+        _held[:] = [other for other in _held if other is not held]
         for path in held:
+            _taken.pop(path, None)
             with suppress(OSError):
                 _remove(path, own)
 
@@ -134,10 +141,7 @@ def _refuse_if_alive(
         )
         is_there = _is_touched(path)
     if is_there:
-        who = _('an unknown process')
-        if other is not None:
-            host = printable(other.host, 100)
-            who = _('process {pid} on {host}', pid=other.pid, host=host)
+        who = _describe(other)
         raise WorkDirInUse(
             _(
                 "'{folder}' is in use: {who} trains there, and two runs in "
@@ -149,11 +153,59 @@ def _refuse_if_alive(
         )
 
 
-def _beat(held: list[Path], stopped: threading.Event) -> None:
+def _describe(other: ProcessIdentity | None) -> str:
+    if other is None:
+        return _('an unknown process')
+    host = printable(other.host, 100)
+    return _('process {pid} on {host}', pid=other.pid, host=host)
+
+
+# The locks of this process, and those that others have taken, with whom.
+_held: list[list[Path]] = []
+_taken: dict[Path, ProcessIdentity] = {}
+
+
+def check_owned(look: bool = False) -> None:
+    """Make sure that the locks of this process are still its own.
+
+    Args:
+        look (bool): Whether to read the files now, not only to ask what the
+            thread that touches them has seen. Defaults to False.
+
+    Raises:
+        WorkDirInUse: If another run has taken one.
+    """
+    for held in _held if look else ():
+        _find_taken(held, ProcessIdentity.of_this_process())
+    for path, other in _taken.items():
+        raise WorkDirInUse(
+            _(
+                "'{folder}' is in use: {who} has taken it over while this "
+                'run was suspended or cut off. This run stops, and writes '
+                'nothing more.',
+                folder=path.parent,
+                who=_describe(other),
+            )
+        )
+
+
+def _find_taken(held: list[Path], own: ProcessIdentity) -> None:
+    for path in held:
+        owner = read_owner(path)
+        # A file that cannot be read now may be there again later.
+        if owner is not None and owner != own:
+            _taken[path] = owner
+
+
+def _beat(
+    held: list[Path], own: ProcessIdentity, stopped: threading.Event
+) -> None:
     while not stopped.wait(BEAT):
+        _find_taken(held, own)
         for path in held:
-            with suppress(OSError):
-                os.utime(path)
+            if path not in _taken:
+                with suppress(OSError):
+                    os.utime(path)
 
 
 def _is_touched(path: Path) -> bool:
@@ -166,35 +218,3 @@ def _is_touched(path: Path) -> bool:
             if path.lstat().st_mtime_ns != before:
                 return True
     return False
-
-
-# Names the heartbeat file; set by a supervisor.
-HEARTBEAT_FILE = 'MMSTABLE_HEARTBEAT_FILE'
-# Set by torchrun.
-_TORCHRUN = 'TORCHELASTIC_MAX_RESTARTS'
-
-
-def is_supervised() -> bool:
-    """Whether a supervisor is going to restart this run."""
-    restarts = os.environ.get(_TORCHRUN, '')
-    return bool(os.environ.get(HEARTBEAT_FILE)) or (
-        restarts.isdigit() and int(restarts) > 0
-    )
-
-
-def write_heartbeat(limit: float, phase: str) -> None:
-    """Write the heartbeat file, if there is a supervisor.
-
-    Args:
-        limit (float): Seconds that the phase may take. A process that writes
-            no heartbeat for so long hangs in C.
-        phase (str): The phase of the run.
-    """
-    path = os.environ.get(HEARTBEAT_FILE)
-    if path:
-        # A full disk must not end the training.
-        with (
-            suppress(OSError),
-            open(path, 'w', encoding='utf-8', opener=append) as file,
-        ):
-            file.write(f'{limit} {phase}')

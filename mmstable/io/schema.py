@@ -23,13 +23,15 @@ _MAX_ENTRIES = 1 << 20
 NONFINITE = {'NaN': math.nan, 'Infinity': math.inf, '-Infinity': -math.inf}
 
 
-def parse_json(content: bytes, longest: int, digits: int = 20) -> Any:
+def parse_json(content: bytes, longest: int, digits: int | None = 20) -> Any:
     """Parse a JSON text.
 
     Args:
         content (bytes): The text.
         longest (int): The most bytes that it may have.
-        digits (int): The most that an integer may have. Defaults to 20.
+        digits (int, optional): The most that an integer may have; None does
+            not ask, which is for short texts with many integers. Defaults to
+            20.
 
     Raises:
         ValueError: If it is too long, too deep or no JSON.
@@ -39,12 +41,15 @@ def parse_json(content: bytes, longest: int, digits: int = 20) -> Any:
 
     def parse_int(number: str) -> int:
         # Parsing takes quadratic time; newer Pythons refuse long ones.
-        if len(number) > digits:
+        if digits is not None and len(number) > digits:
             raise ValueError(f'has a number of {len(number)} digits')
         return int(number)
 
     try:
-        return json.loads(str(content, 'utf-8'), parse_int=parse_int)
+        return json.loads(
+            str(content, 'utf-8'),
+            parse_int=None if digits is None else parse_int,
+        )
     except RecursionError:
         raise ValueError('is nested too deeply') from None
 

@@ -13,18 +13,22 @@ from contextlib import ExitStack, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
+from mmengine.dist import all_reduce
 from mmengine.optim import OptimWrapper
 from torch import Tensor
 from torch.nn import Module
 from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
 
 from mmstable import runner_view
+from mmstable.dist import collectives as dist
 from mmstable.messages import _
 from mmstable.optim.grad_health import (
     first_parameter,
     gradient_norms,
     total_norm,
     unwrap,
+    wide_total_norm,
 )
 from mmstable.optim.pending_step import live_gradients
 from mmstable.state.preserve import (
@@ -68,22 +72,31 @@ class _Answered(BaseException):
 
 
 class _Twin:
-    """A copy of an optimizer wrapper that measures instead of updating.
+    """A copy of an optimizer wrapper that stops instead of updating.
 
     Args:
         wrapper (OptimWrapper): The wrapper.
         count (int): Backward passes that it had counted before the step.
-        order (float): The order of the norm.
         with_gradients (bool): Whether to back-propagate.
+        replicas (Sequence[DistributedDataParallel]): What averages the
+            gradients of ranks.
     """
 
     def __init__(
-        self, wrapper: Any, count: int, order: float, with_gradients: bool
+        self,
+        wrapper: Any,
+        count: int,
+        with_gradients: bool,
+        replicas: Sequence[DistributedDataParallel],
     ) -> None:
         self.losses: list[Tensor] = []
-        self.norm = math.nan
-        self._order = order
+        self.has_stepped = False
         self._with_gradients = with_gradients
+        self._is_shared = bool(replicas)
+        # Its hooks note which parameters were used, until the next step.
+        self._avoids_hooks = any(
+            one.find_unused_parameters for one in replicas
+        )
         self._dtype = autocast_dtype(wrapper)
         # Of the same class: models may ask for it.
         self.wrapper: Any = copy.copy(wrapper)
@@ -112,19 +125,42 @@ class _Twin:
         if self._with_gradients:
             scaler = runner_view.loss_scaler(self.wrapper)
             scaled = loss if scaler is None else scaler.scale(loss)
-            scaled.backward(**kwargs)
+            if self._avoids_hooks:
+                self._add_gradients(scaled, **kwargs)
+            else:
+                scaled.backward(**kwargs)
+
+    def _add_gradients(self, loss: Tensor, **kwargs: Any) -> None:
+        """Back-propagate past the hooks of DDP."""
+        params = _trained(self.wrapper.optimizer)
+        grads = torch.autograd.grad(loss, params, allow_unused=True, **kwargs)
+        for param, grad in zip(params, grads):
+            if grad is not None:
+                both = grad if param.grad is None else param.grad + grad
+                param.grad = both
 
     def step(self, **kwargs: Any) -> None:
-        """Measure the gradients, and end the question."""
+        """End the question."""
         if kwargs.get('closure') is not None:
             raise CannotAsk(_('its optimizer needs a closure'))
-        if self._with_gradients:
-            scaler = runner_view.loss_scaler(self.wrapper)
-            scale = 1.0 if scaler is None else float(scaler.get_scale())
-            grads = live_gradients(self.wrapper.optimizer)[1]
-            norms = gradient_norms(grads, self._order)
-            self.norm = float(total_norm(norms, self._order)) / scale
+        self.has_stepped = True
         raise _Answered
+
+    def measure(self, order: float) -> float:
+        """The norm of the unscaled gradients. With DDP a collective call."""
+        optimizer = self.wrapper.optimizer
+        if self._is_shared:
+            for param in _trained(optimizer):
+                if param.grad is None:
+                    param.grad = torch.zeros_like(param)
+                all_reduce(param.grad, op='mean')
+        grads = live_gradients(optimizer)[1]
+        norm = total_norm(gradient_norms(grads, order), order)
+        if not torch.isfinite(norm):
+            # Finite gradients may have a norm beyond float32.
+            norm = wide_total_norm(grads, order)
+        scaler = runner_view.loss_scaler(self.wrapper)
+        return float(norm) / (1.0 if scaler is None else scaler.get_scale())
 
     def zero_grad(self, **kwargs: Any) -> None:
         """Clear the gradients of the question."""
@@ -144,6 +180,15 @@ def autocast_dtype(wrapper: Any) -> str | None:
     return None if name in ('float32', 'float64') else name
 
 
+def _trained(optimizer: Optimizer) -> list[Tensor]:
+    return [
+        param
+        for group in optimizer.param_groups
+        for param in group['params']
+        if param.requires_grad
+    ]
+
+
 def ask(
     model: Module,
     wrapper: Any,
@@ -151,9 +196,12 @@ def ask(
     prepare: Callable[[], set[tuple[int, str]]],
     order: float = 2.0,
     with_gradients: bool = True,
-    gradients: Sequence[Tensor] = (),
+    problem: str = '',
 ) -> Answer:
-    """Repeat a training step up to its update.
+    """Repeat a training step up to its update. A collective call.
+
+    Ranks run their batches without each other, so that one which fails, for
+    lack of memory, leaves no other waiting; then they average gradients.
 
     Args:
         model (Module): What to call ``train_step`` of.
@@ -164,40 +212,70 @@ def ask(
             them that are as before the step.
         order (float): The order of the norm. Defaults to 2.0.
         with_gradients (bool): Whether to back-propagate. Defaults to True.
-        gradients (Sequence[Tensor]): Those of the held step, which may share
-            memory with DDP's buckets. Defaults to ().
+        problem (str): Why this rank cannot repeat it. Defaults to ''.
 
     Raises:
-        CannotAsk: If the step cannot be repeated.
+        CannotAsk: If the step cannot be repeated, on all ranks.
     """
-    count = records[0].counts[0] if records[0].counts else 0
-    twin = _Twin(wrapper, count, order, with_gradients)
+    count = records[0].counts[0] if records and records[0].counts else 0
+    replicas = [
+        one
+        for one in model.modules()
+        if isinstance(one, DistributedDataParallel)
+    ]
+    twin = _Twin(wrapper, count, with_gradients, replicas)
     inner = unwrap(model)
-    batches = [copy.deepcopy(one.batch) for one in records]
+    loss, norm = math.nan, math.nan
+    changed: tuple[str, ...] = ()
     with ExitStack() as stack:
-        stack.enter_context(_keep_buckets(model, gradients))
-        stack.enter_context(preserve_state(inner))
+        for one in replicas:
+            stack.enter_context(_apart(one))
+        streams = stack.enter_context(preserve_state(inner))
         stack.enter_context(uncompiled())
         stack.enter_context(torch.enable_grad())
-        rewound = prepare()
-        before = _state(inner, batches)
-        try:
-            for one, batch in zip(records, batches):
-                if one.rng is not None:
-                    restore_rng(one.rng)
-                caller: Any = model
-                caller.train_step(batch, optim_wrapper=twin.wrapper)
-        except _Answered:
-            pass
-        changed = tuple(
-            key[1]
-            for key, value in _state(inner, batches).items()
-            if before.get(key) != value and key not in rewound
-        )
-    if not twin.losses and with_gradients and math.isnan(twin.norm):
-        raise CannotAsk(_('it makes no step'))
-    loss = float(sum(one.sum().double().cpu() for one in twin.losses))
-    return Answer(loss if twin.losses else math.nan, twin.norm, changed)
+        if streams:
+            problem = _('the model holds {streams}', streams=sorted(streams))
+        if not problem:
+            try:
+                changed = _run(model, inner, twin, records, prepare)
+            except CannotAsk as error:
+                problem = str(error)
+            except Exception as error:
+                problem = f'{type(error).__name__}: {error}'
+        if not (problem or twin.losses or twin.has_stepped):
+            problem = _('it makes no step')
+        if dist.any_rank(bool(problem)):
+            raise CannotAsk(problem or _('another rank cannot repeat it'))
+        if with_gradients:
+            norm = twin.measure(order)
+    if twin.losses:
+        loss = float(sum(one.sum().double().cpu() for one in twin.losses))
+    return Answer(loss, norm, changed)
+
+
+def _run(
+    model: Any,
+    inner: Module,
+    twin: _Twin,
+    records: Sequence[StepRecord],
+    prepare: Callable[[], set[tuple[int, str]]],
+) -> tuple[str, ...]:
+    """Run the iterations of a step; what they change and was not rewound."""
+    batches = [copy.deepcopy(one.batch) for one in records]
+    rewound = prepare()
+    before = _state(inner, batches)
+    try:
+        for one, batch in zip(records, batches):
+            if one.rng is not None:
+                restore_rng(one.rng)
+            model.train_step(batch, optim_wrapper=twin.wrapper)
+    except _Answered:
+        pass
+    return tuple(
+        key[1]
+        for key, value in _state(inner, batches).items()
+        if before.get(key) != value and key not in rewound
+    )
 
 
 def _state(
@@ -226,25 +304,13 @@ def counters(model: Module) -> dict[tuple[int, str], Kept]:
 
 
 @contextmanager
-def _keep_buckets(
-    model: Module, gradients: Sequence[Tensor]
-) -> Iterator[None]:
-    """Leave DDP, its buffers and gradients inside its buckets as they are."""
-    found = [
-        one
-        for one in model.modules()
-        if isinstance(one, DistributedDataParallel)
-    ]
-    shares = any(one.gradient_as_bucket_view for one in found)
-    copies = [one.clone() for one in gradients] if shares else []
-    syncs = [one.require_forward_param_sync for one in found]
-    for one in found:
-        # It would write to the buffers themselves, not to their copies.
-        one.require_forward_param_sync = False
+def _apart(model: DistributedDataParallel) -> Iterator[None]:
+    """Keep DDP from communicating, and leave it as it was."""
+    sync = model.require_forward_param_sync
     try:
-        yield
+        with model.no_sync():
+            # It would write to the buffers themselves, not to their copies.
+            model.require_forward_param_sync = False
+            yield
     finally:
-        for one, sync in zip(found, syncs):
-            one.require_forward_param_sync = sync
-        for gradient, values in zip(gradients, copies):
-            gradient.copy_(values)
+        model.require_forward_param_sync = sync

@@ -1,11 +1,7 @@
-"""Train loops that resume exactly, and save what a failure leaves.
-
-The functions at the end say whether the state of a failed run is exact.
-"""
+"""Train loops that resume exactly, and call hooks when they fail."""
 
 from __future__ import annotations
 
-import traceback
 from abc import abstractmethod
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
@@ -13,7 +9,6 @@ from dataclasses import asdict
 from typing import Any, Callable, cast
 
 from mmengine.dataset import InfiniteSampler
-from mmengine.dist import get_rank
 from mmengine.hooks import Hook
 from mmengine.runner import (
     BaseLoop,
@@ -25,18 +20,11 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from mmstable import runner_view
-from mmstable.dist.collectives import Sharing, find_sharing
-from mmstable.errors import (
-    CheckpointError,
-    DeviceLost,
-    MMStableError,
-    add_note,
-    is_device_lost,
-)
+from mmstable.errors import CheckpointError
 from mmstable.loops.checks import check_batch_size, check_data, check_steps
+from mmstable.loops.failure import Phase, end_run
 from mmstable.loops.train_step import TrainStep
 from mmstable.messages import _, choose_language
-from mmstable.oom.report import is_out_of_memory
 from mmstable.oom.strategies import OomSettings
 from mmstable.optim.observer import monitor_of
 from mmstable.registry import LOOPS, register_globally
@@ -110,47 +98,6 @@ class ValidationMark(Hook):
         self._on_result()
 
 
-# What torch says of a loss that nothing can be learned from.
-_NO_GRAD = 'does not require grad and does not have a grad_fn'
-
-
-def explain_failure(runner: Runner, error: BaseException) -> str | None:
-    """Where it happened, and what helps, if that is known.
-
-    Args:
-        runner (Runner): The runner.
-        error (BaseException): What has left the training loop.
-    """
-    in_validation = any(
-        isinstance(owner := frame.f_locals.get('self'), BaseLoop)
-        and owner is not runner.train_loop
-        for frame, __ in traceback.walk_tb(error.__traceback__)
-    )
-    if is_out_of_memory(error) and in_validation:
-        return _(
-            'mmstable: out of memory in validation, not in training. Lower '
-            'val_dataloader.batch_size, or validate on smaller inputs; '
-            '--no-validate trains without.'
-        )
-    if is_out_of_memory(error):
-        return _(
-            'mmstable: out of memory in training. Lower '
-            'train_dataloader.batch_size, and raise '
-            'optim_wrapper.accumulative_counts by as much to keep the '
-            'effective batch; train in mixed precision (--amp); or use '
-            'smaller inputs.'
-        )
-    if in_validation:
-        return _('mmstable: this happened in validation, not in training.')
-    if _NO_GRAD in str(error):
-        return _(
-            'mmstable: the loss depends on no parameter that can be trained. '
-            'Is every parameter frozen (requires_grad=False), or is the loss '
-            'detached or computed under torch.no_grad()?'
-        )
-    return None
-
-
 class SafeLoop(BaseLoop):
     """A train loop that resumes where a checkpoint was saved.
 
@@ -194,6 +141,9 @@ class SafeLoop(BaseLoop):
             recovery = OomRecovery(self.runner, settings, owner)
         self.train_step = TrainStep(self.runner, recovery)
         self._position = DataPosition()
+        # After the newest batch, whether its step is done or not.
+        self.drawn = self._position
+        self.phase = Phase.DATA
         self._mark = ValidationMark(self._note_validated)
         self._saved: dict[str, Any] | None = None
         self._saved_rng: dict[str, Any] | None = None
@@ -220,15 +170,8 @@ class SafeLoop(BaseLoop):
         try:
             with self.train_step.watch_updates():
                 return self._run()
-        except (Exception, KeyboardInterrupt) as error:
-            is_lost = is_device_lost(error)
-            if not is_lost:
-                self.train_step.undo_failed()
-            if not isinstance(error, (MMStableError, KeyboardInterrupt)):
-                self._explain(error)
-            better = self._tell(error)
-            if better is None and is_lost:
-                better = _device_lost(error)
+        except (Exception, KeyboardInterrupt, SystemExit) as error:
+            better = end_run(self, error)
             if better is not None:
                 raise better from error
             raise
@@ -323,42 +266,33 @@ class SafeLoop(BaseLoop):
     def _run(self) -> Any:
         """Train."""
 
+    def _train_on(
+        self, batch: Any, batch_idx: int, position: DataPosition
+    ) -> None:
+        """Run one iteration.
+
+        Args:
+            batch (Any): What the data loader gave.
+            batch_idx (int): Its number, for hooks.
+            position (DataPosition): The position in the data after it.
+        """
+        stage = {'batch_idx': batch_idx, 'data_batch': batch}
+        self.phase, self.drawn = Phase.BEFORE_STEP, position
+        self.runner.call_hook('before_train_iter', **stage)
+        self.phase = Phase.STEP
+        outputs = self.train_step.run(batch, self._iter + 1)
+        self.phase, self._position = Phase.AFTER_STEP, position
+        self.runner.call_hook('after_train_iter', **stage, outputs=outputs)
+        self._iter += 1
+        if self.keeps_rng:
+            self._keep_rng()
+        self.phase = Phase.DATA
+
     def _iterations_done(self) -> int:
         """Iterations whose training step is done, as in any stage."""
         last = self.train_step.last
         is_ahead = last and last.is_done and last.iteration > self._iter
         return self._iter + bool(is_ahead)
-
-    def _explain(self, error: BaseException) -> None:
-        """Say what helps, now for the log and again after the traceback."""
-        text = explain_failure(self.runner, error)
-        if text is not None:
-            self.runner.logger.error(text)
-            add_note(error, text)
-
-    def _tell(self, error: BaseException) -> MMStableError | None:
-        """Call the hooks; return a better name for the error, if any."""
-        better = None
-        # The second is for what must not delay a checkpoint of the first.
-        for stage in ('on_exception', 'after_exception'):
-            # Not by `call_hook`: the failure of one hook would silence others.
-            for hook in self.runner.hooks:
-                call = getattr(hook, stage, None)
-                if call is None:
-                    continue
-                try:
-                    call(self.runner, exception=better or error)
-                except MMStableError as named:
-                    better = named
-                except Exception:
-                    self.runner.logger.exception(
-                        _(
-                            '{hook}.on_exception failed; the error that it '
-                            'was called for follows.',
-                            hook=type(hook).__name__,
-                        )
-                    )
-        return better
 
     def _claim_saved(self) -> dict[str, Any] | None:
         """The loaded state, if it belongs to where the run is."""
@@ -487,12 +421,15 @@ class SafeLoop(BaseLoop):
         is_late = self._mark.validated >= 0
         self._mark.watch(self.runner, count)
         loader = getattr(self.runner.val_loop, 'dataloader', None)
+        self.phase = Phase.VALIDATION
         with self._starting_workers(loader, is_late):
             self.runner.val_loop.run()
         self._note_validated()
+        self.phase = Phase.DATA
 
     def _note_validated(self) -> None:
         """Let checkpoints resume after the validation."""
+        self.phase = Phase.AFTER_VALIDATION
         self._rng_before_validation = None
         if self._kept is not None and self._kept[0] == self._iter:
             self._keep_rng()
@@ -580,15 +517,8 @@ class SafeIterBasedTrainLoop(SafeLoop, IterBasedTrainLoop):
 
     def run_iter(self, data_batch: Any) -> None:
         """Train on one batch."""
-        stage = {'batch_idx': self._iter, 'data_batch': data_batch}
-        self.runner.call_hook('before_train_iter', **stage)
-        outputs = self.train_step.run(data_batch, self._iter + 1)
-        if self._batches is not None:
-            self._position = self._batches.position
-        self.runner.call_hook('after_train_iter', **stage, outputs=outputs)
-        self._iter += 1
-        if self.keeps_rng:
-            self._keep_rng()
+        position = self._batches.position if self._batches else self._position
+        self._train_on(data_batch, self._iter, position)
 
     def restart_workers(self) -> None:
         """Read on from here with new workers, as the loader is set now."""
@@ -613,6 +543,7 @@ class SafeIterBasedTrainLoop(SafeLoop, IterBasedTrainLoop):
             self._validate(self._iter, self._max_iters)
         # Lets workers go, which an endless sampler would keep for ever.
         batches = self._batches = None
+        self.phase = Phase.AFTER_STEP
         self.runner.call_hook('after_train_epoch')
         self.runner.call_hook('after_train')
         return self.runner.model
@@ -701,19 +632,14 @@ class SafeEpochBasedTrainLoop(SafeLoop, EpochBasedTrainLoop):
         for idx, data_batch in enumerate(self._open_pass(skip), skip):
             self.run_iter(idx, data_batch)
         self._position = DataPosition(self._epoch + 1)
+        self.phase = Phase.AFTER_STEP
         self.runner.call_hook('after_train_epoch')
         self._epoch += 1
 
     def run_iter(self, idx: int, data_batch: Any) -> None:
         """Train on one batch."""
-        stage = {'batch_idx': idx, 'data_batch': data_batch}
-        self.runner.call_hook('before_train_iter', **stage)
-        outputs = self.train_step.run(data_batch, self._iter + 1)
-        self._position = DataPosition(self._epoch, idx + 1)
-        self.runner.call_hook('after_train_iter', **stage, outputs=outputs)
-        self._iter += 1
-        if self.keeps_rng:
-            self._keep_rng()
+        position = DataPosition(self._epoch, idx + 1)
+        self._train_on(data_batch, idx, position)
 
     def _run(self) -> nn.Module:
         # Hooks begin to count where the run is, whatever a resume changed.
@@ -774,97 +700,3 @@ class SafeEpochBasedTrainLoop(SafeLoop, EpochBasedTrainLoop):
         self.runner.optim_wrapper.initialize_count_status(
             self.runner.model, self._iter, self._max_iters
         )
-
-
-def _device_lost(error: BaseException) -> DeviceLost:
-    """Name the error, with its traceback for the log of the process."""
-    traceback.print_exception(type(error), error, error.__traceback__)
-    named = DeviceLost(
-        _(
-            'the device is lost: {error}. Only a new process can use it again',
-            error=str(error).partition('\n')[0],
-        )
-    )
-    for note in getattr(error, '__notes__', []):
-        add_note(named, note)
-    return named
-
-
-# What hooks do between two iterations is part of the first one.
-_STAGES = ('after_train_iter', 'after_train_epoch', 'after_val_epoch')
-
-
-def is_half_updated(runner: Runner) -> bool:
-    """Whether weights were changed by a step that came to no end."""
-    step = _failed_step(runner)
-    return step is not None and step.has_updated
-
-
-def window_was_open(runner: Runner) -> bool:
-    """Whether gradients of a window were lost with the iteration."""
-    loop: Any = runner.train_loop
-    # A failed iteration may have been counted as the last of its window.
-    done = loop.resume_meta()['iter'] if hasattr(loop, 'resume_meta') else 0
-    return runner_view.window_is_open(runner) or any(
-        done % runner_view.accumulative_counts(wrapper)
-        for wrapper in runner_view.wrappers(runner).values()
-    )
-
-
-def why_inexact(runner: Runner, exception: BaseException) -> str | None:
-    """Why a state is not that between two iterations; None if it is.
-
-    Args:
-        runner (Runner): The runner, whose weights are not half updated.
-        exception (BaseException): What has ended the run.
-    """
-    if window_was_open(runner):
-        return _('gradients were being accumulated, and are lost')
-    if _came_from_hooks(exception):
-        return _('not all hooks of the iteration have run')
-    step = _failed_step(runner)
-    if step is not None and not step.is_undone:
-        return _(
-            'buffers, as the statistics of BatchNorm, may hold a part of the '
-            'failed iteration'
-        )
-    return None
-
-
-def why_not_for_all(runner: Runner) -> str | None:
-    """Why the state of this rank is not that of all; None if it is."""
-    if find_sharing(runner.model) is not Sharing.REDUCED:
-        return _('no rank has the whole state of this run')
-    if is_half_updated(runner):
-        return _('the weights were being updated')
-    wrappers = runner_view.wrappers(runner).values()
-    if any(getattr(wrapper, 'is_behind', False) for wrapper in wrappers):
-        return _('this rank has missed the newest update')
-    if window_was_open(runner):
-        return _('gradients were being accumulated')
-    return None
-
-
-def why_own_buffers(runner: Runner) -> str | None:
-    """A note if others hold other buffers than this rank, which saves."""
-    if get_rank() == 0 or not runner_view.saved_buffers(runner):
-        return None
-    return _(
-        'buffers, as the statistics of BatchNorm, are those of rank {rank}, '
-        'not of rank 0',
-        rank=get_rank(),
-    )
-
-
-def _failed_step(runner: Runner) -> Any:
-    step = getattr(runner.train_loop, 'train_step', None)
-    last = getattr(step, 'last', None)
-    return None if last is None or last.is_done else last
-
-
-def _came_from_hooks(exception: BaseException) -> bool:
-    for frame, __ in traceback.walk_tb(exception.__traceback__):
-        code = frame.f_code
-        if code.co_name == 'call_hook' and code is Runner.call_hook.__code__:
-            return frame.f_locals.get('fn_name') in _STAGES
-    return False

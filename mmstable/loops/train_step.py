@@ -28,10 +28,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from mmengine.runner import Runner
-from torch import Tensor
 
 from mmstable import runner_view
-from mmstable.dist.collectives import Sharing, find_sharing
+from mmstable.dist.collectives import Sharing, any_rank, find_sharing
 from mmstable.messages import _
 from mmstable.oom.report import is_out_of_memory
 from mmstable.optim.grad_health import unwrap
@@ -202,23 +201,19 @@ class TrainStep:
         ]
         self._numbers = now
 
-    def ask_again(
-        self, iteration: int, order: float, gradients: Sequence[Tensor]
-    ) -> Answer:
-        """Repeat the newest step before its update.
-
-        All ranks ask together: the model is called inside of DDP.
+    def ask_again(self, iteration: int, order: float) -> Answer:
+        """Repeat the newest step before its update. A collective call.
 
         Args:
             iteration (int): The iteration of the step.
             order (float): The order of the norm.
-            gradients (Sequence[Tensor]): Those of the held step.
 
         Raises:
             CannotAsk: If it cannot be repeated.
         """
-        from mmstable.loops.question import CannotAsk
+        from mmstable.loops.question import ask
 
+        problem = ''
         wrapper = self._check_askable()
         records = [self.last] if self._window is None else [*self._window]
         first, last = records[0], records[-1]
@@ -230,23 +225,25 @@ class TrainStep:
             or len(records) != length
             or (first.counts and first.counts[0] % length)
         ):
-            raise CannotAsk(_('its batches are gone'))
-        if not all(one.is_whole for one in records if one is not None):
-            raise CannotAsk(_('memory is too short'))
+            problem = _('its batches are gone')
+        elif not all(one.is_whole for one in records if one is not None):
+            problem = _('memory is too short')
 
         def prepare() -> set[tuple[int, str]]:
             rewound = wrapper.rewind_buffers()
-            for table, name, value in first.counters:
+            for table, name, value in first.counters if first else ():
                 table[name] = value
                 rewound.add((id(table), name))
             return rewound
 
-        return self._ask(
+        present = [one for one in records if one is not None]
+        return ask(
             self._runner.model,
-            records,
+            wrapper,
+            present,
             prepare,
             order=order,
-            gradients=gradients,
+            problem=problem,
         )
 
     def ask_about(
@@ -267,9 +264,9 @@ class TrainStep:
         Raises:
             CannotAsk: If the model cannot run without an update.
         """
-        from mmstable.loops.question import CannotAsk
+        from mmstable.loops.question import CannotAsk, ask
 
-        self._check_askable()
+        wrapper = self._check_askable()
 
         def prepare() -> set[tuple[int, str]]:
             restore()
@@ -277,10 +274,10 @@ class TrainStep:
 
         model = unwrap(self._runner.model)
         answers = [
-            self._ask(model, [one], prepare, with_gradients=with_gradients)
+            ask(model, wrapper, [one], prepare, with_gradients=with_gradients)
             for one in records
         ]
-        if any('batch' in one.changed for one in answers):
+        if any_rank(any('batch' in one.changed for one in answers)):
             raise CannotAsk(_('a step changes its batch'))
         return answers
 
@@ -295,23 +292,6 @@ class TrainStep:
         if sharing not in (Sharing.ALONE, Sharing.REDUCED):
             raise CannotAsk(_('ranks do not hold whole gradients'))
         return self._wrappers[0]
-
-    def _ask(
-        self,
-        model: Any,
-        records: Sequence[Any],
-        prepare: Callable[[], set[tuple[int, str]]],
-        **settings: Any,
-    ) -> Answer:
-        from mmstable.loops.question import CannotAsk, ask
-
-        try:
-            return ask(model, self._wrappers[0], records, prepare, **settings)
-        except CannotAsk:
-            raise
-        except Exception as error:
-            reason = f'{type(error).__name__}: {error}'
-            raise CannotAsk(reason) from error
 
     @contextmanager
     def watch_updates(self) -> Iterator[None]:

@@ -7,8 +7,8 @@ largest batch that fits.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Callable, NamedTuple
@@ -28,7 +28,8 @@ from mmstable.torch_internals import memory_tools
 
 # Measurements to find the largest batch.
 _TRIALS = 12
-_LARGEST = 1 << 16
+# The search ends there.
+LARGEST = 1 << 16
 
 
 class Line(NamedTuple):
@@ -56,8 +57,8 @@ class Line(NamedTuple):
     def fitting(self, limit: int) -> int:
         """Largest batch within a limit; 0 if none fits."""
         if self.each <= 0:
-            return _LARGEST if self.fixed <= limit else 0
-        return max(0, min(_LARGEST, int((limit - self.fixed) / self.each)))
+            return LARGEST if self.fixed <= limit else 0
+        return max(0, min(LARGEST, int((limit - self.fixed) / self.each)))
 
 
 def largest_batch(
@@ -70,7 +71,7 @@ def largest_batch(
         limit (int): Available bytes.
         measure (Callable): Bytes of a batch of a size.
     """
-    fits, fails = 0, _LARGEST + 1
+    fits, fails = 0, LARGEST + 1
     guess = line.fitting(limit)
     for _ in range(_TRIALS):
         guess = min(max(guess, fits + 1), fails - 1)
@@ -228,7 +229,7 @@ class StepMeter:
         if self._mode is None:
             # Fakes of them are tracked where they are used.
             tracker.track_external(*given)
-        with tracker:
+        with _frozen_as_buffers(self._model), tracker:
             for action in actions:
                 action()
         snapshot = tracker.get_tracker_snapshot('peak').values()
@@ -249,6 +250,30 @@ class StepMeter:
             batch=_size(given),
             total=total,
         )
+
+
+@contextmanager
+def _frozen_as_buffers(model: nn.Module) -> Iterator[None]:
+    """Turn parameters without a gradient into buffers for a while.
+
+    torch's MemTracker (2.13) registers a gradient hook on every parameter,
+    which a frozen one refuses.
+    """
+    frozen = [
+        (module, name, one)
+        for module in model.modules()
+        for name, one in module.named_parameters(recurse=False)
+        if not one.requires_grad
+    ]
+    for module, name, one in frozen:
+        del module._parameters[name]
+        module.register_buffer(name, one.detach(), persistent=False)
+    try:
+        yield
+    finally:
+        for module, name, one in frozen:
+            delattr(module, name)
+            module.register_parameter(name, one)
 
 
 def _call(model: Any, data: Any, mode: str) -> Any:

@@ -85,7 +85,7 @@ class Failure:
         """
         frames = traceback.extract_tb(error.__traceback__)
         return cls(
-            phase=_phase(error),
+            phase=failed_phase(error),
             text=str(error)[:_LONGEST],
             where=f'{frames[-1].filename}:{frames[-1].lineno}'
             if frames
@@ -134,7 +134,8 @@ def was_inside(error: BaseException, owner: object) -> bool:
     )
 
 
-def _phase(error: BaseException) -> str:
+def failed_phase(error: BaseException) -> str:
+    """Say in which phase of a training step an error was raised."""
     for frame, __ in traceback.walk_tb(error.__traceback__):
         if frame.f_code in _BACKWARD:
             return BACKWARD

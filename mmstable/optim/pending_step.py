@@ -172,6 +172,8 @@ class PendingStep:
         as_given (dict[int, Tensor]): The sparse gradients that were not
             coalesced, by index: optimizers round those otherwise. Defaults
             to {}.
+        is_first (bool): Whether it is the first step of its iteration.
+            Defaults to True.
         time (float): When the gradients were there, in seconds since the
             epoch. Defaults to now.
     """
@@ -192,6 +194,7 @@ class PendingStep:
     clipped_norm: float | None = None
     is_whole: bool = True
     as_given: dict[int, Tensor] = field(default_factory=dict)
+    is_first: bool = True
     time: float = field(default_factory=now)
 
     @classmethod

@@ -9,7 +9,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Callable
 
-from mmstable.io.schema import count, record, within
+from mmstable.events.saved import Saved
+from mmstable.io.schema import count, within
 
 if TYPE_CHECKING:
     from mmstable.events import Fault
@@ -75,7 +76,7 @@ class SortedWindow:
         return iter(self._values)
 
 
-class Peak:
+class Peak(Saved):
     """The largest magnitude of a series so far, which fades slowly.
 
     Args:
@@ -84,34 +85,32 @@ class Peak:
         warmup (int): Numbers before any is suspicious. Defaults to 50.
     """
 
-    saved = staticmethod(record(peak=within(0), count=count))
+    state = dict(peak=within(0), count=count)
     # What is left of the peak after one more number: a third after 10,000.
     _KEPT = math.exp(-1 / 10_000)
 
     def __init__(self, factor: float = 10.0, warmup: int = 50) -> None:
         self._factor, self._warmup = factor, warmup
-        self._count = 0
+        self.count = 0
         self.peak = 0.0
         # A number above this is suspicious.
         self.limit = math.inf
 
     def observe(self, value: float) -> None:
         """Take a finite number of the series into account."""
-        self._count += 1
+        self.count += 1
         self.peak = max(self.peak * self._KEPT, abs(value))
-        if self._count >= self._warmup:
+        self._set_limit()
+
+    def _set_limit(self) -> None:
+        if self.count >= self._warmup:
             # A series of zeros has no peak yet.
             self.limit = self._factor * self.peak or math.inf
 
-    def state_dict(self) -> dict[str, Any]:
-        """What a resumed run has to know."""
-        return {'peak': self.peak, 'count': self._count}
-
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take over what :meth:`state_dict` gave."""
-        self.peak, self._count = state['peak'], state['count']
-        if self._count >= self._warmup:
-            self.limit = self._factor * self.peak or math.inf
+        super().load_state_dict(state)
+        self._set_limit()
 
 
 @dataclass

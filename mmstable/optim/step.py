@@ -161,6 +161,7 @@ class SafeStep:
         # A step that ran ahead: only the device knows its verdict.
         self.pending: PendingStep | None = None
         self._warned_of_empty = self._warned_of_closure = False
+        self._newest_iteration: int | None = None
         # Steps in a row that were skipped because of their loss.
         self._bad_losses = 0
 
@@ -219,7 +220,9 @@ class SafeStep:
             iteration=iteration,
             loss=window.mean_loss(),
             step_kwargs=kwargs,
+            is_first=iteration != self._newest_iteration,
         )
+        self._newest_iteration = iteration
         if (
             pending.is_on_host
             or ranks.must_vote
@@ -498,18 +501,8 @@ class SafeStep:
         scale: float,
         fault: Fault | None = None,
     ) -> None:
-        report = StepReport(
-            iteration=iteration,
-            time=time.time(),
-            wrapper=self._steps.wrapper,
-            outcome=outcome,
-            fault=fault,
-            loss_scale=scale,
-            next_loss_scale=self._scaler.value,
-            micro_batches=window.all_iterations,
-            dropped_micro_batches=window.all_dropped,
-        )
-        self._steps.add(report, window.bad_terms)
+        facts = dict(iteration=iteration, time=time.time(), loss_scale=scale)
+        self._add_report(window, outcome=outcome, fault=fault, **facts)
 
     def _warn_of_empty(self, iteration: int) -> None:
         if not self._warned_of_empty:
@@ -528,15 +521,20 @@ class SafeStep:
     def _report(
         self, pending: PendingStep, outcome: Outcome, facts: dict[str, Any]
     ) -> None:
-        window = pending.window
-        report = StepReport(
+        self._add_report(
+            pending.window,
             iteration=pending.iteration,
             time=pending.time,
-            wrapper=self._steps.wrapper,
             outcome=outcome,
             loss_scale=pending.loss_scale,
-            next_loss_scale=self._scaler.value,
             loss=pending.reported_loss,
+            **facts,
+        )
+
+    def _add_report(self, window: AccumulationWindow, **facts: Any) -> None:
+        report = StepReport(
+            wrapper=self._steps.wrapper,
+            next_loss_scale=self._scaler.value,
             micro_batches=window.all_iterations,
             dropped_micro_batches=window.all_dropped,
             **facts,

@@ -5,10 +5,12 @@ from __future__ import annotations
 import itertools
 import math
 import os
+import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from statistics import median
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from mmengine.dist import get_world_size
 
@@ -17,6 +19,7 @@ from mmstable.io.schema import number, tuple_of
 from mmstable.memory.host import usable_cores
 from mmstable.messages import N_, _
 from mmstable.profile.measure import WHOLE_STEP, Loading, Profile
+from mmstable.state.rng import capture_rng, restore_rng
 
 # Shares of the time from which on something is a cause. Two thirds are usual
 # for the backward pass.
@@ -29,10 +32,9 @@ _LEAST = dict(
     straggler=0.15,
     validation=0.3,
     rare=0.25,
+    transform=0.5,
 )
 _MOST_CAUSES = 3
-# More workers than cores help if they wait for a disk, up to a point.
-_MOST_TIMES, _MOST_WORKERS = 4, 32
 
 
 class RankTimes(NamedTuple):
@@ -80,6 +82,8 @@ class Sample:
         ranks (Sequence[RankTimes]): Times by rank, if known. Defaults to ().
         gpu_busy (int, optional): GPU utilization in percent. Defaults to
             None.
+        transform (str): The slowest transform of the data; '' if unknown.
+            Defaults to ''.
     """
 
     profile: Profile
@@ -89,6 +93,7 @@ class Sample:
     between: Between = Between()
     ranks: Sequence[RankTimes] = ()
     gpu_busy: int | None = None
+    transform: str = ''
 
 
 class Cause(NamedTuple):
@@ -120,7 +125,7 @@ def find_causes(sample: Sample) -> list[Cause]:
     """
     profile = sample.profile
     # The slowest hook comes first.
-    hook, seconds = next(iter(profile.hooks.items()), ('', 0.0))
+    hook, seconds = next(iter(profile.usual_hooks.items()), ('', 0.0))
     found = [
         _data(sample),
         Cause('hook', profile.share(seconds), hook, seconds=seconds),
@@ -146,16 +151,13 @@ def _data(sample: Sample) -> Cause:
     work = max(profile.seconds - wait, 1e-9)
     if sample.workers == 0:
         # Each batch takes as long as training waits for it.
-        wanted = min(max(1, math.ceil(wait / work)), sample.cores)
+        wanted = max(1, math.ceil(wait / work))
         state = state if state == 'pause' else 'main'
     else:
-        most = min(_MOST_TIMES * sample.workers, _MOST_WORKERS)
-        if state == 'busy':
-            most = sample.cores
         wanted = math.ceil(sample.workers * profile.seconds / work)
-        wanted = min(wanted, most)
-        if state == 'busy' and wanted <= sample.workers:
+        if state == 'busy' and sample.cores <= sample.workers:
             state = 'cores'
+    wanted = min(wanted, sample.cores)
     return Cause('data', profile.data_share, state or 'unknown', wanted, wait)
 
 
@@ -247,10 +249,7 @@ _DATA_CAUSES = {
         '{busy} of that time and waits for the rest; set '
         'num_workers={wanted} and persistent_workers=True'
     ),
-    'busy': N_(
-        'workers are busy on {cores:core|cores} (raise num_workers {workers} '
-        '-> {wanted})'
-    ),
+    'busy': N_('workers are busy on {cores:core|cores}'),
     'cores': N_(
         '{workers:worker is|workers are} busy, and the machine has only '
         '{cores:core|cores}; make the transforms cheaper, preprocess the '
@@ -258,12 +257,11 @@ _DATA_CAUSES = {
     ),
     'disk': N_(
         'workers are idle on disk{where}; copy the data to a local disk or '
-        'into few large files, or raise num_workers {workers} -> {wanted}'
+        'into few large files'
     ),
     'idle': N_(
         'workers are idle{where}: they compute nothing and wait for a '
-        'network, a lock or a sleep in the dataset; check the dataset, or '
-        'raise num_workers {workers} -> {wanted}'
+        'network, a lock or a sleep in the dataset; check the dataset'
     ),
     'pause': N_(
         "mmengine's IterBasedTrainLoop sleeps for 2 s after every pass over "
@@ -275,6 +273,10 @@ _DATA_CAUSES = {
     ),
     'unknown': N_('the cause is unknown (num_workers={workers})'),
 }
+
+
+# Where more workers help.
+_HELPED = ('busy', 'disk', 'idle')
 
 
 def describe_profile(
@@ -321,6 +323,13 @@ def describe_causes(sample: Sample, causes: Sequence[Cause]) -> list[str]:
     return [_describe(sample, cause) for cause in causes]
 
 
+def describe_validation(share: float) -> str:
+    """Describe a validation that takes long; '' if it does not."""
+    if share < _LEAST['validation']:
+        return ''
+    return _(_CAUSES['validation'], share=percent(share))
+
+
 def percent(share: float) -> str:
     """Format a share."""
     return f'{100 * share:.0f} %'
@@ -347,8 +356,50 @@ def _describe(sample: Sample, cause: Cause) -> str:
         where=_(' ({function})', function=kernel) if kernel else '',
     )
     if cause.kind == 'data':
-        facts['why'] = _(_DATA_CAUSES[cause.name], **facts)
+        why = _(_DATA_CAUSES[cause.name], **facts)
+        if cause.name in _HELPED and cause.number > sample.workers:
+            # More workers than cores only take turns.
+            why += _('; raise num_workers {workers} -> {wanted}', **facts)
+        if sample.transform:
+            why += _(
+                '; the slowest transform is {transform}',
+                transform=sample.transform,
+            )
+        facts['why'] = why
     return _(_CAUSES[cause.kind], **facts)
+
+
+def slowest_transform(dataset: Any) -> str:
+    """Time the transforms of a dataset on its first sample.
+
+    Args:
+        dataset (Dataset): The dataset, or one around it.
+
+    Returns:
+        str: The slowest one, if it takes half of the time; else ''.
+    """
+    while not hasattr(dataset, 'pipeline') and hasattr(dataset, 'dataset'):
+        dataset = dataset.dataset
+    pipeline = getattr(dataset, 'pipeline', None)
+    times: dict[str, float] = {}
+    rng = capture_rng()
+    # A dataset may fail in any way; training would report that.
+    with suppress(Exception):
+        results = dataset.get_data_info(0)
+        for transform in getattr(pipeline, 'transforms', ()):
+            begin = time.perf_counter()
+            results = transform(results)
+            spent = time.perf_counter() - begin
+            name = type(transform).__name__
+            times[name] = times.get(name, 0.0) + spent
+    restore_rng(rng)
+    if not times:
+        return ''
+    slowest = max(times, key=lambda name: times[name])
+    share = times[slowest] / sum(times.values())
+    if share < _LEAST['transform']:
+        return ''
+    return _('{name} ({share})', name=slowest, share=percent(share))
 
 
 # Seconds. Ranks arrive together, since they train together.

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from inspect import ismemberdescriptor
 from itertools import count
+from statistics import median
 from types import FrameType
 from typing import Any, Callable, NamedTuple
 
@@ -288,6 +289,9 @@ class Profile:
             'hooks' and 'other', which add up to it; 'train_step' in place of
             the three for a compiled model. Defaults to {}.
         hooks (dict[str, float]): By class, the slowest first. Defaults to {}.
+        usual_hooks (dict[str, float]): The median of each in place of the
+            mean: a save or a replay in one iteration is not the rule.
+            Defaults to {}.
         modules (dict[str, float]): Forward passes by name, with all that is
             inside, the slowest first. Defaults to {}.
         data_cpu (float): The part of 'data' in which this process computed.
@@ -298,6 +302,7 @@ class Profile:
     seconds: float
     phases: dict[str, float] = field(default_factory=dict)
     hooks: dict[str, float] = field(default_factory=dict)
+    usual_hooks: dict[str, float] = field(default_factory=dict)
     modules: dict[str, float] = field(default_factory=dict)
     data_cpu: float = 0.0
 
@@ -324,9 +329,20 @@ def summarize(
     """
     means = Profile(max(1, len(marks) - 1), 0.0)
     means.phases = dict.fromkeys(_PHASES, 0.0)
+    each: list[dict[str, float]] = []
     for begin, end in zip(marks, marks[1:]):
         inside = [s for s in spans if begin.time <= s.start < end.time]
+        before = dict(means.hooks)
         _add_iteration(means, inside, begin, end)
+        each.append(
+            {n: v - before.get(n, 0.0) for n, v in means.hooks.items()}
+        )
+    means.usual_hooks = _slowest_first(
+        {
+            name: means.iterations * median(one.get(name, 0.0) for one in each)
+            for name in means.hooks
+        }
+    )
     phases = means.phases
     if not sees_inside:
         phases[WHOLE_STEP] = phases.pop('forward')

@@ -270,8 +270,11 @@ _SEVERITIES = {
     'fp16_overflow': Severity.WARNING,
     'bad_input': Severity.WARNING,
     'bad_weights': Severity.ERROR,
-    'singular_point': Severity.ERROR,
+    'domain_error': Severity.ERROR,
     'exploding': Severity.ERROR,
+    'fp16_underflow': Severity.WARNING,
+    'out_of_range': Severity.ERROR,
+    'raised': Severity.ERROR,
 }
 _PLACES = {
     'fp16_overflow': N_(
@@ -281,11 +284,20 @@ _PLACES = {
         'The input was bad before {module} saw it ({count:time|times}).'
     ),
     'bad_weights': N_('{module} held NaN or Inf ({count:time|times}).'),
-    'singular_point': N_(
+    'domain_error': N_(
         'An operation in {module} is not defined for what it gets '
         '({count:time|times}).'
     ),
     'exploding': N_('Values explode in {module} ({count:time|times}).'),
+    'fp16_underflow': N_(
+        'A number is 0 in fp16 only in {module} ({count:time|times}).'
+    ),
+    'out_of_range': N_(
+        'A label or index was out of range in {module} ({count:time|times}).'
+    ),
+    'raised': N_(
+        'The training step raised an error in {module} ({count:time|times}).'
+    ),
 }
 _PLACE_FIXES = {
     'fp16_overflow': N_('Run this module in float32.'),
@@ -294,13 +306,21 @@ _PLACE_FIXES = {
         'Go back to a checkpoint from before; mmstable.DivergenceGuardHook '
         'does so automatically.'
     ),
-    'singular_point': N_(
+    'domain_error': N_(
         'Guard the operand in that line: clamp it, add an epsilon, or leave '
         'out empty targets.'
     ),
     'exploding': N_(
         'Lower the learning rate, lengthen the warm-up, or clip gradients.'
     ),
+    'fp16_underflow': N_(
+        'Run this module in float32, or use an epsilon of at least 1e-6.'
+    ),
+    'out_of_range': N_(
+        'Correct the annotation, num_classes or ignore_index: mmstable '
+        'check-data CONFIG lists such samples.'
+    ),
+    'raised': N_('Fix that line, or leave out the samples named above.'),
 }
 _SOURCES = {
     'parameter': N_('the parameter'),
@@ -441,10 +461,10 @@ def _by_culprits(history: History) -> Finding | None:
         ),
         why=_('First parameter affected in these steps; not replayed yet.'),
         fix=''
-        if history.has_hook('NanForensicsHook')
+        if history.has_hook('FaultForensicsHook')
         else _(
-            'Add mmstable.NanForensicsHook: it names the operation, the line '
-            'and the sample.'
+            'Add mmstable.FaultForensicsHook: it names the operation, the '
+            'line and the sample.'
         ),
     )
 

@@ -199,7 +199,7 @@ def carry_over(
 def position_of_iteration(
     dataloader: DataLoader, iteration: int
 ) -> DataPosition | None:
-    """Where a run is that took so many batches; None if nobody knows."""
+    """Return the position after so many batches; None if unknown."""
     if iteration == 0 or is_endless(dataloader):
         return DataPosition(0, iteration)
     length = pass_length(dataloader)
@@ -229,7 +229,7 @@ def sampler_of(dataloader: DataLoader) -> Any:
 
 
 def set_epoch(dataloader: DataLoader, epoch: int) -> None:
-    """Tell the sampler which pass comes next, if it wants to know."""
+    """Set the epoch of the sampler, if it has one."""
     sampler = sampler_of(dataloader)
     if hasattr(sampler, 'set_epoch'):
         sampler.set_epoch(epoch)

@@ -55,6 +55,9 @@ class StateCopier:
         self._copies: dict[int, Any] = {id(one): one for one in kept}
         # An id means nothing when its object is gone.
         self._originals: list[Any] = kept
+        # Classes of what can neither be copied nor rewound: iterators,
+        # files, and whatever releases a resource when its copy is deleted.
+        self.streams: set[str] = set()
 
     def of(self, value: Any) -> Any:
         """The copy of something; the thing itself if it has none."""
@@ -80,9 +83,15 @@ class StateCopier:
             if isinstance(value, deque):
                 return deque(items, value.maxlen)
             return type(value)(items)
-        if hasattr(value, '__dict__') and not isinstance(value, _SHARED):
-            return self._copy_object(value)
-        return value
+        if isinstance(value, _SHARED):
+            return value
+        has_table = hasattr(value, '__dict__')
+        if hasattr(type(value), '__del__') or (
+            isinstance(value, Iterator) and not has_table
+        ):
+            self.streams.add(type(value).__name__)
+            return value
+        return self._copy_object(value) if has_table else value
 
     def _copy_object(self, value: Any) -> Any:
         try:
@@ -105,7 +114,7 @@ _OF_TORCH = frozenset(vars(Module()))
 
 
 @contextmanager
-def preserve_state(model: Module) -> Iterator[None]:
+def preserve_state(model: Module) -> Iterator[set[str]]:
     """Restore, bit by bit, all that a training step may change.
 
     That is weights, buffers, gradients, what modules keep in their
@@ -115,6 +124,10 @@ def preserve_state(model: Module) -> Iterator[None]:
 
     Args:
         model (Module): The model, without DDP and the like around it.
+
+    Yields:
+        set[str]: Classes of what the model holds and cannot be restored,
+        such as iterators.
     """
     rng = capture_rng()
     modules = [_KeptModule(one) for one in model.modules()]
@@ -128,7 +141,7 @@ def preserve_state(model: Module) -> Iterator[None]:
         copies = StateCopier(model)
         for module in modules:
             module.use(copies)
-        yield
+        yield copies.streams
     finally:
         for module in modules:
             module.restore()
@@ -190,7 +203,7 @@ class _KeptTensor:
         self._values = values.clone() if is_host else values.cpu()
 
     def restore(self) -> None:
-        # By `data`: nobody is to see that it was written to.
+        # By `data`: its version must not change.
         self._tensor.data.copy_(self._values)
         self._tensor.requires_grad_(self._requires_grad)
         self._tensor.grad = self._grad

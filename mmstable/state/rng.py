@@ -1,10 +1,9 @@
 """Capture and restore the random number generators of a rank.
 
-A captured state is plain data that loads under ``weights_only=True``:
-numbers, strings, lists and tensors. It covers python, numpy, torch and the
-accelerators. Generators that a data loader and its samplers own are added
-for the start of an epoch: the loader draws a seed for its workers then, and
-some samplers draw their order.
+A captured state is plain data that loads under ``weights_only=True``: rows of
+bytes. It covers python, numpy, torch and the accelerators. Generators that a
+data loader and its samplers own are added for the start of an epoch: the
+loader draws a seed for its workers then, and some samplers draw their order.
 """
 
 from __future__ import annotations
@@ -25,9 +24,10 @@ from torch.utils.data import DataLoader, Sampler
 
 from mmstable.io.schema import integer, optional, record
 from mmstable.state.rng_check import (
+    NUMPY,
     check_rng,
     pack_rng,
-    parse_generator,
+    parse_state,
     unpack_rng,
 )
 
@@ -50,7 +50,7 @@ def raw_rng() -> tuple[Any, Any, Tensor, dict[str, list[Tensor]]]:
     kind, module = _accelerator()
     return (
         random.getstate(),
-        np.random.get_state(),
+        np.random.get_state(legacy=False),
         torch.default_generator.get_state(),
         {} if module is None else {kind: [module.get_rng_state()]},
     )
@@ -58,35 +58,35 @@ def raw_rng() -> tuple[Any, Any, Tensor, dict[str, list[Tensor]]]:
 
 def plain_rng(raw: tuple[Any, Any, Tensor, dict]) -> dict[str, Any]:
     """Convert the result of :func:`raw_rng` to plain data."""
-    (version, words, gauss), numpy, own, devices = raw
+    python, numpy, own, devices = raw
+    is_known = numpy.get('bit_generator') in NUMPY
     return {
-        'python': [version, torch.tensor(words), gauss],
-        'numpy': _plain_numpy(numpy),
+        'python': _as_octets(python),
+        'numpy': _as_octets(numpy) if is_known else None,
         'torch': own,
         'devices': devices,
     }
 
 
 def restore_rng(state: dict[str, Any]) -> None:
-    """Bring the generators back to what :func:`capture_rng` saw.
+    """Restore the generators to what :func:`capture_rng` returned.
 
     The accelerator of this rank gets its state back if it is of the same
     kind as then.
 
     Args:
-        state (dict): What :func:`capture_rng` gave. Its tensors may be on
+        state (dict): What :func:`capture_rng` returned. Its tensors may be on
             any device.
 
     Raises:
         ValueError: If it is not the state of such generators.
     """
     state = check_rng(state)
-    version, words, gauss = state['python']
-    random.setstate((version, tuple(words.tolist()), gauss))
+    random.setstate(parse_state(state['python']))
     if state['numpy'] is not None:
-        kind, words, position, has_gauss, cached = state['numpy']
-        words = np.array(words.tolist(), dtype=np.uint32)
-        np.random.set_state((kind, words, position, has_gauss, cached))
+        numpy, now = parse_state(state['numpy']), np.random.get_state(False)
+        if numpy['bit_generator'] == now['bit_generator']:
+            np.random.set_state(numpy)
     torch.set_rng_state(state['torch'])
     device, module = _accelerator()
     if module is not None:
@@ -94,18 +94,9 @@ def restore_rng(state: dict[str, Any]) -> None:
             module.set_rng_state(one)
 
 
-def _plain_numpy(state: Any) -> list[Any] | None:
-    if isinstance(state, dict):
-        return None
-    kind, words, position, has_gauss, cached = state
-    # torch has no use for uint32 in its older releases.
-    return [
-        str(kind),
-        torch.from_numpy(words.astype(np.int64)),
-        int(position),
-        int(has_gauss),
-        float(cached),
-    ]
+def _as_octets(state: Any) -> Tensor:
+    text = json.dumps(state, default=lambda value: value.tolist())
+    return torch.frombuffer(bytearray(text, 'utf-8'), dtype=torch.uint8)
 
 
 @cache
@@ -223,15 +214,11 @@ def read_generator(generator: Any) -> Tensor:
     """The state of a generator, as bytes."""
     if isinstance(generator, Generator):
         return generator.get_state()
-    state: Any
     if isinstance(generator, random.Random):
-        state = generator.getstate()
-    elif isinstance(generator, np.random.RandomState):
-        state = generator.get_state(legacy=False)
-    else:
-        state = generator.bit_generator.state
-    text = json.dumps(state, default=lambda value: value.tolist())
-    return torch.frombuffer(bytearray(text, 'utf-8'), dtype=torch.uint8)
+        return _as_octets(generator.getstate())
+    if isinstance(generator, np.random.RandomState):
+        return _as_octets(generator.get_state(legacy=False))
+    return _as_octets(generator.bit_generator.state)
 
 
 def write_generator(generator: Any, saved: Tensor) -> None:
@@ -240,12 +227,11 @@ def write_generator(generator: Any, saved: Tensor) -> None:
     Raises:
         ValueError: If that was another kind of generator.
     """
-    state = parse_generator(saved)
+    state = parse_state(saved)
     if isinstance(generator, Generator) and isinstance(state, Tensor):
         generator.set_state(state)
-    elif isinstance(generator, random.Random) and isinstance(state, list):
-        version, words, gauss = state
-        generator.setstate((version, tuple(words.tolist()), gauss))
+    elif isinstance(generator, random.Random) and isinstance(state, tuple):
+        generator.setstate(state)
     elif not isinstance(state, dict):
         raise ValueError(f'is no state of a {type(generator).__name__}')
     elif isinstance(generator, np.random.RandomState):

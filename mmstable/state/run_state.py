@@ -22,142 +22,52 @@ its own past, stays: training continues with the next data.
 from __future__ import annotations
 
 import copy
-from abc import ABC, abstractmethod
-from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from mmengine.runner import Runner, load_state_dict
 from torch import Tensor
-from torch.nn import Module
+from torch.nn import Module, Parameter
 
 from mmstable import runner_view
 from mmstable.events import Culprit
-from mmstable.io.schema import integer, optional, record, tuple_of
-from mmstable.optim.buffers import can_write
 from mmstable.optim.grad_health import unwrap
+from mmstable.state.device import copy_stream
 from mmstable.state.progress import capture_progress
 from mmstable.state.rng import own_rng
-
-
-class HostCopy(NamedTuple):
-    """The values of a tensor, and the device it was on."""
-
-    values: Tensor
-    device: torch.device
-
-    def restore(self, present: Tensor | None) -> Tensor:
-        """A tensor with these values: the present one, if it can hold them."""
-        if present is None or not can_write(present, self.values):
-            return self.values.clone().to(self.device)
-        with torch.no_grad():
-            return present.copy_(self.values)
-
-
-# A dtype, and whether tensors are on an accelerator.
-_Kind = tuple[torch.dtype, bool]
-
-
-class HostMemory:
-    """Host memory for copies, in one block for each dtype.
-
-    A block that an accelerator copies to is pinned: only then copies run
-    beside the training.
-
-    Args:
-        tensors (Iterable[Tensor]): What is going to be copied.
-    """
-
-    def __init__(self, tensors: Iterable[Tensor]) -> None:
-        from mmstable.state.device import host_block
-
-        self._sizes = _sizes(tensors)
-        self._blocks = {
-            kind: host_block(count, kind[0], pinned=kind[1])
-            for kind, count in self._sizes.items()
-        }
-        self._used: Counter[_Kind] = Counter()
-
-    @property
-    def blocks(self) -> list[Tensor]:
-        """The memory that it has taken."""
-        return list(self._blocks.values())
-
-    def reuse(self, tensors: Iterable[Tensor]) -> HostMemory:
-        """Return memory for other copies: this one, if it is as large."""
-        if _sizes(tensors) != self._sizes:
-            return HostMemory(tensors)
-        self._used.clear()
-        return self
-
-    def copy(self, tensor: Tensor) -> HostCopy:
-        """Copy a tensor, without waiting for an accelerator."""
-        values = self._take(tensor)
-        # What is queued after this cannot overtake it.
-        values.copy_(tensor.detach(), non_blocking=True)
-        return HostCopy(values, tensor.device)
-
-    def _take(self, tensor: Tensor) -> Tensor:
-        kind = _kind(tensor)
-        begin = self._used[kind]
-        end = begin + tensor.numel()
-        if not _fits_block(tensor) or end > self._sizes[kind]:
-            return torch.empty_like(tensor, device='cpu')
-        self._used[kind] = end
-        # With strides like those of the tensor, or it is copied twice.
-        strides = torch.empty_like(tensor, device='meta').stride()
-        block = self._blocks[kind]
-        return block.as_strided(tensor.shape, strides, begin)
-
-
-def _fits_block(tensor: Tensor) -> bool:
-    # A DTensor is copied to another DTensor only.
-    return tensor.layout is torch.strided and not hasattr(tensor, 'to_local')
-
-
-def _kind(tensor: Tensor) -> _Kind:
-    return tensor.dtype, tensor.device.type != 'cpu'
-
-
-def _sizes(tensors: Iterable[Tensor]) -> Counter[_Kind]:
-    sizes: Counter[_Kind] = Counter()
-    for one in tensors:
-        if _fits_block(one):
-            sizes[_kind(one)] += one.numel()
-    return sizes
-
+from mmstable.state.schedules import follows_validation, has_schedules
+from mmstable.state.snapshot import HostCopy, HostMemory, Snapshot
 
 # Names of tensors by section, both as in a checkpoint.
 Sections = dict[str, dict[str, Tensor]]
 
 
-class Part(ABC):
+class Part:
     """A part of what a run has learned."""
 
-    @abstractmethod
-    def move_to_host(self, runner: Runner, state: Any) -> None:
-        """Take what :meth:`capture` gave in the place of lost tensors.
-
-        Nothing is read from the device, or written to it.
-        """
-
     def tensors(self, runner: Runner) -> Sections:
-        """The live tensors, to look through them."""
+        """Return the live tensors, to look through them."""
         return {}
 
-    @abstractmethod
     def capture(self, runner: Runner, memory: HostMemory) -> Any:
-        """Everything, as data that nothing changes later."""
+        """Copy everything, as data that nothing changes later."""
+        raise NotImplementedError
 
-    @abstractmethod
-    def restore(self, runner: Runner, state: Any) -> None:
-        """Bring back what :meth:`capture` gave."""
+    def restore(self, runner: Runner, state: Any, on_host: bool) -> None:
+        """Restore what :meth:`capture` returned.
 
-    @abstractmethod
+        Args:
+            runner (Runner): The runner.
+            state (Any): What was captured.
+            on_host (bool): Whether to replace tensors of a lost device,
+                without reading or writing it.
+        """
+        raise NotImplementedError
+
     def load(self, runner: Runner, checkpoint: Mapping[str, Any]) -> None:
-        """Bring back what a checkpoint has, as strict as mmengine's resume."""
+        """Restore what a checkpoint has, as strict as mmengine's resume."""
+        raise NotImplementedError
 
 
 # Other sparse layouts are for tables, and torch cannot write to them.
@@ -167,9 +77,13 @@ _READABLE = (torch.strided, torch.sparse_coo)
 class _Modules(Part):
     """Weights and all buffers of some modules, by section."""
 
-    @abstractmethod
     def modules(self, runner: Runner) -> dict[str, Module]:
-        """The modules, by the section of a checkpoint that they are in."""
+        """Return the modules, by their section of a checkpoint."""
+        raise NotImplementedError
+
+    def _is_late(self, tensor: Tensor) -> bool:
+        """Whether nothing but an optimizer step changes a tensor."""
+        return False
 
     def tensors(self, runner: Runner) -> Sections:
         modules = self.modules(runner).items()
@@ -178,25 +92,17 @@ class _Modules(Part):
     def capture(self, runner: Runner, memory: HostMemory) -> Any:
         return {
             section: {
-                name: memory.copy(tensor) for name, tensor in tensors.items()
+                name: memory.copy(tensor, self._is_late(tensor))
+                for name, tensor in tensors.items()
             }
             for section, tensors in self.tensors(runner).items()
         }
 
-    def restore(self, runner: Runner, state: Any) -> None:
+    def restore(
+        self, runner: Runner, state: Any, on_host: bool = False
+    ) -> None:
         for section, module in self.modules(runner).items():
-            restore_tensors(module, state.get(section, {}))
-
-    def move_to_host(self, runner: Runner, state: Any) -> None:
-        for section, module in self.modules(runner).items():
-            live = _tensors(module)
-            for name, kept in state.get(section, {}).items():
-                owner, _, leaf = name.rpartition('.')
-                buffers = module.get_submodule(owner)._buffers
-                if leaf in buffers:
-                    buffers[leaf] = kept.values
-                else:
-                    live[name].data = kept.values
+            restore_tensors(module, state.get(section, {}), on_host)
 
 
 class Weights(_Modules):
@@ -205,6 +111,10 @@ class Weights(_Modules):
     A checkpoint has what ``model.state_dict()`` gives, which may be less: the
     rest is left as it is.
     """
+
+    def _is_late(self, tensor: Tensor) -> bool:
+        # Running statistics change in the forward pass.
+        return isinstance(tensor, Parameter)
 
     def modules(self, runner: Runner) -> dict[str, Module]:
         """The model."""
@@ -258,17 +168,23 @@ def _tensors(module: Module) -> dict[str, Tensor]:
     }
 
 
-def restore_tensors(module: Module, copies: Mapping[str, HostCopy]) -> None:
+def restore_tensors(
+    module: Module, copies: Mapping[str, HostCopy], on_host: bool = False
+) -> None:
     """Give weights and buffers these values, and their shapes if need be."""
     live = _tensors(module)
     for name, kept in copies.items():
         present = live.get(name)
-        restored = kept.restore(present)
-        if restored is not present:
-            # A buffer that has got another shape.
-            owner, _, leaf = name.rpartition('.')
-            buffers = module.get_submodule(owner)._buffers
-            buffers.update({leaf: restored} if leaf in buffers else {})
+        restored = kept.restore(present, on_host)
+        if restored is present:
+            continue
+        owner, _, leaf = name.rpartition('.')
+        buffers = module.get_submodule(owner)._buffers
+        if leaf in buffers:
+            # It may have got another shape.
+            buffers[leaf] = restored
+        elif on_host:
+            live[name].data = restored
 
 
 def parameter_paths(runner: Runner) -> dict[str, dict[int, str]]:
@@ -330,7 +246,12 @@ class Schedules(Part):
         schedulers = runner_view.all_schedulers(runner)
         return [copy.deepcopy(one.state_dict()) for one in schedulers]
 
-    def restore(self, runner: Runner, state: list[dict[str, Any]]) -> None:
+    def restore(
+        self,
+        runner: Runner,
+        state: list[dict[str, Any]],
+        on_host: bool = False,
+    ) -> None:
         """Set them back, apart from those that follow the validation."""
         states = iter(state)
         for group in runner_view.schedulers(runner).values():
@@ -338,9 +259,6 @@ class Schedules(Part):
             for one, saved in zip(group, states):
                 if not is_kept:
                     one.load_state_dict(copy.deepcopy(saved))
-
-    # They are on the host.
-    move_to_host = restore
 
     def load(self, runner: Runner, checkpoint: Mapping[str, Any]) -> None:
         """Set them back, if the optimizers were."""
@@ -350,55 +268,6 @@ class Schedules(Part):
         if isinstance(saved, Mapping):
             saved = [state for group in saved.values() for state in group]
         self.restore(runner, saved)
-
-
-def has_schedules(checkpoint: Mapping[str, Any]) -> bool:
-    """Whether schedules can be restored from a checkpoint."""
-    # A schedule computes a rate from the one before: both or none.
-    return {'optimizer', 'param_schedulers'} <= checkpoint.keys()
-
-
-def follows_validation(schedulers: Iterable[Any]) -> bool:
-    """Whether results of validations decide about the rates of a wrapper.
-
-    What they have decided is not taken back: a rollback leaves these rates
-    and all schedules of that wrapper, which change the same numbers, as they
-    are.
-    """
-    return any(getattr(one, 'need_val_args', False) for one in schedulers)
-
-
-def schedule_positions(runner: Runner) -> list[int]:
-    """How many steps each schedule has made."""
-    schedulers = runner_view.all_schedulers(runner)
-    return [runner_view.schedule_position(one) for one in schedulers]
-
-
-def catch_up(runner: Runner, before: list[int]) -> None:
-    """See that schedules which were set back end with the run.
-
-    Those by epoch move to the present epoch at once. Those by iteration catch
-    up slowly, by :class:`SafeParamSchedulerHook`; with mmengine's own hook
-    they end that much later.
-
-    Args:
-        runner (Runner): The runner.
-        before (list[int]): Where they were.
-    """
-    backlog: dict[str, int] = {}
-    positions = iter(before)
-    for name, group in runner_view.schedulers(runner).items():
-        for one in group:
-            behind = next(positions) - runner_view.schedule_position(one)
-            if not one.by_epoch:
-                backlog[name] = max(behind, 0)
-                continue
-            for _ in range(behind):
-                one.step()
-    for hook in runner.hooks:
-        if hasattr(hook, 'add_backlog'):
-            for name, behind in backlog.items():
-                hook.add_backlog(behind, name)
 
 
 # What a wrapper of mmstable knows of its own past, which stays.
@@ -441,36 +310,33 @@ class Optimizers(Part):
             },
         }
 
-    def restore(self, runner: Runner, state: dict[str, Any]) -> None:
+    def restore(
+        self, runner: Runner, state: dict[str, Any], on_host: bool = False
+    ) -> None:
         """Bring them back; parameters without a state lose theirs."""
         for name, optimizer in runner_view.optimizers(runner).items():
             present = dict(optimizer.state)
             optimizer.state.clear()
             for param, saved in state['states'][name]:
-                optimizer.state[param] = _restored(
-                    saved, present.get(param, {})
-                )
-        kept = _kept_rates(runner)
-        _apply(runner, copy.deepcopy(state['settings']))
-        _apply(runner, kept)
-        for name, scaler in _scalers(runner):
-            scaler.load_state_dict(_lower_scale(scaler, state['scales'][name]))
-
-    def move_to_host(self, runner: Runner, state: dict[str, Any]) -> None:
-        """Replace the states of parameters, settings and scales."""
-        for name, optimizer in runner_view.optimizers(runner).items():
-            optimizer.state.clear()
-            for param, saved in state['states'][name]:
+                known = present.get(param, {})
                 optimizer.state[param] = {
-                    key: value.values if isinstance(value, HostCopy) else value
+                    key: value.restore(known.get(key), on_host)
+                    if isinstance(value, HostCopy)
+                    else copy.deepcopy(value)
                     for key, value in saved.items()
                 }
-        _apply(runner, state['settings'])
+        kept = _kept_rates(runner)
+        _apply(runner, copy.deepcopy(state['settings']))
+        if not on_host:
+            _apply(runner, kept)
         for name, scaler in _scalers(runner):
-            if hasattr(scaler, '_scale'):
+            scale = state['scales'][name]
+            if not on_host:
+                scale = _lower_scale(scaler, scale)
+            elif hasattr(scaler, '_scale'):
                 # torch's own would write to a tensor of the device.
                 scaler._scale = scaler._growth_tracker = None
-            scaler.load_state_dict(state['scales'][name])
+            scaler.load_state_dict(scale)
 
     def load(self, runner: Runner, checkpoint: Mapping[str, Any]) -> None:
         """Load as mmengine does; without a state, optimizers start anew."""
@@ -490,21 +356,10 @@ class Optimizers(Part):
 
 def _copy(state: Mapping[str, Any], memory: HostMemory) -> dict[str, Any]:
     return {
-        key: memory.copy(value)
+        key: memory.copy(value, late=True)
         if isinstance(value, Tensor)
         else copy.deepcopy(value)
         for key, value in state.items()
-    }
-
-
-def _restored(
-    saved: Mapping[str, Any], present: Mapping[str, Any]
-) -> dict[str, Any]:
-    return {
-        key: value.restore(present.get(key))
-        if isinstance(value, HostCopy)
-        else copy.deepcopy(value)
-        for key, value in saved.items()
     }
 
 
@@ -569,102 +424,6 @@ def _with_count(wrapper: Any, saved: Mapping[str, Any]) -> dict[str, Any]:
     return merged
 
 
-@dataclass
-class Snapshot:
-    """The state of a run in host memory.
-
-    Args:
-        parts (list): What every part of the state captured.
-        memory (HostMemory): The memory it took.
-        meta (dict[str, int]): Epoch and iteration, as in a checkpoint.
-        progress (dict): Random generators of this rank, and its position in
-            the data.
-        copied (Any, optional): The event after the last copy; None once
-            everything is in host memory. Defaults to None.
-    """
-
-    parts: list[Any]
-    memory: HostMemory
-    meta: dict[str, int]
-    progress: dict[str, Any]
-    copied: Any | None = None
-
-    def settle(self) -> bool:
-        """Whether everything has arrived in host memory, without waiting.
-
-        It has to be asked while the device works: a lost one does not tell.
-        """
-        if self.copied is not None and self.copied.query():
-            self.copied = None
-        return self.copied is None
-
-
-class Snapshots:
-    """The newest, and an older one.
-
-    A rollback goes to the newest one. If that did not help, that is, if the
-    next rollback comes before a new one was taken, it goes to the older one.
-
-    Args:
-        span (int): How many iterations the older one may be behind.
-        count (int): How many are kept, 1 or 2. Defaults to 2.
-    """
-
-    COUNT = 2
-
-    def __init__(self, span: int, count: int = COUNT) -> None:
-        self._span = span
-        self.count = count
-        self._kept: list[tuple[int, Snapshot]] = []
-        self._used: Snapshot | None = None
-
-    def outdated(self, iteration: int) -> Snapshot | None:
-        """The one that the next takes the place of, if there are two.
-
-        Args:
-            iteration (int): Of the next.
-        """
-        if len(self._kept) < self.count:
-            return None
-        return self._kept[self._outdated(iteration)][1]
-
-    def _outdated(self, iteration: int) -> int:
-        # What goes wrong slowly is not mended by what is nearly as new.
-        is_recent = iteration - self._kept[0][0] <= self._span
-        return int(is_recent and self.count > 1)
-
-    def add(self, iteration: int, snapshot: Snapshot) -> None:
-        """Keep one, in the place of an outdated one if there are two."""
-        if len(self._kept) == self.count:
-            del self._kept[self._outdated(iteration)]
-        self._kept.append((iteration, snapshot))
-        self._used = None
-
-    def newest(self) -> Snapshot | None:
-        """The newest one that is known to be in host memory."""
-        settled = [one for __, one in self._kept if one.copied is None]
-        return settled[-1] if settled else None
-
-    def candidates(self) -> list[Snapshot]:
-        """What may be restored, the newest first."""
-        kept = [snapshot for _, snapshot in reversed(self._kept)]
-        return kept[1:] if kept[1:] and kept[0] is self._used else kept
-
-    def discard_newest(self) -> None:
-        """Let :meth:`choose` give the older one."""
-        self._kept.pop()
-
-    def choose(self) -> tuple[int, Snapshot] | None:
-        """Which to restore, and its iteration; None if there is none."""
-        if len(self._kept) > 1 and self._kept[-1][1] is self._used:
-            # What did not help is nothing to keep.
-            self._kept.pop()
-        if not self._kept:
-            return None
-        self._used = self._kept[-1][1]
-        return self._kept[-1]
-
-
 PARTS: tuple[Part, ...] = (Weights(), Averages(), Optimizers(), Schedules())
 
 
@@ -693,8 +452,6 @@ class RunState:
             old (Snapshot, optional): One whose memory can be used again.
                 Defaults to None.
         """
-        from mmstable.state.device import record_event
-
         runner = self._runner
         tensors = [
             one
@@ -704,38 +461,39 @@ class RunState:
         memory = (
             HostMemory(tensors) if old is None else old.memory.reuse(tensors)
         )
+        stream = copy_stream(runner_view.device_of(runner.model))
+        memory.late = [] if stream.is_beside else None
         parts = [part.capture(runner, memory) for part in PARTS]
+        optimizers = runner_view.optimizers(runner).values()
+        stream.copy(memory.late or (), optimizers)
+        memory.late = None
         meta = runner_view.resume_meta(runner)
         progress = capture_progress(runner, all_ranks=False)
         # The next batch is drawn already.
         progress['rng'].update(own_rng(runner, meta['iter']))
-        device = runner_view.device_of(runner.model)
-        return Snapshot(parts, memory, meta, progress, record_event(device))
+        return Snapshot(parts, memory, meta, progress, stream.end)
 
-    def restore(self, saved: Snapshot | Mapping[str, Any]) -> None:
-        """Bring back a snapshot, or a checkpoint of this run.
+    def restore(
+        self, saved: Snapshot | Mapping[str, Any], on_host: bool = False
+    ) -> None:
+        """Restore a snapshot, or a checkpoint of this run.
 
         Args:
             saved (Snapshot or Mapping): What was captured, or the content of
                 a checkpoint, which is changed.
+            on_host (bool): Whether to continue in host memory with the
+                snapshot, after a device is lost. The run can be saved then,
+                and not be trained. Defaults to False.
         """
+        if not on_host:
+            copy_stream(runner_view.device_of(self._runner.model)).wait()
         # Backwards: a checkpoint has weights and averages in each other's
         # place, until the hooks of the averages have loaded it.
         for number, part in reversed(list(enumerate(PARTS))):
             if isinstance(saved, Snapshot):
-                part.restore(self._runner, saved.parts[number])
+                part.restore(self._runner, saved.parts[number], on_host)
             else:
                 part.load(self._runner, saved)
-        self._forget_open_step()
-
-    def move_to_host(self, snapshot: Snapshot) -> None:
-        """Continue in host memory with a snapshot, after a device is lost.
-
-        The run can be saved then, as always, and not be trained: nothing
-        reads the device.
-        """
-        for part, state in zip(PARTS, snapshot.parts):
-            part.move_to_host(self._runner, state)
         self._forget_open_step()
 
     def size(self) -> int:
@@ -765,89 +523,3 @@ class RunState:
         for hook in self._runner.hooks:
             if hasattr(hook, 'forget_window'):
                 hook.forget_window()
-
-
-# Each is made up for by a call: more than a run could ever lose.
-_STEPS = integer(0, 10**6)
-
-
-class ScheduleBacklog:
-    """The steps that a schedule is behind the run, made up for until its end.
-
-    A schedule has as many steps as the run has iterations. It waits while an
-    optimizer step is lost, so that the next one gets the same value. Its
-    backlog is spread evenly over the iterations that are left. If the last
-    iteration is good, nothing is left of it.
-    """
-
-    saved = staticmethod(
-        record(
-            owed=_STEPS,
-            hold=_STEPS,
-            plan=optional(tuple_of(_STEPS, integer(1, 2**53))),
-            left=integer(0, 2**53),
-        )
-    )
-
-    def __init__(self) -> None:
-        self.steps = 0
-        # Iterations that it still waits.
-        self.hold = 0
-        # The backlog, and the iterations left, when catching up began.
-        self._plan: tuple[int, int] | None = None
-        self._left = 0
-
-    def add(self, steps: int) -> None:
-        """Note that the schedule is behind by so many steps more."""
-        self.steps += steps
-        self._plan = None
-
-    def advance(self, left: int, lost: int = 0) -> int:
-        """How many steps of the schedule to take after an iteration.
-
-        Args:
-            left (int): Iterations that come after this one.
-            lost (int): If an optimizer step was skipped in this iteration,
-                how many iterations it stands for. Defaults to 0.
-        """
-        # A loop of somebody else may continue after its end.
-        left = max(left, 0)
-        if left != self._left - 1:
-            # The run has got another length.
-            self._plan = None
-        self._left = left
-        self.hold = max(self.hold, lost)
-        # Without a loss it waits only if there is time to catch up.
-        if lost or (self.hold and self.steps < left):
-            self.hold -= 1
-            self.add(1)
-            return 0
-        self.hold = 0
-        return 1 + self._catch_up(left)
-
-    def _catch_up(self, left: int) -> int:
-        if self.steps == 0:
-            return 0
-        if self._plan is None:
-            self._plan = (self.steps, left + 1)
-        owed, length = self._plan
-        # A straight line down to 0, rounded: one step is paid half-way.
-        still_owed = (2 * owed * left + length) // (2 * length)
-        paid, self.steps = self.steps - still_owed, still_owed
-        return paid
-
-    def state_dict(self) -> dict[str, Any]:
-        """What a resumed run has to know; nothing if nothing is owed."""
-        if self.steps == self.hold == 0:
-            return {}
-        return dict(
-            owed=self.steps,
-            hold=self.hold,
-            plan=None if self._plan is None else list(self._plan),
-            left=self._left,
-        )
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over what :meth:`state_dict` gave."""
-        self.steps, self.hold = state['owed'], state['hold']
-        self._plan, self._left = state['plan'], state['left']

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 import torch.distributed
 from mmengine.dataset import InfiniteSampler
+from mmengine.model import MMDistributedDataParallel
 from torch.utils.data import DataLoader
 
 from mmstable.checkpoint.catalog import find_checkpoint
@@ -77,6 +78,8 @@ def train(work_dir: str, moment: int, rank: int = 0, port: int = 0) -> None:
             RANK=str(rank),
             LOCAL_RANK=str(rank),
         )
+        # mmengine itself would ask for a GPU.
+        torch.distributed.init_process_group('gloo')
         launcher = dict(
             launcher='pytorch',
             env_cfg=dict(dist_cfg=dict(backend='gloo')),
@@ -89,7 +92,7 @@ def train(work_dir: str, moment: int, rank: int = 0, port: int = 0) -> None:
     sampler = InfiniteSampler(data, seed=0)
     toy_runner(
         folder,
-        model=TinyModel(),
+        model=MMDistributedDataParallel(TinyModel()) if port else TinyModel(),
         train_dataloader=DataLoader(data, batch_size=8, sampler=sampler),
         train_cfg=dict(
             type='mmstable.SafeIterBasedTrainLoop', max_iters=ITERATIONS
@@ -98,7 +101,11 @@ def train(work_dir: str, moment: int, rank: int = 0, port: int = 0) -> None:
             type='mmstable.SafeOptimWrapper',
             optimizer=dict(type='AdamW', lr=0.01),
         ),
-        hooks=[dict(type='EMAHook')],
+        hooks=[
+            dict(type='EMAHook'),
+            # Every second checkpoint is written from a snapshot.
+            dict(type='mmstable.DivergenceGuardHook', snapshot_interval=2),
+        ],
         default_hooks=dict(
             checkpoint=dict(
                 type='mmstable.SafeCheckpointHook',
@@ -111,3 +118,5 @@ def train(work_dir: str, moment: int, rank: int = 0, port: int = 0) -> None:
         resume=found is not None,
         **launcher,
     ).train()
+    if port:
+        torch.distributed.destroy_process_group()

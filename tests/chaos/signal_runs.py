@@ -59,7 +59,7 @@ class SignalModel(BaseModel):
 
     def forward(self, inputs, mode='tensor'):
         out = self.layers(inputs)
-        time.sleep(float(os.environ.get('PAUSE', '0.01')))
+        time.sleep(eval(os.environ.get('PAUSE', '0.01')))
         if mode != 'loss':
             print('validating', flush=True)
             return list(out)

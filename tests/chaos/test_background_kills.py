@@ -38,9 +38,10 @@ def run(work_dir: Path, moment: int, ranks: int) -> bool:
             # It waits for a rank that is gone.
             one.kill()
         one.join(60 * PATIENCE)
-    codes = {one.exitcode for one in processes}
+    codes = [one.exitcode for one in processes]
     text = (work_dir / 'out0.txt').read_text()[-3000:]
-    assert codes <= ({0, -9} if is_killed else {0}), text
+    # Another rank may fail before it is killed: the first one is gone.
+    assert codes[0] in (0, -9) and (is_killed or not any(codes)), text
     assert not is_killed or moment, text
     return is_killed
 

@@ -174,7 +174,7 @@ def test_a_kill_and_an_exception_under_torchrun(folder):
 
     code, output = train(folder, 'lost', fault='kill:1:8')
     assert code != 0
-    assert 'rank 1 failed: no sign of life' in output
+    assert 'rank 1 failed: no heartbeat' in output
     assert 'This rank stops' in output
     # The random numbers of the killed rank are lost.
     assert not list(folder.glob('lost/emergency*'))

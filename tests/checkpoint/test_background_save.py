@@ -12,7 +12,7 @@ import pytest
 import torch
 from mmengine.hooks import Hook
 
-from mmstable.checkpoint import content, writer
+from mmstable.checkpoint import content, storage, writer
 from mmstable.checkpoint.catalog import find_checkpoint, verify_checkpoint
 from mmstable.checkpoint.save import finish_saves
 from mmstable.hooks import safe_checkpoint_hook
@@ -56,14 +56,14 @@ class Gate:
 
     def __init__(self, monkeypatch):
         self.arrived, self.opened = threading.Event(), threading.Event()
-        write = writer.CheckpointWriter._write_local
+        write = storage.CheckpointStorage._write_local
 
         def wait(*args):
             self.arrived.set()
             assert self.opened.wait(PATIENCE)
             write(*args)
 
-        monkeypatch.setattr(writer.CheckpointWriter, '_write_local', wait)
+        monkeypatch.setattr(storage.CheckpointStorage, '_write_local', wait)
 
 
 class Watch(Hook):
@@ -103,29 +103,72 @@ def test_training_continues_while_it_is_written(tmp_path, monkeypatch):
     assert hook_of(runner).last_ckpt == str(tmp_path / 'iter_6.pth')
 
 
+GUARD = dict(type='mmstable.DivergenceGuardHook', snapshot_interval=1)
+EMA = dict(type='EMAHook', momentum=0.5)
+ADAMW = dict(
+    type='mmstable.SafeOptimWrapper', optimizer=dict(type='AdamW', lr=0.01)
+)
+
+
+def test_the_snapshot_of_the_guard_is_not_copied_again(tmp_path, monkeypatch):
+    copied = []
+    capture = writer.capture
+
+    def note(checkpoint, kept):
+        copied.append(content.content_size(checkpoint, kept))
+        return capture(checkpoint, kept)
+
+    monkeypatch.setattr(writer, 'capture', note)
+    for name, hooks in {'a': [EMA], 'b': [EMA, GUARD]}.items():
+        train(tmp_path / name, *hooks, optim_wrapper=ADAMW)
+    alone, shared = copied[:3], copied[3:]
+    # Random generators and histories are left.
+    state = read_saved(tmp_path / 'a' / 'iter_6.pth')
+    size = content.content_size(
+        [state['state_dict'], state['ema_state_dict'], state['optimizer']]
+    )
+    assert [a - b for a, b in zip(alone, shared)] == 3 * [size]
+    for path in sorted((tmp_path / 'a').glob('*.pth')):
+        ours = read_saved(tmp_path / 'b' / path.name)
+        theirs = read_saved(path)
+        for section in ('state_dict', 'ema_state_dict', 'optimizer'):
+            assert_same(ours[section], theirs[section])
+            # Each tensor brings its own storage, and no more.
+            assert saved(ours[section]) == saved(theirs[section])
+
+
+def test_later_snapshots_leave_a_shared_one_alone(tmp_path, monkeypatch):
+    watch = Watch(Gate(monkeypatch), at=5)
+    checkpoint = dict(interval=3)
+    train(tmp_path, watch, GUARD, checkpoint=checkpoint, optim_wrapper=ADAMW)
+    assert watch.seen[5][0] == []
+    file = read_saved(tmp_path / 'iter_3.pth')
+    assert_same(file['state_dict'], watch.seen[3][1])
+
+
 def test_the_next_one_waits_for_the_one_before(tmp_path, monkeypatch):
     order = []
-    write = writer.CheckpointWriter._write_local
+    write = storage.CheckpointStorage._write_local
 
     def note(self, checkpoint, path):
         order.append(('begin', checkpoint['meta']['iter']))
         write(self, checkpoint, path)
         order.append(('end', checkpoint['meta']['iter']))
 
-    monkeypatch.setattr(writer.CheckpointWriter, '_write_local', note)
+    monkeypatch.setattr(storage.CheckpointStorage, '_write_local', note)
     train(tmp_path, checkpoint=dict(interval=1), max_iters=3)
     assert order == [(w, i) for i in (1, 2, 3) for w in ('begin', 'end')]
 
 
 def test_it_can_be_switched_off(tmp_path, monkeypatch):
     threads = []
-    write = writer.CheckpointWriter._write_local
+    write = storage.CheckpointStorage._write_local
 
     def note(self, *args):
         threads.append(threading.current_thread() is threading.main_thread())
         write(self, *args)
 
-    monkeypatch.setattr(writer.CheckpointWriter, '_write_local', note)
+    monkeypatch.setattr(storage.CheckpointStorage, '_write_local', note)
     train(tmp_path / 'a', checkpoint=dict(async_save=False))
     train(tmp_path / 'b')
     assert threads == 3 * [True] + 3 * [False]
@@ -175,7 +218,7 @@ class Flaky:
                 raise OSError(5, 'Input/output error')
             write(content, stream, **kwargs)
 
-        monkeypatch.setattr(writer.torch, 'save', save)
+        monkeypatch.setattr(storage.torch, 'save', save)
 
 
 def test_a_failed_write_is_tried_once_more(tmp_path, monkeypatch):
@@ -204,7 +247,7 @@ def test_an_error_that_is_not_the_disks_ends_the_run(tmp_path, monkeypatch):
     def fail(*args, **kwargs):
         raise RuntimeError('cannot be pickled')
 
-    monkeypatch.setattr(writer.torch, 'save', fail)
+    monkeypatch.setattr(storage.torch, 'save', fail)
     with pytest.raises(RuntimeError, match='cannot be pickled'):
         train(tmp_path)
 
@@ -258,16 +301,16 @@ EXIT = """
 import sys, time
 from pathlib import Path
 from mmengine.hooks import Hook
-from mmstable.checkpoint import writer
+from mmstable.checkpoint import storage
 from tests.hooks.test_safe_checkpoint_hook import make
 
-write = writer.CheckpointWriter._write_local
+write = storage.CheckpointStorage._write_local
 
 def slow(*args):
     time.sleep(0.5)
     write(*args)
 
-writer.CheckpointWriter._write_local = slow
+storage.CheckpointStorage._write_local = slow
 
 class Leave(Hook):
     def before_train_iter(self, runner, *args, **kwargs):

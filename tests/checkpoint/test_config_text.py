@@ -12,7 +12,7 @@ from mmengine.infer import BaseInferencer
 from mmengine.registry import MODELS
 from mmengine.runner import CheckpointLoader
 
-from mmstable.checkpoint.sections import plain_config
+from mmstable.checkpoint.config_text import plain_config
 from tests.toys import ToyModel
 
 GENUINE = dict(

@@ -94,7 +94,7 @@ def test_before_an_iteration(tmp_path):
 
 
 FIRST = Lineage('run', ((1, 0),))
-AGAIN = FIRST.resume(2, 10)
+AGAIN = Lineage.after(1, FIRST, 10)
 
 
 def test_past_that_was_given_up_comes_last(tmp_path):
@@ -117,7 +117,7 @@ def test_past_that_was_given_up_comes_last(tmp_path):
 def test_a_newer_run_goes_before_more_iterations(tmp_path):
     save(tmp_path, 'iter_30.pth', 30, side=False)
     save(tmp_path, 'iter_40.pth', 40, lineage=FIRST)
-    new = save(tmp_path, 'iter_15.pth', 15, lineage=Lineage.begin(2))
+    new = save(tmp_path, 'iter_15.pth', 15, lineage=Lineage.after(1, None, 0))
     search = find_checkpoint(tmp_path)
     assert search.found.path == new.resolve()
     assert search.notes == (
@@ -145,7 +145,7 @@ def test_what_others_saved_last_goes_first(tmp_path):
 def test_a_run_that_continues_that_of_others_goes_first(tmp_path):
     stock = save(tmp_path, 'iter_30.pth', 30, side=False)
     (tmp_path / 'last_checkpoint').write_text(str(stock))
-    lineage = Lineage.begin(1, 30)
+    lineage = Lineage.after(0, None, 30)
     new = save(tmp_path, 'iter_40.pth', 40, lineage=lineage)
     assert find_checkpoint(tmp_path).found.path == new.resolve()
     new.write_bytes(b'')

@@ -17,7 +17,7 @@ from tests.toys import NAN, read_saved, toy_runner
 
 HOOKS = (
     'GradNanLoggerHook',
-    'NanForensicsHook',
+    'FaultForensicsHook',
     'DivergenceGuardHook',
     'HeadroomHook',
     'SafeEMAHook',
@@ -146,8 +146,8 @@ def test_many_wrong_leaves(saved, tmp_path):
 
 
 STATES = {
-    'mmstable.SafeCheckpointHook.rng.0.numpy.2': 2**31 - 1,
-    'mmstable.SafeCheckpointHook.rng.0.pass_start.python.0': 2,
+    'mmstable.SafeCheckpointHook.rng.0.numpy': torch.zeros(3),
+    'mmstable.SafeCheckpointHook.rng.0.pass_start.python': [3, [], None],
     'mmstable.SafeCheckpointHook.train_loop.index': 5,
     'mmstable.SafeCheckpointHook.train_loop.world_size': 0,
     'mmstable.GradNanLoggerHook.optim_wrapper.bad': [[1, 'x', 1.0]],

@@ -6,8 +6,8 @@ from mmstable.checkpoint.manifest import Lineage
 
 FIRST = Lineage('a', ((1, 0),))
 # Went back from wherever it was to 10, and later from 40 to 30.
-BACK = FIRST.resume(3, 10)
-AGAIN = BACK.resume(4, 30)
+BACK = Lineage.after(2, FIRST, 10)
+AGAIN = Lineage.after(3, BACK, 30)
 
 
 @pytest.mark.parametrize(
@@ -19,8 +19,8 @@ AGAIN = BACK.resume(4, 30)
         (BACK, 40, False),
         (AGAIN, 31, True),
         (AGAIN, 10**9, True),
-        (FIRST.resume(2, 5), 6, False),
-        (AGAIN.resume(5, 50), 60, False),
+        (Lineage.after(1, FIRST, 5), 6, False),
+        (Lineage.after(4, AGAIN, 50), 60, False),
         (Lineage('b', ((1, 0),)), 5, False),
         (None, 5, False),
         (None, 0, True),
@@ -31,7 +31,7 @@ def test_what_is_of_its_past(other, iteration, expected):
 
 
 def test_a_run_that_others_have_begun_includes_their_files():
-    lineage = Lineage.begin(1, 30)
+    lineage = Lineage.after(0, None, 30)
     assert lineage.includes(None, 30)
     assert not lineage.includes(None, 31)
 
@@ -65,7 +65,7 @@ def test_what_is_not_sound_is_nothing(content):
 def test_very_many_starts_are_forgotten_from_the_front():
     lineage = FIRST
     for number in range(2, 700):
-        lineage = lineage.resume(number, number)
+        lineage = Lineage.after(number - 1, lineage, number)
     assert len(lineage.starts) == 500
     assert lineage.number == 699
     assert lineage.includes(FIRST, 1)

@@ -12,11 +12,11 @@ from mmengine.runner import CheckpointLoader
 
 import mmstable  # noqa: F401  (guards mmengine's loader)
 from mmstable.checkpoint.catalog import verify_checkpoint, verify_weights
+from mmstable.checkpoint.loaders import trust_checkpoint
 from mmstable.checkpoint.loading import (
     BadCheckpoint,
     inspect_checkpoint,
     load_checkpoint,
-    trust_checkpoint,
 )
 from mmstable.errors import CheckpointError
 

@@ -5,10 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from mmstable.checkpoint.loading import (
-    drop_foreign_references,
-    load_checkpoint,
-)
+from mmstable.checkpoint.loaders import drop_foreign_references
+from mmstable.checkpoint.loading import load_checkpoint
 from tests.loops.runs import DropoutModel, Numbered, loader, validation
 from tests.toys import toy_runner
 

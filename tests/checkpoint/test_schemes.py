@@ -15,11 +15,8 @@ from mmengine.runner import CheckpointLoader
 from mmengine.runner import checkpoint as zoo
 
 import mmstable  # noqa: F401  (guards mmengine's loader)
-from mmstable.checkpoint.loading import (
-    BadCheckpoint,
-    guard_checkpoints,
-    pin_checkpoint,
-)
+from mmstable.checkpoint.loaders import guard_checkpoints, pin_checkpoint
+from mmstable.checkpoint.loading import BadCheckpoint
 from mmstable.errors import CheckpointError
 
 load = CheckpointLoader.load_checkpoint

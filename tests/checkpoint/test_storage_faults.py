@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from mmstable.checkpoint import writer
+from mmstable.checkpoint import storage, writer
 from mmstable.checkpoint.catalog import find_checkpoint, verify_checkpoint
 from mmstable.errors import ResultNotSaved
 from mmstable.io import files
@@ -66,7 +66,7 @@ def test_two_fsyncs_a_checkpoint(tmp_path, monkeypatch):
 def damage_writes(monkeypatch, count, cut):
     """Let the next files arrive damaged; return what is left to damage."""
     left = [count]
-    check = writer.check_container
+    check = storage.check_container
 
     def torn(path):
         if left[0]:
@@ -75,7 +75,7 @@ def damage_writes(monkeypatch, count, cut):
                 cut(file)
         check(path)
 
-    monkeypatch.setattr(writer, 'check_container', torn)
+    monkeypatch.setattr(storage, 'check_container', torn)
     return left
 
 
@@ -133,10 +133,7 @@ def test_a_full_disk_from_the_start(tmp_path, monkeypatch):
     usage = SimpleNamespace(free=3 << 19)
     monkeypatch.setattr(shutil, 'disk_usage', lambda path: usage)
     monkeypatch.setattr(writer.RunState, 'size', lambda self: 1 << 20)
-    check = writer.check_space
-    monkeypatch.setattr(
-        writer, 'check_space', lambda size, folder: check(1 << 20, folder)
-    )
+    monkeypatch.setattr(storage, 'content_size', lambda content: 1 << 20)
     runner = make(tmp_path, max_iters=8)
     with pytest.raises(ResultNotSaved):
         runner.train()

@@ -98,7 +98,7 @@ optim_wrapper = dict(
 default_hooks = dict(
     checkpoint=dict(
         type='mmstable.SafeCheckpointHook', interval=1, by_epoch=False))
-custom_hooks = [dict(type='mmstable.NanForensicsHook')]
+custom_hooks = [dict(type='mmstable.FaultForensicsHook')]
 randomness = dict(seed=0)
 log_level = 'ERROR'
 """

@@ -202,7 +202,7 @@ def test_clipping_and_fp16_are_really_on(folder: Path) -> None:
         'mmstable train:   fp16, optimizer, optimizer_config -> '
         'optim_wrapper (SafeAmpOptimWrapper, loss_scale 1024.0, clip_grad '
         'max_norm 35 norm_type 2), custom_hooks (GradNanLoggerHook, '
-        'EventLogHook, NanForensicsHook, HeadroomHook, MemoryGuardHook, '
+        'EventLogHook, FaultForensicsHook, HeadroomHook, MemoryGuardHook, '
         'EmergencyCheckpointHook, RankFailureHook, HangWatchdogHook, '
         'IterProfileHook, ReplicaCheckHook)'
     ) in told

@@ -127,7 +127,7 @@ import sys
 from pathlib import Path
 
 from mmstable.checkpoint.manifest import Manifest
-from mmstable.checkpoint.writer import CheckpointWriter
+from mmstable.checkpoint.storage import CheckpointStorage
 
 where, name = sys.argv[1:3]
 
@@ -144,7 +144,7 @@ def kill_at(owner, method):
 
 
 kill_at(*{
-    'remove': (CheckpointWriter, 'remove'),
+    'remove': (CheckpointStorage, 'remove'),
     'manifest': (Manifest, 'write'),
 }[where])
 from mmstable.cli.main import main

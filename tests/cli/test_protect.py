@@ -78,7 +78,7 @@ def test_a_plain_config_is_protected(
     title, classes, hooks, back_ends = said(capsys)
     assert title == 'protected with preset default (--as-is changes nothing):'
     assert 'optim_wrapper, train_cfg, default_hooks.param_sch' in classes
-    assert 'NanForensicsHook' in hooks
+    assert 'FaultForensicsHook' in hooks
     assert 'LocalVisBackend' in back_ends
 
 

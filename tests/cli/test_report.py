@@ -30,7 +30,7 @@ from tests.report.event_files import (
 
 @pytest.fixture
 def work_dir(tmp_path: Path) -> Path:
-    records = [fault(5, 'nan_loss'), explained(5, 'singular_point')]
+    records = [fault(5, 'nan_loss'), explained(5, 'domain_error')]
     write_run(tmp_path / 'work', *records, end(1000))
     return tmp_path / 'work'
 

@@ -16,7 +16,7 @@ import pytest
 
 from mmstable.errors import WorkDirInUse
 from mmstable.io import lock
-from mmstable.io.lock import NAME, locked, read_owner
+from mmstable.io.lock import NAME, check_owned, locked, read_owner
 from mmstable.io.process import ProcessIdentity
 from tests.cli.runs import ROOT, start
 from tests.cli.score_project import saved, train
@@ -122,15 +122,47 @@ def test_an_owner_elsewhere_shows_life_or_is_gone(
         pass
     assert 'waiting 0.6 s for a heartbeat' in lines[0]
 
-    monkeypatch.setattr(lock, 'BEAT', 0.1)
+    write(tmp_path, replace(ProcessIdentity.of_this_process(), **change))
+    is_over = threading.Event()
+
+    def touch() -> None:
+        while not is_over.wait(0.1):
+            os.utime(tmp_path / NAME)
+
+    owner = threading.Thread(target=touch)
+    owner.start()
+    with (
+        pytest.raises(WorkDirInUse, match='is in use'),
+        locked([tmp_path], False, say_nothing),
+    ):
+        pass
+    is_over.set()
+    owner.join()
+
+
+def test_a_lock_that_another_run_has_taken_is_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lock, 'BEAT', 0.05)
+    check_owned(look=True)
+    own = ProcessIdentity.of_this_process()
     with locked([tmp_path], False, say_nothing):
-        own = read_owner(tmp_path / NAME)
-        write(tmp_path, replace(own, **change))
-        with (
-            pytest.raises(WorkDirInUse, match='is in use'),
-            locked([tmp_path], False, say_nothing),
-        ):
-            pass
+        check_owned(look=True)
+        # A file that vanishes, as on a disk that is away, says nothing.
+        (tmp_path / NAME).unlink()
+        check_owned(look=True)
+        write(tmp_path, replace(own, host='other', pid=7))
+        before = (tmp_path / NAME).stat().st_mtime_ns
+        with pytest.raises(WorkDirInUse, match='process 7 on other has taken'):
+            check_owned(look=True)
+        # The thread does not keep it alive, and notices by itself.
+        time.sleep(0.2)
+        assert (tmp_path / NAME).stat().st_mtime_ns == before
+        with pytest.raises(WorkDirInUse, match='This run stops'):
+            check_owned()
+    # It belongs to the other run.
+    assert read_owner(tmp_path / NAME).pid == 7
+    check_owned(look=True)
 
 
 @pytest.mark.parametrize('text', ['', '{}', '[]', '{"pid": "x"}', 'null'])

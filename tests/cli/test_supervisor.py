@@ -15,6 +15,7 @@ from mmstable.cli import supervise
 from mmstable.cli import supervise as supervisor_module
 from mmstable.cli.main import main
 from mmstable.cli.supervise import (
+    End,
     RestartPolicy,
     Supervisor,
     describe_end,
@@ -52,7 +53,7 @@ def test_what_a_person_has_to_decide_is_final(error):
     assert not was_stopped(error.exit_code)
 
 
-@pytest.mark.parametrize('code', [-15, -2, 130, 143, 129])
+@pytest.mark.parametrize('code', [-15, -2, 130, 143, 129, 140, 152, 25])
 def test_what_was_stopped_stays_so(code):
     assert was_stopped(code)
     assert is_final(code)
@@ -71,7 +72,7 @@ def test_ends_in_words():
     assert describe_end(-11) == 'killed by SIGSEGV'
     assert describe_end(23) == 'it hung (exit code 23)'
     assert describe_end(1) == 'exit code 1'
-    assert "holds Python's lock" in describe_end(-9, is_stuck=True)
+    assert 'holds the GIL' in describe_end(-9, is_stuck=True)
     assert (shell_code(-9), shell_code(3)) == (137, 3)
 
 
@@ -210,14 +211,14 @@ def test_signals_reach_the_run(tmp_path, name):
 
 def test_a_signal_during_a_start_is_not_lost(tmp_path, monkeypatch):
     supervisor = Scripted('import time; time.sleep(60)', tmp_path)
-    start = supervisor_module.SupervisedProcess
+    start = supervisor_module.Processes
 
     def start_and_send(*args):
         one = start(*args)
         signal.raise_signal(signal.SIGTERM)
         return one
 
-    monkeypatch.setattr(supervisor_module, 'SupervisedProcess', start_and_send)
+    monkeypatch.setattr(supervisor_module, 'Processes', start_and_send)
     assert supervisor.run(5) == 128 + signal.SIGTERM
 
 
@@ -228,13 +229,13 @@ def test_a_run_without_a_heartbeat_is_killed(tmp_path, monkeypatch):
         import os, time
         from pathlib import Path
         if os.environ['MMSTABLE_RESTARTS'] == '0':
-            Path(os.environ['MMSTABLE_HEARTBEAT_FILE']).write_text('0.5 step')
+            Path(os.environ['MMSTABLE_SUPERVISOR_FILE']).write_text('0.5 step')
             time.sleep(60)
         """,
         tmp_path,
     )
     assert supervisor.run(1) == 0
-    assert supervisor.said[0].startswith('the run ended: no sign of life')
+    assert supervisor.said[0].startswith('the run ended: no heartbeat')
 
 
 def test_a_stopped_run_is_left_alone(tmp_path, monkeypatch):
@@ -246,7 +247,7 @@ def test_a_stopped_run_is_left_alone(tmp_path, monkeypatch):
         """
         import os, signal, subprocess, sys
         from pathlib import Path
-        life = Path(os.environ['MMSTABLE_HEARTBEAT_FILE'])
+        life = Path(os.environ['MMSTABLE_SUPERVISOR_FILE'])
         subprocess.Popen([sys.executable, '-c', (
             'import os, signal, time; from pathlib import Path\\n'
             f'stat = Path("/proc/{os.getpid()}/stat")\\n'
@@ -278,16 +279,34 @@ def test_arguments_of_later_starts(tmp_path, monkeypatch):
     ]
 
 
-def test_torchrun_does_it_across_machines(tmp_path, monkeypatch, capsys):
-    monkeypatch.setenv('LOCAL_WORLD_SIZE', '8')
+def test_ranks_are_restarted_by_another_command(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv('RANK', '0')
     monkeypatch.chdir(tmp_path)
     (tmp_path / 'c.py').touch()
     words = ['train', 'c.py', '--launcher', 'pytorch', '--max-restarts', '3']
     assert main(words) == 2
     err = capsys.readouterr().err
-    assert 'torchrun --max-restarts=3 --nproc_per_node=8' in err
-    assert 'c.py --launcher pytorch --resume auto' in err
+    assert '`mmstable dist-train CONFIG N --max-restarts 3`' in err
+
+
+def test_the_same_failure_twice_is_enough():
+    failure = dict(rank=1, node='a', iteration=7, error='ValueError: no')
+    end = End(1, failure=failure)
+    policy = RestartPolicy(9, 0)
+    assert policy.why_not(5, end) is None
+    policy.take()
+    # Another iteration, or another error, is another failure.
+    assert policy.why_not(6, End(1, failure={**failure, 'iteration': 8})) is (
+        None
+    )
+    assert policy.why_not(7, end) is None
+    # A lost rank says nothing about the run.
+    lost = End(1, failure={**failure, 'iteration': -1})
+    assert policy.why_not(8, lost) is None
+    assert policy.why_not(9, lost) is None
+    assert policy.why_not(10, end) is None
+    assert 'failed twice in the same way' in policy.why_not(11, end)
+    assert str(end) == 'rank 1 (a) failed: ValueError: no'
 
 
 def test_a_number_of_restarts(capsys):

@@ -50,7 +50,8 @@ def python() -> str:
         script = [str(HERE / 'make_venv.sh'), sys.executable, str(venv)]
         done = run(script, ROOT)
         if done.returncode:
-            pytest.skip(f'no environment: {done.stdout.strip()[-300:]}')
+            reason = ' '.join(done.stdout[-300:].split())
+            pytest.skip(f'no environment: {reason}')
     return str(venv / 'bin' / 'python')
 
 

@@ -115,7 +115,7 @@ def own_generator_only() -> None:
 
 def snapshots_take_what_they_need() -> None:
     """Values of two dtypes, in memory that is pinned in its own size."""
-    from mmstable.state.run_state import HostMemory
+    from mmstable.state.snapshot import HostMemory
 
     sizes = [(96, 96), (384, 96), (7,), ()]
     tensors = [torch.rand(size, device='cuda') for size in sizes]
@@ -139,3 +139,47 @@ def snapshots_take_what_they_need() -> None:
     del memory, copies, copy
     gc.collect()
     assert fakecuda.pinned_bytes() == before
+
+
+def a_checkpoint_is_written_from_a_snapshot() -> None:
+    """Without a wait for the device, and as it was when it was taken."""
+    from mmstable.checkpoint import content
+    from mmstable.state.snapshot import HostMemory
+
+    tensors = {
+        'weight': torch.rand(7, 5, device='cuda'),
+        'image': torch.rand(2, 3, 5, 5, device='cuda').to(
+            memory_format=torch.channels_last
+        ),
+        'step': torch.tensor(3.0, device='cuda'),
+    }
+    expected = {name: one.cpu() for name, one in tensors.items()}
+    memory = HostMemory(tensors.values())
+    with fakecuda.counting() as counts:
+        for one in tensors.values():
+            memory.copy(one)
+        done = torch.cuda.current_stream().record_event()
+        kept = memory.storages()
+        found = content._on_host(tensors, kept)
+        captured = content.capture(found, kept)
+        for one in tensors.values():
+            one.zero_()
+    assert counts.syncs == 0
+    done.synchronize()
+    for name, one in expected.items():
+        assert captured[name].equal(one)
+        assert captured[name].stride() == one.stride()
+        size = captured[name].untyped_storage().nbytes()
+        assert size == one.untyped_storage().nbytes()
+
+
+def change_during_a_copy_is_a_race() -> None:
+    values, pinned = torch.ones(4, device='cuda'), torch.empty(4).pin_memory()
+    side, main = torch.cuda.Stream(), torch.cuda.current_stream()
+    with fakecuda.counting() as counts:
+        side.wait_stream(main)
+        with torch.cuda.stream(side):
+            pinned.copy_(values, non_blocking=True)
+        values.fill_(2)
+        side.synchronize()
+    assert (counts.races, pinned.eq(2).all()) == (1, True)

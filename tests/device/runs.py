@@ -193,6 +193,11 @@ def train_in_new_process(
 ) -> Run:
     """Train as ``python -m mmstable`` on the device; see Server.train."""
     arguments = train_arguments(folder, *options, hooks=hooks, **changes)
+    return run_in_new_process(folder, arguments)
+
+
+def run_in_new_process(folder: Path, arguments: list[str]) -> Run:
+    """Run ``python -m mmstable`` on the device."""
     done = subprocess.run(
         [sys.executable, '-m', 'mmstable', *arguments],
         cwd=folder,
@@ -201,7 +206,7 @@ def train_in_new_process(
         stderr=subprocess.STDOUT,
         text=True,
         check=False,
-        timeout=2 * _LIMIT_S * PATIENCE,
+        timeout=5 * _LIMIT_S * PATIENCE,
     )
     return Run(folder / 'work', done.returncode, done.stdout)
 

@@ -52,7 +52,30 @@ def test_an_iteration_launches_as_little_as_stock(
 
 
 @pytest.mark.parametrize(
-    'case', ['own_generator_only', 'snapshots_take_what_they_need']
+    'case',
+    [
+        'own_generator_only',
+        'snapshots_take_what_they_need',
+        'a_checkpoint_is_written_from_a_snapshot',
+    ],
 )
 def test_no_more_is_read_or_taken_than_needed(tmp_path, device, case):
     device.call(case, tmp_path)
+
+
+def test_snapshots_are_copied_beside_the_training(tmp_path, device):
+    """Steps, averages and validations wait for the copy, the host never."""
+    guard = dict(type='mmstable.DivergenceGuardHook', snapshot_interval=3)
+    count = dict(type='CountHook', first=4, last=23)
+    hooks = [guard, dict(type='EMAHook'), count]
+    run = device.train(
+        tmp_path / 'run',
+        hooks=hooks,
+        optim_wrapper__accumulative_counts=2,
+        train_cfg__val_interval=6,
+        # A checkpoint waits for its snapshot.
+        default_hooks__checkpoint__interval=1000,
+    )
+    assert run.counts()['races'] == 0
+    places = run.counts()['sync_places']
+    assert not [one for one in places if 'state/' in one], places

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from tests.device.runs import run_in_new_process
+
 FUSED = 'mmstable.FusedAdamW'
 EMA = dict(type='EMAHook')
 FP16 = dict(
@@ -110,3 +112,14 @@ def test_the_doctor_examines_all_devices(tmp_path, device):
     run = device.run(['doctor', *tests], tmp_path)
     assert run.code == 0, run.log
     assert run.log.count('NVIDIA A100-SXM4-80GB') >= 8
+
+
+@pytest.mark.soak
+def test_the_self_test_of_a_device_passes(tmp_path):
+    run = run_in_new_process(tmp_path, ['doctor', '--device'])
+    assert run.code in (0, 8), run.log
+    __, __, block = run.log.partition('To paste into an issue:')
+    checks = 'wrapper rollback oom stacks lost snapshot explained resume'
+    for one in checks.split():
+        assert f'{one}: works' in block, run.log
+    assert 'device: cuda:0' in block

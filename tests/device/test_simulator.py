@@ -11,6 +11,7 @@ import pytest
         'copy_is_late',
         'side_stream_is_waited_for',
         'unordered_streams_are_a_race',
+        'change_during_a_copy_is_a_race',
         'kernel_fails_late',
         'label_out_of_range_asserts',
         'hung_device_blocks_the_host_only',

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from signal import SIGHUP, SIGTERM, SIGUSR1
 
 import pytest
 from torch.distributed import HashStore
@@ -32,25 +31,25 @@ def test_all_stop_at_the_next_step_that_all_have_ahead(
     asking, other = CoordinatedStop(NAMES), CoordinatedStop(NAMES)
     looks = range(window, 60, window)
     assert not any(other.due(i) for i in looks if i <= asked)
-    asking.request(asked, SIGTERM)
+    asking.request(asked, 'SIGTERM')
     # The others may look for the last time before, or for the first after.
     assert asked % window or other.due(asked) is None
     # A later wish changes nothing.
-    other.request(asked + 1, SIGHUP)
+    other.request(asked + 1, 'SIGHUP')
     for rank in (asking, other):
         later = [i for i in looks if i > asked]
         assert later[0] == stop
-        assert rank.due(stop) is SIGTERM
+        assert rank.due(stop) == 'SIGTERM'
 
 
 def test_one_after_the_other(common):
     asking, other = CoordinatedStop(NAMES), CoordinatedStop(NAMES)
-    asking.request(3, SIGUSR1)
-    other.request(3, SIGTERM)
-    assert [rank.due(4) for rank in (asking, other)] == [SIGUSR1] * 2
+    asking.request(3, 'SIGUSR1')
+    other.request(3, 'SIGTERM')
+    assert [rank.due(4) for rank in (asking, other)] == ['SIGUSR1'] * 2
     assert [rank.due(5) for rank in (asking, other)] == [None] * 2
-    other.request(5, SIGTERM)
-    assert [rank.due(6) for rank in (asking, other)] == [SIGTERM] * 2
+    other.request(5, 'SIGTERM')
+    assert [rank.due(6) for rank in (asking, other)] == ['SIGTERM'] * 2
 
 
 @pytest.mark.parametrize(
@@ -76,5 +75,5 @@ def test_what_is_no_request_stops_nobody(common, said, garbage):
     assert "under 'request/0' was not written by a rank of this run" in said[0]
     assert said[0].isprintable()
     # A real wish takes its place.
-    asking.request(5, SIGTERM)
-    assert [other.due(i) for i in (5, 6)] == [None, SIGTERM]
+    asking.request(5, 'SIGTERM')
+    assert [other.due(i) for i in (5, 6)] == [None, 'SIGTERM']

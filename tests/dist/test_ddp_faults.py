@@ -6,7 +6,6 @@ import itertools
 import random
 from collections import Counter
 from dataclasses import replace
-from dataclasses import replace
 
 import pytest
 import torch

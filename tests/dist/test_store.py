@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import itertools
 import json
+import socket
 import threading
 import time
+from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
 from types import SimpleNamespace
 
 import pytest
-from torch.distributed import HashStore, PrefixStore
+from torch.distributed import HashStore, PrefixStore, TCPStore
 
 from mmstable.dist import failure, store
 from mmstable.dist.failure import PeerFailure, PeerWatch, RankStatus
@@ -32,13 +34,14 @@ def ranks(monkeypatch):
     """Three ranks that share a store; each thread says which it is."""
     common, here = HashStore(), Here()
 
-    def open_store(name):
+    def open_store(name, timeout_s=None):
         # Every rank counts what it gathers and watches.
         return PrefixStore(name.split('/')[0], common)
 
     monkeypatch.setattr(Here, 'common', common)
 
     monkeypatch.setattr(store, 'open_store', open_store)
+    monkeypatch.setattr(failure, 'StoreClient', Direct)
     for module in (store, failure):
         monkeypatch.setattr(module, 'get_rank', lambda: here.rank)
         monkeypatch.setattr(module, 'get_world_size', lambda: 3)
@@ -49,6 +52,20 @@ def ranks(monkeypatch):
     clock = SimpleNamespace(monotonic=now, sleep=time.sleep)
     monkeypatch.setattr(failure, 'time', clock)
     return here
+
+
+class Direct:
+    """What a StoreClient does, without a thread for each."""
+
+    def __init__(self, name, timeout_s):
+        self._store = PrefixStore(name.split('/')[0], Here.common)
+        self.timeout_s = timeout_s
+
+    def __getattr__(self, name):
+        return getattr(self._store, name)
+
+    def close(self):
+        pass
 
 
 def in_threads(here, count, work):
@@ -163,11 +180,8 @@ class Watched:
         type(here).clock = staticmethod(self.now)
         for rank in range(3):
             here.rank = rank
-            watch = PeerWatch(
-                lambda failure, rank=rank: self.hear(rank, failure),
-                INTERVAL,
-                lost_after,
-            )
+            watch = PeerWatch(INTERVAL, lost_after)
+            watch.react = partial(self.hear, rank)
             watch._beat = partial(self.beat, rank, watch._beat)
             self.watches.append(watch)
         for watch in self.watches:
@@ -216,7 +230,7 @@ def test_a_rank_without_a_sign_of_life_is_gone(ranks):
     group.alive = {0, 1}
     group.watches[2]._thread.stop()
     heard = group.wait(2)
-    assert 'rank 2 failed: no sign of life' in heard[0]
+    assert 'rank 2 failed: no heartbeat' in heard[0]
     assert heard[0] == heard[1]
     group.stop()
 
@@ -249,6 +263,9 @@ class Gone:
 
     set = get = check
 
+    def close(self):
+        pass
+
 
 def test_the_store_goes_with_the_first_rank(ranks):
     group = Watched(ranks)
@@ -256,13 +273,15 @@ def test_the_store_goes_with_the_first_rank(ranks):
         watch._store = Gone()
     heard = group.wait(2)
     assert 'rank 0 failed: the store' in heard[1]
-    assert 'Connection reset' in heard[2]
+    assert heard[1] == heard[2]
+    assert 'the connection is closed' in heard[2]
     assert group.watches[1].await_failure(1.0).rank == 0
     group.stop()
 
 
 def forged(**changes):
     fields = dict(rank=1, node='n', iteration=3, error='e', decided=False)
+    fields.update(saver=1, code=1)
     fields.update(changes)
     return json.dumps(fields).encode()
 
@@ -328,6 +347,77 @@ def test_words_are_read_through_a_check(ranks, said):
     group.stop()
 
 
+class Silent:
+    """A port that takes connections, and answers only when it is let."""
+
+    def __init__(self):
+        self.server = TCPStore('127.0.0.1', 0, is_master=True)
+        self.let = threading.Event()
+
+    def __enter__(self):
+        self.front = socket.create_server(('127.0.0.1', 0))
+        threading.Thread(target=self.serve, daemon=True).start()
+        return self
+
+    def __exit__(self, *args):
+        self.let.set()
+        self.front.close()
+
+    def serve(self):
+        near, _ = self.front.accept()
+        far = socket.create_connection(('127.0.0.1', self.server.port))
+        pairs = [(near, far), (far, near)]
+        for source, target in pairs:
+            args = source, target
+            threading.Thread(target=self.copy, args=args, daemon=True).start()
+
+    def copy(self, source, target):
+        with suppress(OSError):
+            while content := source.recv(4096):
+                self.let.wait()
+                target.sendall(content)
+
+
+def test_no_call_takes_longer_than_its_limit():
+    with Silent() as link:
+        link.let.set()
+        address = link.front.getsockname()
+        client = store.StoreClient('part', 0.5, address)
+        client.timeout_s = 20.0
+        client.set('key', 'value')
+        assert client.check(['key'])
+        # The link is cut: no FIN, no answer.
+        link.let.clear()
+        client.timeout_s = 0.5
+        with pytest.raises(store.StoreGone, match='no response for 0 s'):
+            client.get('key')
+        client.timeout_s = 20.0
+        with pytest.raises(store.StoreGone, match='no response'):
+            # At once: the first one is still stuck.
+            client.set('key', 'other')
+        # It is back.
+        link.let.set()
+        wait_until(lambda: not client._is_stuck)
+        assert client.get('key') == b'value'
+        client.close()
+
+
+def test_an_attempt_does_not_see_the_one_before(monkeypatch):
+    whole = HashStore()
+    monkeypatch.setattr(
+        store.distributed_c10d, '_get_default_store', lambda: whole
+    )
+    before = store.open_store('watch')
+    store.leave_value(before, 'failure', True)
+    monkeypatch.setenv('MMSTABLE_RESTARTS', '1')
+    assert not store.has_keys(store.open_store('watch'), ['failure'])
+    client = store.StoreClient('watch', 20.0)
+    assert not client.check(['failure'])
+    monkeypatch.setenv('MMSTABLE_RESTARTS', '0')
+    assert store.has_keys(store.open_store('watch'), ['failure'])
+    client.close()
+
+
 class StoreWithoutCheck:
     """What Python sees of a store before torch 2.3."""
 
@@ -361,7 +451,7 @@ def status(**changes):
 )
 def test_a_status_that_no_rank_leaves_is_none(monkeypatch, said, word, reason):
     common = HashStore()
-    monkeypatch.setattr(store, 'open_store', lambda name: common)
+    monkeypatch.setattr(failure, 'StoreClient', lambda *args: common)
     monkeypatch.setattr(failure, 'get_world_size', lambda: 3)
     board = failure.StatusBoard()
     common.set('1', word)

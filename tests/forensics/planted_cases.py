@@ -59,7 +59,7 @@ class Case:
     name: str
     model: Callable[[], Any]
     op: str = ''
-    verdict: str = 'singular_point'
+    verdict: str = 'domain_error'
     module: str = 'head'
     terms: tuple[str, ...] = _BAD
     samples: tuple[int, ...] = (2,)
@@ -364,6 +364,13 @@ CASES = [
         'aten.log.default',
         wrapper=dict(type='mmstable.SafeAmpOptimWrapper', dtype='bfloat16'),
     ),
+    _case(
+        'epsilon of 0, fp16',
+        losses.SmallEpsilon,
+        'aten.log.default',
+        verdict='fp16_underflow',
+        wrapper=_FP16,
+    ),
 ]
 
 # Runs with nothing wrong, though infinities come and go in them.
@@ -422,7 +429,7 @@ def run_case(
 ) -> list[FaultExplained]:
     """Run a case; what was explained in it."""
     findings = Findings()
-    hook = dict(type='mmstable.NanForensicsHook', **(forensics or {}))
+    hook = dict(type='mmstable.FaultForensicsHook', **(forensics or {}))
     hooks = [Prepare(case.prepare), hook, findings]
     build_runner(case, folder, hooks).train()
     return findings.found

@@ -332,6 +332,16 @@ class Rounded(Head):
         return -(1 - chance).log().mean()  # cause
 
 
+class SmallEpsilon(Head):
+    """An epsilon that is 0 in float16, as that of a Gaussian focal loss."""
+
+    def bad(self, x, flag):
+        x = self.fc(x)
+        chance = x.sigmoid() * (1 - flag).to(x.dtype)
+        eps = torch.tensor(1e-12, dtype=x.dtype)
+        return -(chance + eps).log().mean()  # cause
+
+
 class NoGradBranch(Head):
     """A bad metric, nothing that is trained on."""
 

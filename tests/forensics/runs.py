@@ -8,7 +8,7 @@ from tests.forensics.planted_cases import Findings
 from tests.loops.runs import iter_loop
 from tests.toys import NAN, toy_runner
 
-HOOK = dict(type='mmstable.NanForensicsHook')
+HOOK = dict(type='mmstable.FaultForensicsHook')
 SGD = dict(type='SGD', lr=0.1)
 
 

@@ -18,7 +18,7 @@ from mmstable.batch import Packed, unpack
 from mmstable.checkpoint import catalog
 from mmstable.checkpoint.catalog import find_checkpoint
 from mmstable.checkpoint.save import finish_saves
-from mmstable.checkpoint.writer import CheckpointWriter
+from mmstable.checkpoint.storage import CheckpointStorage
 from mmstable.errors import BundleError
 from mmstable.forensics.bundle import read_bundle
 from mmstable.forensics.find_cause import CauseFinder
@@ -36,7 +36,7 @@ def case_of(name):
 
 def explain(folder, name, **settings):
     findings = Findings()
-    hook = dict(type='mmstable.NanForensicsHook', **settings)
+    hook = dict(type='mmstable.FaultForensicsHook', **settings)
     runner = build_runner(case_of(name), folder, [hook, findings])
     runner.train()
     return runner, findings.found[0]
@@ -95,7 +95,7 @@ def test_it_is_replayed_in_a_fresh_process(tmp_path):
         timeout=120,
     )
     assert done.stdout.split() == [
-        'singular_point',
+        'domain_error',
         'aten.div.Tensor',
         'img_path=data/6.png',
     ]
@@ -104,7 +104,7 @@ def test_it_is_replayed_in_a_fresh_process(tmp_path):
 def test_large_weights_are_a_checkpoint(tmp_path, monkeypatch):
     # The newest checkpoint is still being written when the fault is found.
     is_awaited = threading.Event()
-    write = CheckpointWriter._write_local
+    write = CheckpointStorage._write_local
 
     def write_late(self, checkpoint, target):
         if target.endswith('iter_4.pth'):
@@ -115,7 +115,7 @@ def test_large_weights_are_a_checkpoint(tmp_path, monkeypatch):
         is_awaited.set()
         finish_saves(runner)
 
-    monkeypatch.setattr(CheckpointWriter, '_write_local', write_late)
+    monkeypatch.setattr(CheckpointStorage, '_write_local', write_late)
     monkeypatch.setattr(catalog, 'finish_saves', finish)
     settings = dict(max_bundle_size=1e-4)
     _, (found,) = run(

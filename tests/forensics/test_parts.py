@@ -227,7 +227,8 @@ def test_verdicts():
     assert judge(weight, None, False) is Verdict.BAD_WEIGHTS
     data = replace(weight, source='batch')
     assert judge(data, None, True) is Verdict.BAD_INPUT
-    assert judge(one, point, True) is Verdict.SINGULAR_POINT
+    assert judge(one, point, False) is Verdict.DOMAIN_ERROR
+    assert judge(one, point, True) is Verdict.FP16_UNDERFLOW
     assert judge(one, None, True) is Verdict.FP16_OVERFLOW
     assert judge(one, None, False) is Verdict.EXPLODING
 

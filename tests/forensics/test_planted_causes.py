@@ -70,7 +70,7 @@ def test_a_run_with_the_hook_ends_as_one_without(tmp_path, case):
         runner.train()
         return runner, torch.get_rng_state()
 
-    with_hook, rng = run('a', [dict(type='mmstable.NanForensicsHook')])
+    with_hook, rng = run('a', [dict(type='mmstable.FaultForensicsHook')])
     without, expected = run('b', [])
     assert_same(
         {k: bits(v) for k, v in weights(with_hook.model).items()},
@@ -108,6 +108,26 @@ def test_fp16_overflow_has_its_value_and_advice(tmp_path):
     (found,) = run_case(case, tmp_path)
     assert found.largest == pytest.approx(162_755, rel=0.2)
     assert "fp32_modules=['head']" in found.text
+
+
+REWRITES = {
+    'log(0)': 'log_softmax instead of log(softmax)',
+    'empty mask': 'Clamp the divisor',
+    'sqrt at 0': 'sqrt(x.clamp(min=0) + eps)',
+    'norm at 0': 'sqrt(x.clamp(min=0) + eps)',
+    'acos beyond': 'Clamp to -1 + eps..1 - eps',
+    'softmax, masked': 'instead of -Inf',
+    'box decoder': 'logsumexp or log_softmax instead of sums of exp',
+    'epsilon of 0': "fp32_modules=['head']) or train in bfloat16. Or use an "
+    'epsilon of at least 1e-6',
+    'table of numpy': 'from outside of torch, such as numpy',
+}
+
+
+@pytest.mark.parametrize('name', REWRITES)
+def test_the_usual_rewrite_is_named(tmp_path, name):
+    found, *_ = run_case(named(name)[0], tmp_path)
+    assert REWRITES[name] in found.text
 
 
 def test_exploding_activations_come_with_their_growth(tmp_path):

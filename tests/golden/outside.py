@@ -48,6 +48,7 @@ def exit_codes() -> dict[str, int]:
         **codes,
         'StoppedBySignal': stop.exit_code,
         'RestartNeeded': errors.RestartNeeded().exit_code,
+        'TimeLimitReached': errors.TimeLimitReached().exit_code,
         'check: warnings': command.EXIT_WARNINGS,
         'check: errors': command.EXIT_ERRORS,
         'check-data: bad data': check_data.EXIT_BAD_DATA,

@@ -41,7 +41,9 @@ custom_hooks = [
     dict(type='mmstable.EventLogHook', interval=4, report=False),
     dict(type='mmstable.HangWatchdogHook', min_limit=1e6, rare_limit=1e6),
     dict(type='mmstable.MemoryGuardHook', interval=1e6),
-    dict(type='mmstable.NanForensicsHook', max_seconds=1e6),
+    # Not by the time that it takes.
+    dict(type='mmstable.DivergenceGuardHook', snapshot_interval=50),
+    dict(type='mmstable.FaultForensicsHook', max_seconds=1e6),
     dict(type='mmstable.FaultInjectorHook', enabled=True, faults=[
         dict(kind='nan_grad', param='net.head.weight', at=2),
         dict(kind='nan_loss', at=3),

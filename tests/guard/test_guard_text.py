@@ -4,11 +4,11 @@ import pytest
 
 from mmstable.events import Action, Fault, Intervention
 from mmstable.guard.report import (
+    ConfiguredRate,
     describe_intervention,
     describe_stop,
     give_advice,
 )
-from mmstable.guard.rollback import ConfiguredRate
 from mmstable.messages import use_language
 
 

@@ -124,16 +124,16 @@ def test_all_who_look_share_one_list():
     model = Unfilled()
     one = placeholders_of(model)
     one.learn(model)
-    assert one.counts == {'net.level': (1, 0)}
+    assert one.audit({})[1] == {'net.level': (1, 0)}
     model.net.level.fill_(0)
     state = dict(state_dict=model.state_dict())
-    assert one.find_poison(state) == []
+    assert one.audit(state)[0] == []
     model.net.level.fill_(NAN)
-    found = placeholders_of(model).find_poison(state)
+    found = placeholders_of(model).audit(state)[0]
     assert found == [('state_dict.net.level', 'NaN')]
     one.start_over()
     model.net.level[1] = 1
-    assert one.find_poison(state) == []
+    assert one.audit(state)[0] == []
 
 
 def test_an_average_may_become_finite_later():
@@ -143,5 +143,5 @@ def test_an_average_may_become_finite_later():
     average = {f'module.{k}': v.clone() for k, v in model.state_dict().items()}
     model.net.level.fill_(0)
     state = dict(state_dict=model.state_dict(), ema_state_dict=average)
-    assert one.find_poison(state) == []
-    assert one.find_poison(state) == []
+    assert one.audit(state)[0] == []
+    assert one.audit(state)[0] == []

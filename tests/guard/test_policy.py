@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from mmstable.events import Action, Fault
-from mmstable.guard.detector import Incident, Policy, parse_actions
+from mmstable.guard.detector import Incident, Policy
 
 
 def policy(**actions):
-    return Policy(parse_actions('Guard', actions))
+    return Policy('Guard', actions)
 
 
 def incident(fault, since=1):
@@ -80,4 +80,4 @@ def test_of_equal_actions_poison_is_graver_and_then_the_first_counts():
 )
 def test_unknown_faults_and_actions_are_refused(actions, message):
     with pytest.raises(ValueError, match=message):
-        parse_actions('Guard', actions)
+        Policy('Guard', actions)

@@ -156,11 +156,13 @@ class Own(ToyModel):
 
     def __init__(self) -> None:
         super().__init__()
-        self.numbers = iter(([1.0] * 8 + [1e3, 1.0, 50.0]) * 9)
+        numbers = iter(([1.0] * 8 + [1e3, 1.0, 50.0]) * 9)
+        # As it is, an iterator keeps a step from being repeated.
+        self.draw = numbers.__next__
 
     def forward(self, *args, **kwargs):
         losses = ToyModel.forward(self, *args, **kwargs)
-        factor = next(self.numbers)
+        factor = self.draw()
         return {k: v * factor for k, v in losses.items()}
 
 

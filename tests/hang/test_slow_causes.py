@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import random
 import re
+import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -13,9 +16,11 @@ from mmstable.profile.causes import (
     Sample,
     describe_causes,
     describe_profile,
+    describe_validation,
     find_causes,
+    slowest_transform,
 )
-from mmstable.profile.measure import Loading, Profile
+from mmstable.profile.measure import Loading, Mark, Profile, Span, summarize
 
 HEALTHY = dict(data=0.01, forward=0.3, backward=0.6, step=0.05, hooks=0.04)
 
@@ -54,7 +59,7 @@ def test_nothing_stands_out():
 def test_busy_workers():
     assert told(waiting(0.62)) == (
         'Training waits for data 62 % of the time: workers are busy on 8 '
-        'cores (raise num_workers 2 -> 6).'
+        'cores; raise num_workers 2 -> 6.'
     )
 
 
@@ -67,8 +72,13 @@ def test_busy_workers():
             '2 workers are busy, and the machine has only 2 cores',
         ),
         (
-            dict(loading='disk', kernel='io_schedule', cores=2),
+            dict(loading='disk', kernel='io_schedule'),
             r'workers are idle on disk \(io_schedule\); .*num_workers 2 -> 6',
+        ),
+        (
+            # No more workers than cores.
+            dict(loading='disk', cores=2),
+            'workers are idle on disk; copy the data .* few large files.$',
         ),
         (dict(loading='idle'), 'workers are idle: they compute nothing'),
         (dict(loading='starting'), 'restarted in .*persistent_workers=True'),
@@ -106,7 +116,7 @@ def test_the_smallest_module_that_takes_so_much_is_named():
 
 def test_a_hook_and_a_step():
     one = sample(
-        hooks={'Mine': 0.3, 'Other': 0.1},
+        usual_hooks={'Mine': 0.3, 'Other': 0.1},
         phases={**HEALTHY, 'step': 0.4},
     )
     assert [cause.kind for cause in find_causes(one)] == ['step', 'hook']
@@ -114,6 +124,69 @@ def test_a_hook_and_a_step():
         'The optimizer takes 40 % of the time: try fused=True, or '
         'accumulative_counts. The hook Mine takes 30 % of the time.'
     )
+
+
+def test_one_save_in_a_sample_is_no_slow_hook():
+    spans, marks = [], [Mark(0.0, 0.0)]
+    for number in range(9):
+        begin = float(number)
+        # A replay in one iteration takes as long as nine of them.
+        stop = begin + (9.0 if number == 4 else 0.95)
+        marks.append(Mark(stop, 0.0))
+        spans += [
+            Span('before_train_iter', 'Mine', begin, begin, 0.0, False),
+            Span('after_train_iter', 'Slow', stop - 0.5, stop, 0.0, False),
+            Span('after_train_iter', 'RunMonitor', stop, stop, 0.0, False),
+        ]
+        if number == 4:
+            spans[-1].start = begin + 0.5
+    marks = [Mark(float(n), 0.0) for n in range(10)]
+    profile = summarize(spans, marks)
+    assert profile.hooks['RunMonitor'] > 0.5
+    assert profile.usual_hooks['RunMonitor'] == 0.0
+    assert profile.usual_hooks['Slow'] == pytest.approx(0.5)
+    one = sample(
+        hooks=profile.hooks, usual_hooks=profile.usual_hooks, seconds=1.0
+    )
+    assert [cause.name for cause in find_causes(one)] == ['Slow']
+
+
+class Quick:
+    def __call__(self, results):
+        return {**results, 'quick': True}
+
+
+class Slow(Quick):
+    def __call__(self, results):
+        time.sleep(0.02)
+        random.random()
+        return super().__call__(results)
+
+
+class Piped:
+    def __init__(self, *transforms):
+        self.pipeline = SimpleNamespace(transforms=transforms)
+
+    def get_data_info(self, index):
+        return dict(index=index)
+
+
+def test_the_slowest_transform_is_named_and_leaves_no_trace():
+    random.seed(3)
+    before = random.getstate()
+    wrapped = SimpleNamespace(dataset=Piped(Quick(), Slow(), Quick()))
+    found = slowest_transform(wrapped)
+    assert re.fullmatch(r'Slow \(\d+ %\)', found)
+    assert random.getstate() == before
+    assert slowest_transform(object()) == ''
+    assert slowest_transform(Piped(lambda results: 1 / 0)) == ''
+    one = replace(waiting(0.62), transform=found)
+    assert 'the slowest transform is Slow (' in told(one)
+
+
+def test_a_slow_validation_is_described_after_the_first_one():
+    assert describe_validation(0.29) == ''
+    assert describe_validation(0.5).startswith('Validation takes 50 %')
 
 
 def test_a_long_backward_pass():

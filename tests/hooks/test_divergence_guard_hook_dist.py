@@ -6,6 +6,7 @@ import pytest
 import torch
 from mmengine.model import MMDistributedDataParallel
 
+from mmstable.loops.train_step import TrainStep
 from tests.guard.runs import Diary, Jump, Poison
 from tests.ranks import run_ranks
 from tests.toys import ToyModel, assert_same, toy_runner, weights
@@ -144,3 +145,68 @@ def ask(rank, folder):
 
 def test_all_ranks_repeat_a_step_together(tmp_path):
     run_ranks(ask, tmp_path)
+
+
+class Held(Diary):
+    """Notes held steps, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reasons: list[str] = []
+
+    def after_event(self, runner, event):
+        if event.event == 'held_step':
+            self.reasons.append(event.reason)
+
+
+def fail(rank, folder):
+    """Rank 1 cannot repeat its batch: both apply the step."""
+    diary, asked, ask_again = Held(), [], TrainStep.ask_again
+
+    class Failing(ToyModel):
+        def forward(self, *args, **kwargs):
+            if asked and rank == 1:
+                raise MemoryError('none left')
+            return super().forward(*args, **kwargs)
+
+    def ask_noted(*args):
+        asked.append(args)
+        try:
+            return ask_again(*args)
+        finally:
+            asked.clear()
+
+    # In a process of its own.
+    TrainStep.ask_again = ask_noted
+    for unused in (False, True):
+        runner = toy_runner(
+            folder / f'{rank}_{unused}',
+            dict(
+                type='mmstable.SafeOptimWrapper',
+                optimizer=dict(type='SGD', lr=1e-3),
+            ),
+            12,
+            [
+                JumpInside([10], 100.0),
+                dict(
+                    type='mmstable.DivergenceGuardHook', spike=dict(warmup=5)
+                ),
+                diary,
+            ],
+            train_cfg=dict(
+                type='mmstable.SafeIterBasedTrainLoop', max_iters=12
+            ),
+            launcher='pytorch',
+            model=MMDistributedDataParallel(
+                Failing(), find_unused_parameters=unused
+            ),
+        )
+        runner.train()
+        assert runner.optim_wrapper.applied_steps == 12
+    expected = ['another rank cannot', 'MemoryError: none left'][rank]
+    assert len(diary.reasons) == 2
+    assert all(one.startswith(expected) for one in diary.reasons)
+
+
+def test_a_rank_that_cannot_repeat_a_step_keeps_no_other_waiting(tmp_path):
+    run_ranks(fail, tmp_path)

@@ -18,6 +18,7 @@ from mmstable.checkpoint import signals
 from mmstable.checkpoint.signals import StopSignal
 from mmstable.errors import StoppedBySignal
 from mmstable.hooks import EmergencyCheckpointHook
+from mmstable.report import RunEnd, read_events
 from tests.loops.runs import (
     DropoutModel,
     Numbered,
@@ -76,7 +77,9 @@ def not_below_nohup():
     signal.signal(signal.SIGHUP, previous)
 
 
-@pytest.mark.parametrize('name', ['SIGTERM', 'SIGHUP', 'SIGINT'])
+@pytest.mark.parametrize(
+    'name', ['SIGTERM', 'SIGHUP', 'SIGINT', 'SIGUSR2', 'SIGXCPU']
+)
 def test_a_signal_saves_and_the_run_goes_on_exactly(tmp_path, name):
     whole = runner_with(tmp_path / 'whole')
     whole.train()
@@ -114,6 +117,41 @@ def test_repeats_are_ignored_and_then_all_is_as_before(tmp_path, monkeypatch):
         assert handlers()[:-1] == before
     finally:
         signal.signal(signal.SIGTERM, previous)
+
+
+def test_a_second_signal_does_not_cut_the_save_short(tmp_path, monkeypatch):
+    # As LSF sends them; none counts as the same one.
+    monkeypatch.setattr(signals, 'REPEATS', 0.0)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
+
+        def insist(runner, number=number):
+            send(signal.SIGINT)(runner)
+            send(number)(runner)
+
+        work_dir = tmp_path / number.name
+        runner = runner_with(work_dir, Do(2, insist))
+        with pytest.raises(StoppedBySignal, match='SIGINT'):
+            runner.train()
+        assert (work_dir / 'emergency_iter_2.pth').is_file()
+
+
+@pytest.mark.parametrize(
+    ('code', 'reason'), [(0, 'stopped'), (3, 'exception')]
+)
+def test_sys_exit_is_the_end_that_it_is(tmp_path, code, reason):
+    def leave(runner):
+        sys.exit(code)
+
+    log = dict(type='mmstable.EventLogHook', report=False)
+    runner = runner_with(tmp_path, Do(2, leave), log)
+    with pytest.raises(SystemExit):
+        runner.train()
+    events = read_events(Path(runner.log_dir, 'stability', 'events.jsonl'))
+    (end,) = (one for one in events if isinstance(one, RunEnd))
+    assert end.reason == reason
+    (log_file,) = tmp_path.glob('*/*.log')
+    assert f'sys.exit({code})' in log_file.read_text()
+    assert list(tmp_path.glob('emergency_iter_*.pth'))
 
 
 def test_what_is_ignored_stays_ignored(tmp_path):

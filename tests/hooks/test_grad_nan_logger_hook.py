@@ -321,10 +321,3 @@ def test_several_wrappers_are_told_apart(tmp_path, capsys):
 def test_bad_settings(settings, message):
     with pytest.raises((TypeError, ValueError), match=message):
         GradNanLoggerHook(**settings)
-
-
-def test_a_former_name_still_works(tmp_path, capsys):
-    with pytest.warns(FutureWarning, match='`max_in_a_row` is called `max_c'):
-        hook = GradNanLoggerHook(max_in_a_row=2)
-    _, lines = train(tmp_path, capsys, Sabotage(loss=[2, 3]), hook)
-    assert len(about(lines, '2 in a row')) == 1

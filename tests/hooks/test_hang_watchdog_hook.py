@@ -134,6 +134,38 @@ def test_a_worker_that_sleeps(tmp_path):
     assert '__getitem__' in stacks
 
 
+fork = multiprocessing.get_context('fork')
+shared_lock, is_held = fork.Lock(), fork.Event()
+
+
+class LockedData(ToyData):
+    """One sample hangs with a lock that another one needs."""
+
+    def __getitem__(self, index):
+        if index == 6:
+            with shared_lock:
+                is_held.set()
+                reported.clear()
+                for _ in range(int(600 * PATIENCE)):
+                    time.sleep(0.1)
+                    if reported.is_set():
+                        break
+        if index == 4:
+            is_held.wait(60)
+            with shared_lock:
+                pass
+        return super().__getitem__(index)
+
+
+def test_the_worker_that_holds_a_lock_is_named(tmp_path):
+    data = data_loader(LockedData(), num_workers=2)
+    runner = hanging_run(tmp_path, train_dataloader=data)
+    hang = the_hang(runner, 'data')
+    # The first one is waited for, but waits for the second one.
+    assert re.search(r'worker 2 of 2 \(pid \d+\) is blocked', hang.text)
+    assert 'time.sleep(0.1)' in hang.line
+
+
 class StopWorker(Hook):
     """Stops a worker until the log says that training hangs."""
 
@@ -603,7 +635,7 @@ def test_it_ends_whatever_hooks_do_about_it(tmp_path):
     ('variables', 'ends'),
     [
         ({}, False),
-        ({'MMSTABLE_HEARTBEAT_FILE': '/tmp/x'}, True),
+        ({'MMSTABLE_SUPERVISOR_FILE': '/tmp/x'}, True),
         ({'TORCHELASTIC_MAX_RESTARTS': '3'}, True),
         ({'TORCHELASTIC_MAX_RESTARTS': '0'}, False),
     ],

@@ -15,7 +15,7 @@ from mmstable.hooks import (
     SafeCheckpointHook,
     rank_failure_hook,
 )
-from mmstable.loops import train
+from mmstable.loops import failure
 from mmstable.loops.train_step import StepRecord
 
 
@@ -28,7 +28,7 @@ def test_bad_settings(name, value):
 
 
 def run_with(sharing, monkeypatch, closed=True, **record):
-    monkeypatch.setattr(train, 'find_sharing', lambda model: sharing)
+    monkeypatch.setattr(failure, 'find_sharing', lambda model: sharing)
     wrapper = SimpleNamespace(should_update=lambda: closed)
     step = StepRecord(iteration=3, batch=None, **record)
     loop = SimpleNamespace(train_step=SimpleNamespace(last=step))
@@ -36,7 +36,7 @@ def run_with(sharing, monkeypatch, closed=True, **record):
 
 
 def test_what_is_saved_is_the_state_of_all(monkeypatch):
-    why_not = train.why_not_for_all
+    why_not = failure.why_not_for_all
     assert why_not(run_with(Sharing.REDUCED, monkeypatch)) is None
     sharded = run_with(Sharing.SHARDED, monkeypatch)
     assert 'no rank has the whole state' in why_not(sharded)

@@ -14,7 +14,7 @@ from mmengine.hooks import EMAHook, Hook
 from mmengine.runner import find_latest_checkpoint
 from torch.utils.data import DataLoader
 
-from mmstable.checkpoint import writer
+from mmstable.checkpoint import storage
 from mmstable.checkpoint.catalog import find_checkpoint, verify_checkpoint
 from mmstable.checkpoint.manifest import Manifest
 from mmstable.checkpoint.save import finish_saves
@@ -722,7 +722,7 @@ def test_other_disks_get_it_by_their_back_end(tmp_path, monkeypatch):
     class NotLocal:
         pass
 
-    monkeypatch.setattr(writer, 'LocalBackend', NotLocal)
+    monkeypatch.setattr(storage, 'LocalBackend', NotLocal)
     at = At(_4=poison)
     train(tmp_path, at, checkpoint=dict(max_keep_ckpts=1))
     assert checkpoints(tmp_path) == ['iter_2.pth']

@@ -86,7 +86,7 @@ def test_a_question_has_the_same_answer_and_leaves_nothing(cls, settings):
     def judge(pending, norm, loss):
         before = picture(model)
         for _ in range(2):
-            answer = step.ask_again(1, 2.0, pending.grads)
+            answer = step.ask_again(1, 2.0)
             seen.append((answer.loss / loss, answer.norm / norm))
             assert_same(picture(model), before)
         # What a step changes for good is known.
@@ -106,7 +106,7 @@ def test_a_held_step_is_applied_as_it_was():
         model, wrapper, step = make(SafeOptimWrapper)
 
         def judge(pending, norm, loss, step=step):
-            step.ask_again(1, 2.0, pending.grads)
+            step.ask_again(1, 2.0)
 
         hold = StepHold(Peak(), Peak(), judge)
         hold.norm.limit = limit
@@ -136,14 +136,14 @@ def test_an_old_batch_is_not_asked_about():
     _, _, step = make(SafeOptimWrapper)
     step.run(dict(inputs=torch.randn(3, 4)), 1)
     with pytest.raises(CannotAsk, match='its batches are gone'):
-        step.ask_again(2, 2.0, [])
+        step.ask_again(2, 2.0)
 
 
 def test_several_wrappers_are_not_asked():
     _, wrapper, step = make(SafeOptimWrapper)
     step._wrappers = [wrapper, wrapper]
     with pytest.raises(CannotAsk, match='several optimizer wrappers'):
-        step.ask_again(1, 2.0, [])
+        step.ask_again(1, 2.0)
 
 
 def test_a_step_that_fails_cannot_be_asked():
@@ -151,5 +151,5 @@ def test_a_step_that_fails_cannot_be_asked():
     step.run(dict(inputs=torch.randn(3, 4)), 1)
     step.last.batch = dict(unknown=1)
     with pytest.raises(CannotAsk, match='TypeError'):
-        step.ask_again(1, 2.0, [])
+        step.ask_again(1, 2.0)
     assert model.count == 1

@@ -134,6 +134,24 @@ def test_it_is_what_a_real_step_takes():
     assert phase.peak.total == pytest.approx(really(32), rel=0.02)
 
 
+@pytest.mark.parametrize('needs_values', [False, True], ids=['fake', 'real'])
+def test_frozen_parameters_have_no_gradients(needs_values):
+    """As with `frozen_stages=1`."""
+
+    def build():
+        model = Net(needs_values)
+        model.backbone[0].requires_grad_(False)
+        return model
+
+    phase = Estimator(build, adam).training(data(), Setup(None))
+    frozen = sum(p.numel() * 4 for p in build().backbone[0].parameters())
+    weights = sum(p.numel() * 4 for p in build().parameters())
+    assert phase.peak.weights == weights
+    assert phase.peak.gradients == weights - frozen
+    trained = 2 * (weights - frozen)
+    assert phase.peak.optimizer == pytest.approx(trained, rel=0.01)
+
+
 def test_a_model_that_needs_values_is_run_for_real():
     fake = Estimator(Net, adam).training(data(), Setup(None))
     real = Estimator(lambda: Net(True), adam).training(data(), Setup(None))

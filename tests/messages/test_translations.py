@@ -77,14 +77,12 @@ def test_each_language_is_itself():
     ] == []
 
 
+# Faults of the run as a whole, or of a step that is not done.
+_OF_RUNS = (Fault.POISONED, Fault.DIVERGED, Fault.DEAD, Fault.CRASH)
+
+
 @pytest.mark.parametrize(
-    'fault',
-    # The others are about the run as a whole.
-    [
-        one
-        for one in Fault
-        if one not in (Fault.POISONED, Fault.DIVERGED, Fault.DEAD)
-    ],
+    'fault', [one for one in Fault if one not in _OF_RUNS]
 )
 def test_every_fault_of_a_step_has_advice(fault):
     # A run must not end because there is nothing to say about its faults.

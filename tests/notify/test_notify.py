@@ -13,7 +13,7 @@ from mmengine.hooks import Hook
 from mmstable.cli.main import main
 from mmstable.errors import ConfigError
 from mmstable.events.records import MemoryAlarm
-from mmstable.hooks import NanForensicsHook, NotifyHook
+from mmstable.hooks import FaultForensicsHook, NotifyHook
 from mmstable.hooks.notify_hook import describe_event
 from mmstable.notify import Notifier, Occasion, notifier, send_from_supervisor
 from mmstable.notify.addresses import VARIABLE, mask_address, read_addresses
@@ -71,7 +71,7 @@ def test_the_first_fault_is_sent_once_with_its_explanation(tmp_path, box):
     runner = toy_runner(
         tmp_path,
         train_cfg=iter_loop(8),
-        hooks=[NotifyHook(), NanForensicsHook(), Sabotage(inputs=[3, 4, 5])],
+        hooks=[NotifyHook(), FaultForensicsHook(), Sabotage(inputs=[3, 4, 5])],
     )
     runner.train()
     assert sorted(box.titles()) == ['a fault, training continues', 'finished']

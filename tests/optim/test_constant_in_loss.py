@@ -106,7 +106,7 @@ def test_it_is_applied_reported_and_explained_once(tmp_path, stock):
     model, heard = OnceConstant(), Listener()
     wrapper = wrapper_of(model, 'fp32', 1, stock)
     hooks = [
-        dict(type='mmstable.NanForensicsHook'),
+        dict(type='mmstable.FaultForensicsHook'),
         dict(type='mmstable.GradNanLoggerHook'),
         dict(type='mmstable.DivergenceGuardHook', max_consecutive_bad=1),
         heard,

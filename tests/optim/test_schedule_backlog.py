@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mmstable.state.run_state import ScheduleBacklog
+from mmstable.state.schedules import ScheduleBacklog
 
 
 def positions(losses, backlog=None, done=0, place=0, total=None):

@@ -14,7 +14,13 @@ from mmstable.cli.command import MEMORY, STABILITY
 from mmstable.errors import UsageError
 from mmstable.hooks import EventLogHook
 from mmstable.optim.loss_scale import LossScaler, ScalePolicy
-from mmstable.protection import Protection, apply_changes, find_changes
+from mmstable.protection import (
+    Group,
+    Protection,
+    apply_changes,
+    find_changes,
+    protection_lines,
+)
 from mmstable.settings import runtime_hooks
 
 CONFIGS = Path(__file__).resolve().parents[2] / 'configs' / '_base_'
@@ -232,7 +238,7 @@ def test_who_only_observes_replaces_nothing() -> None:
     actions = new['default_hooks']['guard']['actions']
     assert set(actions.values()) == {'warn'}
     assert not {'EmergencyCheckpointHook', 'RankFailureHook'} & set(kinds(new))
-    assert {'EventLogHook', 'NanForensicsHook'} <= set(kinds(new))
+    assert {'EventLogHook', 'FaultForensicsHook'} <= set(kinds(new))
 
 
 @pytest.mark.parametrize('preset', STABILITY)
@@ -290,10 +296,19 @@ def test_back_ends_are_queued_once() -> None:
     assert first['backend'] == backends[0]
 
 
-def test_other_engines_are_left_alone() -> None:
+def test_of_engines_the_optimizer_is_left_alone() -> None:
     strategy = dict(type='DeepSpeedStrategy')
-    _, found = protected(dict(PLAIN, strategy=strategy))
-    assert (found.changes, found.strategy) == ((), 'DeepSpeedStrategy')
+    new, found = protected(dict(PLAIN, strategy=strategy))
+    assert found.strategy == 'DeepSpeedStrategy'
+    assert new['optim_wrapper'] == PLAIN['optim_wrapper']
+    assert 'checkpoint' not in new.get('default_hooks', {})
+    assert found.words(Group.HOOK) == [
+        *('EventLogHook', 'MemoryGuardHook', 'EmergencyCheckpointHook'),
+        *('RankFailureHook', 'HangWatchdogHook', 'EngineHook'),
+    ]
+    (first, *_) = protection_lines(found, 'title')
+    assert 'DeepSpeedStrategy owns optimizer' in first
+    assert 'Not protected: bad steps' in first
 
 
 @pytest.mark.parametrize('strategy', ['SingleDeviceStrategy', None])

@@ -27,6 +27,7 @@ def started() -> Iterator[Any]:
                 executable_path=path, args=['--no-sandbox'], timeout=60_000
             )
         except Error as error:
-            pytest.skip(f'chromium does not start: {str(error)[:300]}')
+            reason = ' '.join(str(error)[:300].split())
+            pytest.skip(f'chromium does not start: {reason}')
         yield browser
         browser.close()

@@ -59,7 +59,7 @@ def write_story(work_dir: Path) -> None:
         fault(100),
         scale(100, 64.0, 32.0),
         fault(310, 'nan_loss'),
-        explained(310, 'singular_point'),
+        explained(310, 'domain_error'),
         back,
     )
     later = header(iteration=450, time=4000.0, restarts=1)
@@ -126,7 +126,7 @@ def test_a_click_on_a_fault_tells_its_story(show, story):
         'losses/dice.py:61: overlap / total',
         'backbone.conv1.weight',
         'img_path=data/0113.png',
-        'singular point',
+        'undefined operation',
         'mmstable replay work_dirs/x/stability/faults/iter_310',
     ):
         assert word in text

@@ -137,7 +137,7 @@ def test_the_same_fall_in_the_middle_is_no_start(tmp_path):
 @pytest.mark.parametrize(
     ('verdict', 'severity'),
     [
-        ('singular_point', Severity.ERROR),
+        ('domain_error', Severity.ERROR),
         ('fp16_overflow', Severity.WARNING),
         ('bad_weights', Severity.ERROR),
     ],
@@ -170,7 +170,7 @@ def test_without_forensics_the_first_culprits_are_named(tmp_path):
     faults = [fault(i, 'nan_grad') for i in range(4)]
     one = found(tmp_path, *faults, heartbeat(1000))['fault_place']
     assert 'begin in backbone.conv1: 4 of kind nan_grad' in one.what
-    assert 'NanForensicsHook' in one.fix
+    assert 'FaultForensicsHook' in one.fix
 
 
 def test_samples_under_suspicion(tmp_path):

@@ -242,7 +242,7 @@ def test_many_faults_are_counted_and_few_are_kept(tmp_path):
 
 
 def test_a_bad_step_and_its_cause_are_one_entry(tmp_path):
-    write_run(tmp_path, fault(5, 'nan_loss'), explained(5, 'singular_point'))
+    write_run(tmp_path, fault(5, 'nan_loss'), explained(5, 'domain_error'))
     entries = page_data([read_history(tmp_path)])['works'][0]['story']
     (step,) = [e for e in entries['entries'] if e['kind'] == 'step_fault']
     assert step['cause']['lines'] == ['losses/dice.py:61: overlap / total']

@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from mmstable.state.run_state import HostMemory
+from mmstable.state.snapshot import HostMemory
 from tests.ranks import run_ranks
 
 pytest.importorskip('torch.distributed.tensor', reason='needs DTensor')

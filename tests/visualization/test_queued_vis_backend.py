@@ -3,6 +3,9 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+from functools import partial
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
@@ -201,3 +204,73 @@ def test_ids_that_make_no_sense_are_replaced(tmp_path, content):
     ids = run_ids(backends, tmp_path, True)
     assert len(ids['WandbVisBackend']) == 16
     assert run_ids([dict(type='LocalVisBackend')], tmp_path, True) == {}
+
+
+def test_another_work_dir_gets_the_ids_from_the_checkpoint(tmp_path):
+    backends = dashboards(tmp_path / 'a', resume=False)
+    known = run_ids(backends, tmp_path / 'a', True)
+    found = run_ids(backends, tmp_path / 'b', True, lambda: backends)
+    assert found['WandbVisBackend'] == known['WandbVisBackend']
+    for saved in (None, [1], [{'type': 'WandbVisBackend', 'init_kwargs': 1}]):
+        ids = run_ids(
+            backends, tmp_path / 'c', True, partial(next, iter([saved]))
+        )
+        (tmp_path / 'c' / 'dashboards.json').unlink()
+        assert ids['WandbVisBackend'] != known['WandbVisBackend']
+
+
+class FakeMlflow(ModuleType):
+    """Keeps runs as MLflow does, which starts one when a tag is set."""
+
+    def __init__(self):
+        super().__init__('mlflow')
+        self.runs, self.active, self.uris = {}, None, set()
+        self.set_tracking_uri = self.uris.add
+        self.get_experiment_by_name = self.set_experiment = str
+        self.log_text = self.log_params = lambda *args: None
+        self.end_run = self.log_artifact = lambda *args: None
+
+    def set_tags(self, tags):
+        self._run()[0].update(tags)
+
+    def log_metrics(self, values, step):
+        self._run()[1].append(step)
+
+    def search_runs(self, filter_string, **kwargs):
+        tag = filter_string.split("'")[1]
+        return [
+            SimpleNamespace(info=SimpleNamespace(run_id=number))
+            for number, (tags, __) in self.runs.items()
+            if tag in tags.values()
+        ]
+
+    def start_run(self, run_id):
+        self.active = run_id
+
+    def _run(self):
+        if self.active is None:
+            self.active = len(self.runs)
+            self.runs[self.active] = ({}, [])
+        return self.runs[self.active]
+
+
+def test_mlflow_continues_its_run(tmp_path, monkeypatch):
+    mlflow = FakeMlflow()
+    monkeypatch.setitem(sys.modules, 'mlflow', mlflow)
+    monkeypatch.setattr(vis_backend, 'find_spec', lambda name: True)
+    monkeypatch.setitem(vis_backend._FILES, 'MLflowVisBackend', 'fake')
+    for number, resume in enumerate([False, True, False]):
+        # A new process has no active run.
+        mlflow.active = None
+        backends = [dict(type='MLflowVisBackend', tags=None)]
+        ids = run_ids(backends, tmp_path, resume)
+        continue_runs(backends, tmp_path, ids, resume)
+        folder = tmp_path / str(number) / 'vis_data'
+        queued = QueuedVisBackend(backends[0], str(folder))
+        queued.add_scalars({'loss': 1.0}, step=number)
+        queued.close()
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / 'fake').touch()
+    assert [steps for __, steps in mlflow.runs.values()] == [[0, 1], [2]]
+    # The second start goes to the folder of the first.
+    assert {Path(uri).parent.name for uri in mlflow.uris} == {'0', '2'}

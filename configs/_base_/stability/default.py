@@ -17,7 +17,6 @@ stability = dict(
         # After a rollback: half the learning rate, for a while.
         lr_factor=0.5,
         lr_recovery=1000,
-        snapshot_interval=50,
         max_rollbacks=3,
     ),
 )

@@ -19,7 +19,6 @@ stability = dict(
         lr_recovery=2000,
         # On top of the warm-up that the schedule has.
         warmup=dict(iters=1000, start_factor=0.1),
-        snapshot_interval=50,
         # A step far above all before is left out, whatever it comes from.
         actions=dict(spike='skip'),
         max_rollbacks=3,

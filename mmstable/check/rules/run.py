@@ -92,7 +92,7 @@ _ORDER = {
     'GradNanLoggerHook': 30,
     'EventLogHook': 30,
     'GradClipHook': 30,
-    'NanForensicsHook': 35,
+    'FaultForensicsHook': 35,
     'DivergenceGuardHook': 40,
     'EMAHook': 50,
     'SafeEMAHook': 50,

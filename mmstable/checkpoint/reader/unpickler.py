@@ -116,7 +116,7 @@ class _Memo(dict):
         super().__setitem__(index, made)
 
 
-# The standard library's machine in Python, which can be told what to know.
+# The standard library's machine in Python, whose dispatch can be replaced.
 _Machine: Any = pickle._Unpickler
 
 

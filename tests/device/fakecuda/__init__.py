@@ -460,6 +460,8 @@ def _install() -> None:
         resetAccumulatedHostMemoryStats=nothing,
     ).items():
         setattr(core, f'_cuda_{name}', value)
+    # torch asks for a stream of its own class; memory is never given on.
+    torch.Tensor.record_stream = lambda tensor, stream: None
     for name, value in dict(
         _exchange_device=_exchange_device,
         _maybe_exchange_device=_exchange_device,

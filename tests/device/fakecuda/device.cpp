@@ -59,13 +59,11 @@ struct Pending {
   char* to;
   const char* from;
   size_t size;
-  std::vector<char> bytes;
+  // What is read, and what the source was when the copy was queued.
+  std::vector<char> bytes, queued;
   bool is_read = false;
 
-  void read() {
-    if (!is_read) bytes.assign(from, from + size);
-    is_read = true;
-  }
+  void read();
 };
 
 // A copy from pinned memory: its source must not change before a wait.
@@ -104,6 +102,15 @@ struct State {
 State& state() {
   static State* s = new State;
   return *s;
+}
+
+void Pending::read() {
+  if (!is_read) {
+    bytes.assign(from, from + size);
+    // Somebody has changed it without waiting for this stream.
+    if (!queued.empty() && bytes != queued) state().races++;
+  }
+  is_read = true;
 }
 
 thread_local DeviceIndex current_device = 0;
@@ -765,6 +772,8 @@ Tensor& copy(Tensor& self, const Tensor& src, bool non_blocking) {
       one.read();
     else if (s.waited[{one.stream, base}] < s.last[base])
       s.races++;
+    else
+      one.queued.assign(one.from, one.from + one.size);
     std::memset(one.to, 0xFF, bytes);
     // Two copies to one place arrive in their order.
     s.pending.push_back(std::move(one));

@@ -9,7 +9,7 @@ import torch
 from mmengine.hooks import Hook
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from mmstable import Culprit, NanForensicsHook
+from mmstable import Culprit, FaultForensicsHook
 from mmstable.events import Fault
 from mmstable.events.records import FaultExplained, Poisoned
 from mmstable.forensics import explain
@@ -78,9 +78,9 @@ def test_so_many_are_examined_and_no_more(tmp_path):
 
 def test_a_resumed_run_remembers_how_many(tmp_path):
     first, _ = run(tmp_path, BadData(2, 3))
-    hook = next(h for h in first.hooks if isinstance(h, NanForensicsHook))
+    hook = next(h for h in first.hooks if isinstance(h, FaultForensicsHook))
     assert hook.state_dict() == {'explained': {'nan_loss': 2}}
-    again = NanForensicsHook(max_per_fault=2)
+    again = FaultForensicsHook(max_per_fault=2)
     again.load_state_dict(hook.state_dict())
     runner = toy_runner(
         tmp_path / 'more', hooks=[BadData(4), again], train_cfg=iter_loop(5)
@@ -287,13 +287,13 @@ def test_a_healthy_run_dispatches_nothing_more(tmp_path, loop):
     ],
 )
 def test_wrong_settings(settings, message):
-    with pytest.raises(ValueError, match=f'NanForensicsHook: {message}'):
-        NanForensicsHook(**settings)
+    with pytest.raises(ValueError, match=f'FaultForensicsHook: {message}'):
+        FaultForensicsHook(**settings)
 
 
 def test_a_flag_must_be_one():
     with pytest.raises(TypeError, match='`save_bundle` must be a bool'):
-        NanForensicsHook(save_bundle='yes')
+        FaultForensicsHook(save_bundle='yes')
 
 
 def test_one_iteration_is_examined_once(tmp_path):

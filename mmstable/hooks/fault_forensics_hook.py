@@ -1,9 +1,10 @@
-"""The hook that finds out why a step was bad."""
+"""The hook that finds out why a step was bad, or has raised an error."""
 
 from __future__ import annotations
 
 from collections import Counter, deque
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mmengine.dist import get_rank
@@ -11,12 +12,15 @@ from mmengine.hooks.hook import DATA_BATCH
 from mmengine.runner import Runner
 
 from mmstable import runner_view
+from mmstable.errors import MMStableError, add_note, is_device_lost
 from mmstable.events import Event, Fault, StepReport
 from mmstable.events.records import FaultExplained, Poisoned
 from mmstable.hooks.step_hook import StepHook
 from mmstable.io.schema import count, mapping_of, record, text
+from mmstable.loops.failure import failed_step
 from mmstable.loops.train_step import StepRecord
 from mmstable.messages import _
+from mmstable.oom.report import is_out_of_memory
 from mmstable.registry import HOOKS, register_globally
 from mmstable.settings import flag, integer, language, number
 from mmstable.state.rng import raw_rng
@@ -25,7 +29,7 @@ if TYPE_CHECKING:
     from mmstable.forensics.explain import Explained
     from mmstable.forensics.replay import StepInputs
 
-_NAME = 'NanForensicsHook'
+_NAME = 'FaultForensicsHook'
 # The key of losses that are not finite while all gradients are.
 _HARMLESS = 'loss_only'
 _EXPLAINED = (Fault.NAN_LOSS, Fault.NAN_GRAD, Fault.OVERFLOW)
@@ -33,15 +37,22 @@ _EXPLAINED = (Fault.NAN_LOSS, Fault.NAN_GRAD, Fault.OVERFLOW)
 _LONGEST_WINDOW = 16
 
 
-@register_globally(HOOKS)
-class NanForensicsHook(StepHook):
-    """Name the operation, line, module and samples that a NaN comes from.
+@register_globally(HOOKS, 'NanForensicsHook')
+class FaultForensicsHook(StepHook):
+    """Name operation, line, module and samples of a NaN or an error.
 
     After a bad step the same batch is run again with the same weights and
     random numbers, and every operation is watched. Nothing of that is left
-    behind, and until a step is bad nothing is done but remembering the
-    batch. The finding goes to the log and the event file; all that is needed
-    to do it again elsewhere is saved in ``stability/faults/iter_N/``.
+    behind, and until a step is bad only its batch is kept. The finding goes
+    to the log and the event file, and what a replay needs to
+    ``stability/faults/iter_N/``.
+
+    A training step that raises an error is explained in the same way, in
+    mmstable's loops. If it has taken the device with it, as "device-side
+    assert triggered" does, the step is run on the CPU by another process,
+    where the line, the value and the sample can be read. The second error of
+    one sample brings a list for
+    :class:`~mmstable.check.dataset.SkipSamples`.
 
     Args:
         max_per_fault (int): Most steps of each kind of fault to examine in a
@@ -189,6 +200,7 @@ class NanForensicsHook(StepHook):
         event: FaultExplained,
         lines: list[str],
         inputs: StepInputs,
+        is_lost: bool = False,
     ) -> FaultExplained:
         from mmstable.forensics.bundle import save_fault
 
@@ -198,7 +210,9 @@ class NanForensicsHook(StepHook):
         saved = replace(event, bundle=str(folder))
         text = '\n'.join(lines)
         try:
-            save_fault(runner, folder, inputs, saved, text, self._max_size)
+            save_fault(
+                runner, folder, inputs, saved, text, self._max_size, is_lost
+            )
         except Exception as error:
             # A full disk must not end the run, nor a batch of strange things.
             lines.append(
@@ -214,6 +228,98 @@ class NanForensicsHook(StepHook):
         )
         return saved
 
+    def explain_exception(
+        self, runner: Runner, exception: BaseException
+    ) -> None:
+        """Explain an error of the training step; mmstable's loops call it."""
+        record = failed_step(runner)
+        if (
+            record is None
+            or record.has_updated
+            or not self._may(Fault.CRASH)
+            or is_out_of_memory(exception)
+            or isinstance(exception, (MMStableError, KeyboardInterrupt))
+        ):
+            return
+        from mmstable.forensics.explain import explain_crash
+
+        explained = explain_crash(runner, record, exception, self._seconds)
+        if explained is None:
+            return
+        event, lines, inputs = explained
+        if self._saves and inputs is not None:
+            is_lost = is_device_lost(exception)
+            event = self._save(runner, event, lines, inputs, is_lost)
+            if is_lost and event.bundle is not None:
+                event = self._replay_elsewhere(event, lines)
+            lines += self._offer_skipping(runner, event, inputs)
+        text = '\n'.join(lines)
+        runner.logger.error(text)
+        add_note(exception, text)
+        self.monitor.emit(runner, event)
+
+    def _replay_elsewhere(
+        self, event: FaultExplained, lines: list[str]
+    ) -> FaultExplained:
+        """Replace the text of an error by what another process has found."""
+        from mmstable.forensics.bundle import read_verdict, replay_bundle
+
+        folder = Path(event.bundle or '')
+        reason = replay_bundle(folder, self._seconds)
+        found = read_verdict(folder)
+        if reason or found is None:
+            lines.insert(
+                1, _('Verdict: not examined, {reason}.', reason=reason)
+            )
+            return event
+        lines[:1] = found.text.splitlines()
+        return replace(found, rank=event.rank, bundle=event.bundle)
+
+    def _offer_skipping(
+        self, runner: Runner, event: FaultExplained, inputs: StepInputs
+    ) -> list[str]:
+        """Write a skip list if a sample has raised an error before.
+
+        Returns:
+            list[str]: The line that says so, if there is one.
+        """
+        from mmstable.check.dataset import skip_samples
+        from mmstable.forensics.bundle import VERDICT, read_verdict
+
+        own = Path(event.bundle or '')
+        pattern = f'*/stability/faults/*/{VERDICT}'
+        names = {
+            name
+            for path in Path(runner.work_dir).glob(pattern)
+            if path.parent != own
+            and (found := read_verdict(path.parent)) is not None
+            and found.fault is Fault.CRASH
+            for name in found.sample_names
+        }
+        again = [
+            (index, name)
+            for index, name in zip(event.samples, event.sample_names)
+            if name and name in names
+        ]
+        indices = [inputs.indices[one] for one, __ in again if inputs.indices]
+        if not indices:
+            return []
+        path = skip_samples(
+            runner.train_dataloader.dataset,
+            runner_view.stability_folder(runner) / 'skip_list.json',
+            indices,
+            event.kind,
+        )
+        return [
+            _(
+                'This is not the first error of {names}. Leave it out with '
+                "train_dataloader.dataset=dict(type='mmstable.SkipSamples', "
+                "dataset=..., skip_list='{path}')",
+                names=[name for __, name in again],
+                path=path,
+            )
+        ]
+
     def state_dict(self) -> dict[str, Any]:
         """What a resumed run has to know."""
         return {'explained': dict(self._explained)}
@@ -221,3 +327,7 @@ class NanForensicsHook(StepHook):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over what :meth:`state_dict` gave."""
         self._explained = Counter(state['explained'])
+
+
+# The name of the time when it explained NaN only.
+NanForensicsHook = FaultForensicsHook

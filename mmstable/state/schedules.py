@@ -1,0 +1,146 @@
+"""Where schedules are, and how they catch up with the run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from mmengine.runner import Runner
+
+from mmstable import runner_view
+from mmstable.io.schema import integer, optional, record, tuple_of
+
+
+def has_schedules(checkpoint: Mapping[str, Any]) -> bool:
+    """Whether schedules can be restored from a checkpoint."""
+    # A schedule computes a rate from the one before: both or none.
+    return {'optimizer', 'param_schedulers'} <= checkpoint.keys()
+
+
+def follows_validation(schedulers: Iterable[Any]) -> bool:
+    """Whether results of validations decide about the rates of a wrapper.
+
+    What they have decided is not taken back: a rollback leaves these rates
+    and all schedules of that wrapper, which change the same numbers, as they
+    are.
+    """
+    return any(getattr(one, 'need_val_args', False) for one in schedulers)
+
+
+def schedule_positions(runner: Runner) -> list[int]:
+    """How many steps each schedule has made."""
+    schedulers = runner_view.all_schedulers(runner)
+    return [runner_view.schedule_position(one) for one in schedulers]
+
+
+def catch_up(runner: Runner, before: list[int]) -> None:
+    """See that schedules which were set back end with the run.
+
+    Those by epoch move to the present epoch at once. Those by iteration catch
+    up slowly, by :class:`SafeParamSchedulerHook`; with mmengine's own hook
+    they end that much later.
+
+    Args:
+        runner (Runner): The runner.
+        before (list[int]): Where they were.
+    """
+    backlog: dict[str, int] = {}
+    positions = iter(before)
+    for name, group in runner_view.schedulers(runner).items():
+        for one in group:
+            behind = next(positions) - runner_view.schedule_position(one)
+            if not one.by_epoch:
+                backlog[name] = max(behind, 0)
+                continue
+            for _ in range(behind):
+                one.step()
+    for hook in runner.hooks:
+        if hasattr(hook, 'add_backlog'):
+            for name, behind in backlog.items():
+                hook.add_backlog(behind, name)
+
+
+# Each is made up for by a call: more than a run could ever lose.
+_STEPS = integer(0, 10**6)
+
+
+class ScheduleBacklog:
+    """The steps that a schedule is behind the run, made up for until its end.
+
+    A schedule has as many steps as the run has iterations. It waits while an
+    optimizer step is lost, so that the next one gets the same value. Its
+    backlog is spread evenly over the iterations that are left. If the last
+    iteration is good, nothing is left of it.
+    """
+
+    saved = staticmethod(
+        record(
+            owed=_STEPS,
+            hold=_STEPS,
+            plan=optional(tuple_of(_STEPS, integer(1, 2**53))),
+            left=integer(0, 2**53),
+        )
+    )
+
+    def __init__(self) -> None:
+        self.steps = 0
+        # Iterations that it still waits.
+        self.hold = 0
+        # The backlog, and the iterations left, when catching up began.
+        self._plan: tuple[int, int] | None = None
+        self._left = 0
+
+    def add(self, steps: int) -> None:
+        """Note that the schedule is behind by so many steps more."""
+        self.steps += steps
+        self._plan = None
+
+    def advance(self, left: int, lost: int = 0) -> int:
+        """How many steps of the schedule to take after an iteration.
+
+        Args:
+            left (int): Iterations that come after this one.
+            lost (int): If an optimizer step was skipped in this iteration,
+                how many iterations it stands for. Defaults to 0.
+        """
+        # A loop of another project may continue after its end.
+        left = max(left, 0)
+        if left != self._left - 1:
+            # The run has got another length.
+            self._plan = None
+        self._left = left
+        self.hold = max(self.hold, lost)
+        # Without a loss it waits only if there is time to catch up.
+        if lost or (self.hold and self.steps < left):
+            self.hold -= 1
+            self.add(1)
+            return 0
+        self.hold = 0
+        return 1 + self._catch_up(left)
+
+    def _catch_up(self, left: int) -> int:
+        if self.steps == 0:
+            return 0
+        if self._plan is None:
+            self._plan = (self.steps, left + 1)
+        owed, length = self._plan
+        # A straight line down to 0, rounded: one step is paid half-way.
+        still_owed = (2 * owed * left + length) // (2 * length)
+        paid, self.steps = self.steps - still_owed, still_owed
+        return paid
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a resumed run has to know; nothing if nothing is owed."""
+        if self.steps == self.hold == 0:
+            return {}
+        return dict(
+            owed=self.steps,
+            hold=self.hold,
+            plan=None if self._plan is None else list(self._plan),
+            left=self._left,
+        )
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over what :meth:`state_dict` gave."""
+        self.steps, self.hold = state['owed'], state['hold']
+        self._plan, self._left = state['plan'], state['left']
