@@ -213,6 +213,10 @@ PHASES = {
     'hooks': N_('hooks'),
     'other': N_('other'),
 }
+_VALIDATION = N_(
+    'Validation takes {share} of the time: raise val_interval, or '
+    'validate on fewer samples.'
+)
 _CAUSES = {
     'data': N_('Training waits for data {share} of the time: {why}.'),
     'hook': N_('The hook {name} takes {share} of the time.'),
@@ -231,10 +235,7 @@ _CAUSES = {
         'in every iteration ({part}); they wait for it ({share} of the '
         'time).'
     ),
-    'validation': N_(
-        'Validation takes {share} of the time: raise val_interval, or '
-        'validate on fewer samples.'
-    ),
+    'validation': _VALIDATION,
     'rare': N_(
         '{share} of the time is spent outside the sampled iterations: '
         '{checkpoints:checkpoint was|checkpoints were} saved and '
@@ -327,7 +328,7 @@ def describe_validation(share: float) -> str:
     """Describe a validation that takes long; '' if it does not."""
     if share < _LEAST['validation']:
         return ''
-    return _(_CAUSES['validation'], share=percent(share))
+    return _(_VALIDATION, share=percent(share))
 
 
 def percent(share: float) -> str:
