@@ -73,7 +73,7 @@ class StateDictDiff:
         )
         first = '; '.join(
             _(
-                '{name} is {here} here, {there} there',
+                '{name} is {here} in the model, {there} in the checkpoint',
                 name=printable(name, 200),
                 here=here,
                 there=there,

@@ -18,7 +18,7 @@ from mmstable.events.saved import Saved
 from mmstable.io.schema import count, within
 from mmstable.loops.question import CannotAsk
 from mmstable.memory.host import host_room
-from mmstable.messages import _
+from mmstable.messages import _, readable
 from mmstable.state.run_state import RunState, Weights
 from mmstable.state.schedules import catch_up, schedule_positions
 from mmstable.state.snapshot import Snapshot, Snapshots
@@ -83,11 +83,11 @@ class Rollback(Saved):
         if kept:
             self.snapshots = Snapshots(_SPAN * self.interval, kept)
             return _(
-                'a snapshot every {interval} iterations; the newest {count} '
-                'take {mebibytes:.3g} MiB of host memory',
+                'a snapshot every {interval} iterations; keeping {count} '
+                '({size} of RAM)',
                 interval=self.interval,
                 count=kept,
-                mebibytes=kept * size / 2**20,
+                size=readable(kept * size),
             )
         self.snapshots = None
         return _(

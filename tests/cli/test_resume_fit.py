@@ -32,9 +32,9 @@ def test_a_wrong_model_is_refused_before_anything_is_saved(
     assert (
         'error: the checkpoint does not fit this run; 3 of 4 tensors differ '
         '(3 in shape, 0 only in the model, 0 only in the checkpoint): '
-        'body.0.bias is [6] here, [4] there; '
-        'body.0.weight is [6, 4] here, [4, 4] there; '
-        'body_head.weight is [2, 6] here, [2, 4] there. '
+        'body.0.bias is [6] in the model, [4] in the checkpoint; '
+        'body.0.weight is [6, 4] in the model, [4, 4] in the checkpoint; '
+        'body_head.weight is [2, 6] in the model, [2, 4] in the checkpoint. '
         'Nothing was trained or saved.'
     ) in error_of(capsys)
     assert {p.name: p.read_bytes() for p in work.glob('*.pth*')} == before
@@ -56,7 +56,9 @@ def test_names_only_here_and_only_there_are_counted(
     deep = work.parent / 'deep'
     assert train(deep, train_cfg__max_iters=2, model__depth=2) == 0
     assert train(deep, '--resume') == 3
-    assert 'body.1.bias is - here, [4] there' in error_of(capsys)
+    assert 'body.1.bias is - in the model, [4] in the checkpoint' in error_of(
+        capsys
+    )
 
 
 @pytest.mark.parametrize('words', [[], ['--allow-partial', '1']])

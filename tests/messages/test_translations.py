@@ -71,7 +71,10 @@ def test_each_language_is_itself():
         for en, zh_cn in PO.items()
         if CHINESE.search(en)
         # What is nothing but fields has no language.
-        or (re.sub('{.*?}', '', en).strip(' ;,') and not CHINESE.search(zh_cn))
+        or (
+            re.sub('{.*?}', '', en).strip(' ;,()')
+            and not CHINESE.search(zh_cn)
+        )
         or 'NaN/inf' in zh_cn
         or '|' in zh_cn
     ] == []
