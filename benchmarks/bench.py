@@ -41,6 +41,7 @@ BENCHMARKS: dict[str, tuple[str, ...]] = {
     'forensics': ('--only', 'log(0)'),
     'check_corpus': ('--every', '200'),
     'protect_corpus': ('--every', '200'),
+    'device_counts': (),
     'survival': ('--quick',),
 }
 # They write no figures; what they print is kept.

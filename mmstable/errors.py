@@ -13,12 +13,20 @@ import sys
 from typing import NoReturn
 
 
-def add_note(error: BaseException, text: str) -> None:
+def add_note(error: BaseException, text: str, first: bool = False) -> None:
     """Have a text printed after the traceback of an error.
 
     Python does so from 3.11 on, and the command line before.
+
+    Args:
+        error (BaseException): The error.
+        text (str): The text.
+        first (bool): Whether to print it before all others; the command to
+            resume is the last. Defaults to False.
     """
-    error.__notes__ = [*getattr(error, '__notes__', []), text]  # type: ignore
+    notes = getattr(error, '__notes__', [])
+    notes = [text, *notes] if first else [*notes, text]
+    error.__notes__ = notes  # type: ignore[attr-defined]
 
 
 class MMStableError(Exception):

@@ -238,7 +238,8 @@ class FaultForensicsHook(StepHook):
             or record.has_updated
             or not self._may(Fault.CRASH)
             or is_out_of_memory(exception)
-            or isinstance(exception, (MMStableError, KeyboardInterrupt))
+            or isinstance(exception, MMStableError)
+            or not isinstance(exception, Exception)
         ):
             return
         from mmstable.forensics.explain import explain_crash
@@ -255,7 +256,7 @@ class FaultForensicsHook(StepHook):
             lines += self._offer_skipping(runner, event, inputs)
         text = '\n'.join(lines)
         runner.logger.error(text)
-        add_note(exception, text)
+        add_note(exception, text, first=True)
         self.monitor.emit(runner, event)
 
     def _replay_elsewhere(

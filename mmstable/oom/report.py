@@ -414,7 +414,9 @@ class OomReporter:
             shapes=shapes,
             samples=[name for name in named if name],
             size=size,
-            accumulation=max(map(runner_view.accumulative_counts, wrappers)),
+            accumulation=max(
+                map(runner_view.accumulative_counts, wrappers), default=1
+            ),
             meter=ActivationMeter(failure.device),
         )
 

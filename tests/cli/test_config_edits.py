@@ -8,6 +8,7 @@ from mmengine.optim import OptimWrapper
 
 from mmstable.cli import config as edits
 from mmstable.errors import UsageError
+from mmstable.protection import drop_absent_hooks
 
 SAFE_AMP = 'mmstable.SafeAmpOptimWrapper'
 
@@ -16,14 +17,14 @@ def test_none_switches_a_hook_off():
     cfg = Config(
         dict(default_hooks=dict(guard=None, logger=None, timer=dict(type='T')))
     )
-    edits.drop_absent_hooks(cfg)
+    drop_absent_hooks(cfg)
     # mmengine lets go of its own by itself.
     assert cfg.default_hooks == dict(logger=None, timer=dict(type='T'))
 
 
 def test_a_config_without_hooks_is_left_alone():
     cfg = Config(dict(model=dict(type='M')))
-    edits.drop_absent_hooks(cfg)
+    drop_absent_hooks(cfg)
     assert 'default_hooks' not in cfg
 
 

@@ -106,7 +106,7 @@ def test_a_hook_that_fails_hides_nothing(tmp_path):
     assert 'disk full' in log
 
 
-def test_a_planned_exit_is_no_exception(tmp_path):
+def test_hooks_hear_of_a_planned_exit(tmp_path):
     ear = Ear()
     runner = build(
         tmp_path,
@@ -116,7 +116,8 @@ def test_a_planned_exit_is_no_exception(tmp_path):
     )
     with pytest.raises(SystemExit):
         runner.train()
-    assert ear.heard == []
+    ((heard, _),) = ear.heard
+    assert isinstance(heard, SystemExit)
 
 
 class SaveOnException(Hook):

@@ -75,7 +75,7 @@ def test_the_first_fault_is_sent_once_with_its_explanation(tmp_path, box):
     )
     runner.train()
     assert sorted(box.titles()) == ['a fault, training continues', 'finished']
-    fault = next(one for one in box if 'fault' in one.title)
+    fault = next(one for one in box if 'a fault' in one.title)
     assert 'first' in fault.body
     assert 'inputs' in fault.body
 
