@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import subprocess
+import sys
 import threading
 import weakref
 
@@ -28,6 +30,7 @@ HOOKS = [
     dict(type='mmstable.LiveProbeHook', use_probing=False),
 ]
 _DELETED = ' (deleted)'
+ALONE = 'MMSTABLE_TEST_ALONE'
 
 
 class Fails(Hook):
@@ -110,6 +113,15 @@ def train(folder, fails: bool, is_stock: bool) -> weakref.ref:
 @pytest.mark.parametrize('is_stock', [False, True])
 @pytest.mark.parametrize('fails', [False, True])
 def test_nothing_is_left(tmp_path, monkeypatch, fails, is_stock):
+    if ALONE not in os.environ:
+        # A process of its own: other tests may keep what they got.
+        name = os.environ['PYTEST_CURRENT_TEST'].partition(' ')[0]
+        subprocess.run(
+            [sys.executable, '-m', 'pytest', '-q', '-p', 'no:xdist', name],
+            env={**os.environ, ALONE: '1'},
+            check=True,
+        )
+        return
     monkeypatch.setenv(server.VARIABLE, str(tmp_path / 'sockets'))
     # Once in a process; torch does it with the first worker.
     signal_handling._set_SIGCHLD_handler()
