@@ -63,7 +63,8 @@ def registered_classes() -> dict[str, list[type]]:
     for name in REGISTRIES:
         node = getattr(registry, name)
         node.import_from_location()
-        classes = node.module_dict.values()
+        # A class may have a former name as well.
+        classes = dict.fromkeys(node.module_dict.values())
         ours = [c for c in classes if not c.__module__.startswith(_DEMO)]
         found[name] = sorted(ours, key=lambda cls: cls.__name__)
     return found
