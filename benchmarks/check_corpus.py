@@ -39,7 +39,6 @@ PACKAGES = {
 }
 MACHINE = Machine(
     cores=128,
-    memory=512 * 10**9,
     shared_memory=256 * 10**9,
     gpus=8,
     bf16=lambda: True,

@@ -195,9 +195,9 @@ class Protection:
             safe = scoped(SAFE[found])
             self.put((*path, 'type'), safe, Group.CLASS, dotted(path))
         elif found is not None and not issubclass(found, tuple(SAFE.values())):
-            self.leave(path, found)
+            self.leave_alone(path, found)
 
-    def leave(self, path: Keys, found: type) -> None:
+    def leave_alone(self, path: Keys, found: type) -> None:
         """List a part that is not replaced."""
         self.left.append(f'{dotted(path)} ({found.__name__})')
 
@@ -231,15 +231,13 @@ class Protection:
             for name, hook in DEFAULT_HOOKS.items()
         }
         named = {**stock, **(self.get('default_hooks') or {})}
-        custom = enumerate(self.get('custom_hooks') or ())
-        nodes = [
-            *(
-                (('default_hooks', k), v)
-                for k, v in named.items()
-                if v is not None
-            ),
-            *((('custom_hooks', n), one) for n, one in custom),
+        nodes: list[tuple[Keys, Any]] = [
+            (('default_hooks', name), node)
+            for name, node in named.items()
+            if node is not None
         ]
+        custom = enumerate(self.get('custom_hooks') or ())
+        nodes += [(('custom_hooks', n), one) for n, one in custom]
         return [(path, self.class_of(node, HOOKS)) for path, node in nodes]
 
     def lines(self, title: str) -> Iterator[str]:
@@ -414,7 +412,7 @@ def _replace_hooks(draft: Protection) -> None:
         if found is None or not issubclass(found, _REPLACED_HOOKS):
             continue
         if found is CheckpointHook and _strategy_saves(draft):
-            draft.leave(path, found)
+            draft.leave_alone(path, found)
         elif draft.get(*path) is None:
             # mmengine adds it.
             hook = {**DEFAULT_HOOKS[path[-1]], 'type': scoped(SAFE[found])}
@@ -525,10 +523,11 @@ def _save_memory(draft: Protection, name: str) -> None:
     for key in ('train_dataloader', 'val_dataloader'):
         workers = whole_number(draft.get(key, 'num_workers'))
         # Without workers nothing is read ahead.
-        for word, value in preset['memory_loader'].items() if workers else ():
-            if word == 'num_workers':
-                value = min(workers or 0, value)
-            draft.set((key, word), value)
+        if workers is not None:
+            loader = preset['memory_loader']
+            fewer = min(workers, loader['num_workers'])
+            for word, value in {**loader, 'num_workers': fewer}.items():
+                draft.set((key, word), value)
     hook = preset['memory']['hook']
     kinds = {kind_of(draft.get(*place)) for place, __ in draft.hooks()}
     if kind_of(hook) not in kinds:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import json
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -40,8 +41,13 @@ CLI_KEYWORDS = {
 }
 
 
-def all_calls() -> Iterator[tuple[Path, ast.Call]]:
-    """Calls in the order of the files."""
+@cache
+def all_calls() -> tuple[tuple[Path, ast.Call], ...]:
+    """Calls in the order of the files; parsing all of them takes seconds."""
+    return tuple(_all_calls())
+
+
+def _all_calls() -> Iterator[tuple[Path, ast.Call]]:
     for path in sorted(PACKAGE.rglob('*.py')):
         if '.mim' in path.parts:
             continue
@@ -68,13 +74,13 @@ def calls() -> Iterator[tuple[Path, ast.Call]]:
 def reports() -> Iterator[tuple[Path, ast.Call]]:
     """Calls like ``draft.note(path, text, field=...)``."""
     for path, node in all_calls():
-        if ast.unparse(node.func) in REPORTS:
+        if _dotted(node.func) in REPORTS:
             yield path, node
 
 
 def texts_of(path: Path, node: ast.Call) -> list[ast.expr]:
     """The arguments of a call that are texts to translate."""
-    name = ast.unparse(node.func)
+    name = _dotted(node.func)
     if name in ('_', 'N_'):
         return node.args[:1]
     if path.parent.name == 'cli' and _called(node) in CLI_KEYWORDS:
@@ -84,6 +90,12 @@ def texts_of(path: Path, node: ast.Call) -> list[ast.expr]:
         return [node.args[REPORTS[name]]]
     texts = ('what', 'why', 'fix') if name in DECLARATIONS else ()
     return [word.value for word in node.keywords if word.arg in texts]
+
+
+def _dotted(node: ast.AST) -> str:
+    if isinstance(node, ast.Attribute):
+        return f'{_dotted(node.value)}.{node.attr}'
+    return node.id if isinstance(node, ast.Name) else ''
 
 
 def _called(node: ast.AST) -> str:
