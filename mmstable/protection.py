@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
@@ -302,16 +302,21 @@ def find_changes(
         _replace_loops(draft)
         if not draft.strategy:
             _replace_hooks(draft)
-    if draft.strategy:
-        _add_hooks(draft, chosen.get('hooks', {}), _ENGINE_HOOKS)
-        if hooks.EngineHook.__name__ not in _present(draft):
-            draft.add_hook({'type': scoped(hooks.EngineHook)})
-    else:
-        if memory is not None:
-            _save_memory(draft, memory)
-        _add_hooks(draft, chosen.get('hooks', {}), runtime_hooks())
-        _add_guard(draft, chosen['guard'])
+    if memory is not None and not draft.strategy:
+        _save_memory(draft, memory)
+    present, known = _present(draft), runtime_hooks()
+    names = _ENGINE_HOOKS if draft.strategy else tuple(known)
+    for name in [one for one in known if one in names]:
+        # None is for no such hook.
+        settings = chosen.get('hooks', {}).get(name, {})
+        if settings is not None and name not in present:
+            draft.add_hook({**known[name], **settings})
+    if not draft.strategy:
+        if _GUARD not in present:
+            _add_guard(draft, chosen['guard'])
         _apply_preset(draft, chosen)
+    elif hooks.EngineHook.__name__ not in present:
+        draft.add_hook({'type': scoped(hooks.EngineHook)})
     _queue_backends(draft)
     return draft
 
@@ -415,7 +420,10 @@ def _replace_hooks(draft: Protection) -> None:
             draft.leave_alone(path, found)
         elif draft.get(*path) is None:
             # mmengine adds it.
-            hook = {**DEFAULT_HOOKS[path[-1]], 'type': scoped(SAFE[found])}
+            hook = {
+                **DEFAULT_HOOKS[str(path[-1])],
+                'type': scoped(SAFE[found]),
+            }
             draft.put(path, hook, Group.CLASS, dotted(path))
         else:
             draft.make_safe(path, HOOKS)
@@ -426,17 +434,6 @@ def _strategy_saves(draft: Protection) -> bool:
     is_flexible = kind_of(draft.get('runner_type')) == 'FlexibleRunner'
     strategy = kind_of(draft.get('strategy'))
     return is_flexible and strategy not in _OUR_STRATEGIES
-
-
-def _add_hooks(
-    draft: Protection, settings: Mapping[str, Any], names: Collection[str]
-) -> None:
-    """Add hooks of the runtime that are missing; None is for no such hook."""
-    present = _present(draft)
-    for name, hook in runtime_hooks().items():
-        own = settings.get(name, {})
-        if name in names and own is not None and name not in present:
-            draft.add_hook({**hook, **own})
 
 
 def _present(draft: Protection) -> set[str]:
@@ -455,8 +452,6 @@ def _present(draft: Protection) -> set[str]:
 
 
 def _add_guard(draft: Protection, settings: Mapping[str, Any]) -> None:
-    if _GUARD in _present(draft):
-        return
     guard = {**settings, 'type': f'mmstable.{_GUARD}'}
     named = (draft.get('default_hooks') or {}).get('guard', {})
     if isinstance(named, Mapping) and 'type' not in named:
@@ -482,7 +477,8 @@ def _apply_preset(draft: Protection, preset: Mapping[str, Any]) -> None:
             given = draft.get(*path, key)
             if key != 'clip_grad' or not _is_stricter(given, value):
                 draft.set((*path, key), value)
-    for path, found in draft.hooks():
+    numbers = preset['guard'] or preset.get('hooks')
+    for path, found in draft.hooks() if numbers else ():
         name = getattr(found, '__name__', '')
         settings = preset.get('hooks', {}).get(name) or {}
         if name == _GUARD:

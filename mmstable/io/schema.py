@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
+from functools import cache
 from typing import Any, Callable
 
 from mmstable.messages import printable, short_repr
@@ -87,6 +88,7 @@ _integer = _must_be(
 )
 
 
+@cache
 def integer(least: int = _INT_MIN, most: int = _INT_MAX) -> Check:
     """A whole number in a range, both ends included."""
     rule = f'{least} to {most}'
@@ -133,6 +135,7 @@ def within(least: float, most: float = math.inf) -> Check:
     return lambda value: in_range(number(value))
 
 
+@cache
 def text(longest: int | None = None) -> Check:
     """A string of at most so many characters."""
     return lambda value: _at_most(longest, 'characters', _string(value))

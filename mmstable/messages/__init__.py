@@ -70,7 +70,6 @@ PO_FILE = Path(__file__).parents[1] / 'locale/zh_CN/LC_MESSAGES/mmstable.po'
 
 # Characters of a field, which may be a message itself.
 _LONGEST = 4000
-_SEPARATORS = {'en': ', ', 'zh_cn': '、'}
 
 # By the command line, which wins over the hooks of a run.
 _preferred: str | None = None
@@ -95,7 +94,7 @@ def _(message: str, /, **fields: Any) -> str:
     """
     lang = language()
     template = message if lang == 'en' else read_po().get(message, message)
-    text = _Formatter(_SEPARATORS[lang]).vformat(template, (), fields)
+    text = _FORMATTERS[lang].vformat(template, (), fields)
     if MASK in str(fields.get('command', '')):
         text += _(
             ' Replace {mask} by the values of the secrets first.',
@@ -140,6 +139,9 @@ class _Formatter(Formatter):
             return f'{value} {one if value == 1 else several}'
         text = super().format_field(value, format_spec)
         return printable(text, _LONGEST)
+
+
+_FORMATTERS = {'en': _Formatter(', '), 'zh_cn': _Formatter('、')}
 
 
 def choose_language(hooks: Iterable[object]) -> None:

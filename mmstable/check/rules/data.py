@@ -73,7 +73,7 @@ def large_val_batch(view: ConfigView) -> Iterator[Violation]:
     places = ['val_dataloader.batch_size']
     places += [
         f'{path}.{name}'.lstrip('.')
-        for path, node in walk(view.settings)
+        for path, node in view.nodes('')
         for name in _SAMPLING
         if name in node
     ]
@@ -93,7 +93,7 @@ def batchnorm_of_one(view: ConfigView) -> Iterator[Violation]:
     """Find batch statistics of a single sample."""
     if view.batch_size != 1:
         return
-    for path, node in walk(view.get('model'), 'model'):
+    for path, node in view.nodes('model'):
         norm = node.get('norm_cfg')
         # With `norm_eval` the statistics are fixed.
         if node.get('norm_eval') or not isinstance(norm, dict):
@@ -249,12 +249,11 @@ _NO_FILE = N_("'{file}' does not exist.")
 def missing_data(view: ConfigView) -> Iterator[Violation]:
     """Find missing folders and annotation files of datasets."""
     seen: set[str] = set()
-    for loader in view.loaders:
-        for path, node in walk(loader.get('dataset'), loader.at('dataset')):
-            name, file = _missing(view, node) if _is_local(node) else ('', '')
-            if file and file not in seen:
-                seen.add(file)
-                yield Violation(f'{path}.{name}', file=file)
+    for path, node in view.data_nodes:
+        name, file = _missing(view, node) if _is_local(node) else ('', '')
+        if file and file not in seen:
+            seen.add(file)
+            yield Violation(f'{path}.{name}', file=file)
 
 
 @error(
@@ -265,7 +264,7 @@ def missing_data(view: ConfigView) -> Iterator[Violation]:
 def missing_weights(view: ConfigView) -> Iterator[Violation]:
     """Find missing checkpoints to start from."""
     places = [('load_from', view.get('load_from'))]
-    for path, node in walk(view.get('model'), 'model'):
+    for path, node in view.nodes('model'):
         places.append((f'{path}.pretrained', node.get('pretrained')))
         if kind_of(node) == 'Pretrained':
             places.append((f'{path}.checkpoint', node.get('checkpoint')))

@@ -12,7 +12,6 @@ from mmstable.check.config_tree import (
     ConfigView,
     Part,
     kind_of,
-    walk,
     whole_number,
 )
 from mmstable.check.rule import Violation, error, hint, setting, warning
@@ -289,7 +288,7 @@ def unused_with_checkpointing(view: ConfigView) -> Iterator[Violation]:
     unused = view.get(path) or view.get(f'model_wrapper_cfg.{path}')
     if not unused or view.get('model_wrapper_cfg.static_graph'):
         return
-    for where, node in walk(view.get('model'), 'model'):
+    for where, node in view.nodes('model'):
         for name in _CHECKPOINTING:
             if node.get(name) is True:
                 yield Violation(path, path=f'{where}.{name}')
@@ -312,7 +311,7 @@ def no_oom_recovery(view: ConfigView) -> Iterator[Violation]:
         if 'FSDP' in kind or 'FullyShard' in kind:
             yield Violation(path, kind=kind)
             return
-    for path, node in walk(view.get('model'), 'model'):
+    for path, node in view.nodes('model'):
         norm = node.get('norm_cfg')
         if isinstance(norm, dict) and kind_of(norm) == 'SyncBN':
             yield Violation(f'{path}.norm_cfg', kind='SyncBN')
