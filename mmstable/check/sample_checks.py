@@ -215,7 +215,7 @@ def _sides(part: Part) -> np.ndarray:
     return part.array[:, 2:] - part.array[:, :2]
 
 
-def _is_inverted(part: Part) -> np.ndarray:
+def _is_inverted(part: Part) -> Any:
     return (_sides(part) < 0).any(axis=1)
 
 

@@ -44,31 +44,32 @@ CLI_KEYWORDS = {
 @cache
 def all_calls() -> tuple[tuple[Path, ast.Call], ...]:
     """Calls in the order of the files; parsing all of them takes seconds."""
-    return tuple(_all_calls())
-
-
-def _all_calls() -> Iterator[tuple[Path, ast.Call]]:
+    found = []
     for path in sorted(PACKAGE.rglob('*.py')):
         if '.mim' in path.parts:
             continue
         tree = ast.parse(path.read_text(encoding='utf-8'))
-        found = [n for n in ast.walk(tree) if isinstance(n, ast.Call)]
-        found.sort(key=lambda node: (node.lineno, node.col_offset))
-        for node in found:
-            yield path, node
+        nodes = [n for n in ast.walk(tree) if isinstance(n, ast.Call)]
+        nodes.sort(key=lambda node: (node.lineno, node.col_offset))
+        found += [(path, node) for node in nodes]
+    return tuple(found)
 
 
-def calls() -> Iterator[tuple[Path, ast.Call]]:
+@cache
+def calls() -> tuple[tuple[Path, ast.Call], ...]:
     """Calls of ``_``, ``N_`` and the like, the message as first argument."""
+    found = []
     for path, node in all_calls():
         name = _called(node)
         if isinstance(node.func, ast.Name) and name in ('_', 'N_'):
-            yield path, node
+            found.append((path, node))
         elif path.parent.name == 'cli' and name in CLI_KEYWORDS:
             position = CLI_KEYWORDS[name]
             if len(node.args) > position:
                 args = node.args[position:]
-                yield path, ast.Call(ast.Name(name), args, node.keywords)
+                call = ast.Call(ast.Name(name), args, node.keywords)
+                found.append((path, call))
+    return tuple(found)
 
 
 def reports() -> Iterator[tuple[Path, ast.Call]]:
