@@ -35,8 +35,8 @@ from mmengine.dist import barrier, is_main_process
 from mmengine.runner import CheckpointLoader
 from mmengine.runner import checkpoint as zoo
 
+from mmstable.checkpoint.folders import RemotePath
 from mmstable.checkpoint.loading import load_file
-from mmstable.checkpoint.remote import RemotePath
 from mmstable.errors import CheckpointError
 from mmstable.messages import _, printable
 

@@ -27,6 +27,7 @@ import shutil
 import threading
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, Callable
@@ -41,15 +42,14 @@ from mmengine.optim import OptimWrapper
 from mmengine.runner import Runner
 
 from mmstable import runner_view
-from mmstable.checkpoint.audit import Placeholders, steps_are_good
-from mmstable.checkpoint.content import (
-    Storages,
-    build,
-    capture,
-    content_size,
+from mmstable.checkpoint.audit import (
+    Placeholders,
+    list_culprits,
+    steps_are_good,
 )
+from mmstable.checkpoint.content import build, capture, content_size
+from mmstable.checkpoint.folders import EMERGENCY
 from mmstable.checkpoint.manifest import LABEL, Lineage
-from mmstable.checkpoint.save import Poisoned, kind_of
 from mmstable.checkpoint.shards import (
     SHARDS,
     find_poison_on_all,
@@ -59,7 +59,7 @@ from mmstable.checkpoint.shards import (
 )
 from mmstable.checkpoint.storage import CheckpointStorage, warn
 from mmstable.errors import ConfigError, ResultNotSaved
-from mmstable.events import records
+from mmstable.events import Culprit, records
 from mmstable.messages import N_, _
 from mmstable.optim.observer import monitor_of
 from mmstable.state.run_state import RunState, name_saved_states
@@ -68,6 +68,23 @@ from mmstable.state.snapshot import Snapshot
 NOT_SAVED = N_('mmstable: {name} is not saved: {reason}.{last_good}')
 
 
+class Poisoned(Exception):
+    """The state to be saved is not finite.
+
+    Args:
+        culprits (list[Culprit]): Where.
+    """
+
+    def __init__(self, culprits: list[Culprit]) -> None:
+        # As the argument of the base, so that it survives being pickled.
+        super().__init__(culprits)
+        self.culprits = culprits
+
+    def __str__(self) -> str:
+        return _('not finite: {names}', names=list_culprits(self.culprits))
+
+
+@dataclass
 class PendingSave:
     """A checkpoint on its way to the disk.
 
@@ -79,27 +96,21 @@ class PendingSave:
             checkpoint that was not saved.
     """
 
-    def __init__(
-        self,
-        name: str,
-        iteration: int,
-        then: Callable[[], object] = int,
-        undo: Callable[[], object] = int,
-    ) -> None:
-        self.name = name
-        self.iteration = iteration
-        self.then, self.undo = then, undo
-        self.failure: BaseException | None = None
-        # Whether nothing in it that is not finite has reached a step.
-        self.steps_are_good = False
-        # Whether all ranks know the verdict of the audit.
-        self.is_agreed = False
-        self.is_reported = False
-        # Whether the run was rolled back since: no poison is left in it.
-        self.is_superseded = False
-        self.audited = threading.Event()
-        # Writes it in the background; the process waits for its end.
-        self.thread: threading.Thread | None = None
+    name: str
+    iteration: int
+    then: Callable[[], object] = int
+    undo: Callable[[], object] = int
+    failure: BaseException | None = None
+    # Whether nothing in it that is not finite has reached a step.
+    steps_are_good: bool = False
+    # Whether all ranks know the verdict of the audit.
+    is_agreed: bool = False
+    is_reported: bool = False
+    # Whether the run was rolled back since: no poison is left in it.
+    is_superseded: bool = False
+    audited: threading.Event = field(default_factory=threading.Event)
+    # Writes it in the background; the process waits for its end.
+    thread: threading.Thread | None = None
 
     def wait(self) -> bool:
         """Wait for the thread; whether the checkpoint is known to be saved."""
@@ -135,11 +146,9 @@ class CheckpointWriter:
         max_unsaved: float = math.inf,
         free_memory: Callable[[], int] | None = None,
     ) -> None:
-        self._owner = type(hook).__name__
-        self._is_limited = hook.max_keep_ckpts > 0
-        self.storage = CheckpointStorage(hook)
+        self._hook = hook
+        self.storage = CheckpointStorage(hook, lineage)
         self._placeholders = placeholders
-        self._lineage = lineage
         self._max_unsaved = max_unsaved
         self._free_memory = free_memory
         # When and how often storage failed before anything was saved.
@@ -215,7 +224,7 @@ class CheckpointWriter:
             return self.failure is None
         pending.wait()
         outcome: list[Any] = [
-            self._failure_of(runner, pending),
+            _named(runner, pending.failure),
             self._is_overdue(pending.failure),
         ]
         broadcast_object_list(outcome)
@@ -295,7 +304,7 @@ class CheckpointWriter:
         """
         pending = PendingSave(name, settings['meta']['iter'])
         self._write(runner, pending, settings, state)
-        return self._failure_of(runner, pending)
+        return _named(runner, pending.failure)
 
     def probe(self, runner: Runner) -> None:
         """Report at the start if checkpoints will not be saved."""
@@ -303,7 +312,7 @@ class CheckpointWriter:
         if not self.storage.is_local or not is_built or is_sharded_run(runner):
             return
         try:
-            self.storage.probe(RunState(runner).size())
+            self.storage.check_space(RunState(runner).size())
         except OSError as error:
             runner.logger.error(
                 _(
@@ -330,10 +339,10 @@ class CheckpointWriter:
         try:
             checkpoint = build(runner, kept=kept, **settings)
             own = checkpoint.setdefault('mmstable', {})
-            own[self._owner] = dict(state)
+            own[type(self._hook).__name__] = dict(state)
             own[LABEL] = {
-                'kind': kind_of(pending.name, self._is_limited),
-                'lineage': self._lineage.as_dict(),
+                'kind': self._kind(pending.name),
+                'lineage': self.storage.lineage.as_dict(),
             }
             if shards is not None:
                 own[SHARDS] = shards
@@ -350,8 +359,15 @@ class CheckpointWriter:
         pending.thread = threading.Thread(target=work, name='mmstable-save')
         pending.thread.start()
 
+    def _kind(self, name: str) -> str:
+        """Why a checkpoint is saved, which decides what may remove it."""
+        for kind, begin in ('emergency', EMERGENCY[:10]), ('best', 'best_'):
+            if name.startswith(begin):
+                return kind
+        return 'rolling' if self._hook.max_keep_ckpts > 0 else 'kept'
+
     def _capture(
-        self, checkpoint: dict[str, Any], kept: Storages
+        self, checkpoint: dict[str, Any], kept: Mapping[int, Any]
     ) -> dict[str, Any] | None:
         """Copy a checkpoint; None if training has to wait for the writer."""
         needed = content_size(checkpoint, kept)
@@ -400,7 +416,8 @@ class CheckpointWriter:
             )
             if poison:
                 raise Poisoned(poison)
-            checkpoint['mmstable'][self._owner]['placeholders'] = known
+            own = checkpoint['mmstable'][type(self._hook).__name__]
+            own['placeholders'] = known
             pending.audited.set()
             self.storage.write(pending.name, checkpoint)
         except BaseException as error:
@@ -470,15 +487,6 @@ class CheckpointWriter:
         self._first_failure = self._first_failure or now
         return now - self._first_failure > 60 * self._max_unsaved
 
-    def _failure_of(
-        self, runner: Any, pending: PendingSave
-    ) -> BaseException | None:
-        """Return why a checkpoint was not saved, with names of parameters."""
-        failure = pending.failure
-        if isinstance(failure, Poisoned) and not is_sharded_run(runner):
-            return Poisoned(name_saved_states(failure.culprits, runner))
-        return failure
-
     def _report(
         self, runner: Any, pending: PendingSave, failure: BaseException
     ) -> None:
@@ -526,3 +534,10 @@ class CheckpointWriter:
             runner.logger.log(level, text)
         if not (isinstance(failure, Poisoned) and pending.is_superseded):
             monitor_of(runner).emit(runner, event)
+
+
+def _named(runner: Any, failure: BaseException | None) -> BaseException | None:
+    """Return why a checkpoint was not saved, with names of parameters."""
+    if isinstance(failure, Poisoned) and not is_sharded_run(runner):
+        return Poisoned(name_saved_states(failure.culprits, runner))
+    return failure

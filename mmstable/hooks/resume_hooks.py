@@ -9,8 +9,8 @@ from mmengine.hooks import CheckpointHook, Hook
 from mmengine.runner import Runner
 
 from mmstable import runner_view
+from mmstable.checkpoint.folders import checkpoint_folder
 from mmstable.checkpoint.loaders import drop_foreign_references
-from mmstable.checkpoint.save import checkpoint_folder
 from mmstable.checkpoint.shards import SHARDS
 from mmstable.dist.collectives import decide_on_rank_zero
 from mmstable.errors import CheckpointError
@@ -22,7 +22,7 @@ from mmstable.settings import flag, number, text
 from mmstable.state.progress import STARTS_ANEW, judge
 
 if TYPE_CHECKING:
-    from mmstable.checkpoint.resume import ConfiguredSchedule
+    from mmstable.state.schedules import ConfiguredSchedule
 
 _NAME = 'ResumeCheckHook'
 
@@ -179,7 +179,7 @@ class ResumeReportHook(Hook):
         """Remember the schedule of the config."""
         choose_language(runner.hooks)
         if hasattr(runner.optim_wrapper, 'param_groups'):
-            from mmstable.checkpoint.resume import ConfiguredSchedule
+            from mmstable.state.schedules import ConfiguredSchedule
 
             self._configured = ConfiguredSchedule(runner)
 

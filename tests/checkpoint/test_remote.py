@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from mmstable.checkpoint.catalog import find_checkpoint
+from mmstable.checkpoint.folders import RemotePath
 from mmstable.checkpoint.loading import BadCheckpoint, load_checkpoint
-from mmstable.checkpoint.remote import RemotePath
 from mmstable.errors import CheckpointError
 from tests.checkpoint import standin
 from tests.hooks.test_safe_checkpoint_hook import (
