@@ -86,16 +86,12 @@ class Ranking:
         live (tuple[Candidate]): The newest one, and what is of its past.
         left_behind (tuple[Candidate]): Those of other runs, and of a past
             that was given up.
-        leader (Candidate, optional): The newest one, unless it is simply
-            that with the most iterations. If it does not say which run it is
-            of, ``last_checkpoint`` names it.
         unread (tuple[Path]): Files without a manifest that were not opened:
             older or remote ones. Defaults to ().
     """
 
     live: tuple[Candidate, ...]
     left_behind: tuple[Candidate, ...]
-    leader: Candidate | None
     unread: tuple[AnyPath, ...] = ()
 
     def __iter__(self) -> Iterator[Candidate]:
@@ -103,25 +99,6 @@ class Ranking:
         yield from self.live
         yield from self.left_behind
         yield from map(Candidate.at, self.unread)
-
-    def explain(self, other: Candidate) -> str:
-        """Why another one was left behind, although it has more iterations."""
-        name = printable(other.path.name)
-        leading = None if self.leader is None else self.leader.lineage
-        if leading is None:
-            why = _('last_checkpoint names another one, which was saved later')
-        elif other.lineage is None:
-            why = _('a newer run was started in its folder')
-        elif other.lineage.run != leading.run:
-            why = _('it is of an older run in the same folder')
-        else:
-            why = _('the run went back and was started again after it')
-        return _(
-            '{name} of iteration {iteration} is not taken: {why}',
-            name=name,
-            iteration=other.iteration,
-            why=why,
-        )
 
 
 def rank_candidates(folders: Sequence[AnyPath]) -> Ranking:
@@ -155,7 +132,7 @@ def rank_candidates(folders: Sequence[AnyPath]) -> Ranking:
     live.sort(key=lambda one: (one.iteration, one is leader), reverse=True)
     left_behind.sort(key=_by_start, reverse=True)
     unread.sort(key=_number_in, reverse=True)
-    return Ranking(tuple(live), tuple(left_behind), leader, tuple(unread))
+    return Ranking(tuple(live), tuple(left_behind), tuple(unread))
 
 
 def _too_many(
@@ -362,7 +339,12 @@ def find_checkpoint(
                 reason = error.reason
             else:
                 notes = [
-                    ranking.explain(other)
+                    _(
+                        '{name} of iteration {iteration} is not taken: a '
+                        'newer start of this folder has left it behind',
+                        name=printable(other.path.name),
+                        iteration=other.iteration,
+                    )
                     for other in candidates[number:]
                     if other.iteration > one.iteration
                 ]

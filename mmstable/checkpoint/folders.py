@@ -216,11 +216,10 @@ def warn_if_not_shared(runner: Runner, folder: Path) -> None:
     # Listing a folder makes NFS look at it again.
     list_folder(folder)
     blind = '' if path.exists() else platform.node()
-    nodes = sorted({node for node in all_gather_object(blind) if node})
+    nodes = sorted({*all_gather_object(blind)} - {''})
     if get_rank() > 0:
         return
-    with suppress(OSError):
-        path.unlink()
+    path.unlink(missing_ok=True)
     if nodes and is_written[0]:
         runner.logger.warning(
             _(
