@@ -239,7 +239,7 @@ class CheckpointStorage:
         for path in folder.glob('*.pth'):
             if Manifest.read(path) is None:
                 # Whatever is wrong with it, it is not ours.
-                with suppress(BadCheckpoint, OSError, KeyError, TypeError):
+                with suppress(Exception):
                     self._complete(path)
 
     def _complete(self, path: Path) -> None:
