@@ -125,7 +125,8 @@ def rank_candidates(folders: Sequence[AnyPath]) -> Ranking:
         if path not in unread
     ]
     leader = _find_leader(found, named)
-    live, left_behind = [], []
+    live: list[Candidate] = []
+    left_behind: list[Candidate] = []
     for one in found:
         (live if _is_live(one, leader) else left_behind).append(one)
     # Of two with the same number, that of the newest run.
@@ -141,8 +142,7 @@ def _too_many(
     """Files without a manifest that are remote, or not among the newest.
 
     Opening thousands of files takes minutes, and so does a download. A file
-    is newest by its number or by its time, which may both mislead, or because
-    it is named.
+    is newest by its number, or because it is named.
     """
     unknown = [path for path, manifest in paths.items() if manifest is None]
     local = [path for path in unknown if isinstance(path, Path)]
@@ -150,7 +150,6 @@ def _too_many(
     if len(local) > _MOST_OPENED:
         read = {
             *sorted(local, key=_number_in)[-_MOST_OPENED:],
-            *sorted(local, key=_time_of)[-_MOST_OPENED:],
             *(one for one in local if named and one.name == named.name),
         }
     return [path for path in unknown if path not in read]
@@ -161,31 +160,19 @@ def _number_in(path: AnyPath) -> int:
     return int(match.group(1)) if match else 0
 
 
-def _time_of(path: Path) -> float:
-    try:
-        return path.stat().st_mtime
-    except OSError:
-        return 0.0
-
-
 def _find_leader(
     found: Sequence[Candidate], named: AnyPath | None
 ) -> Candidate | None:
     labelled = [one for one in found if one.lineage is not None]
     newest = max(labelled, key=_by_start, default=None)
-    # The folder may have been moved or copied: then its name counts.
-    last = named and next(
-        (
-            one
-            for is_same in (
-                lambda one: one.path == _real(named),
-                lambda one: one.path.name == named.name,
-            )
-            for one in found
-            if is_same(one)
-        ),
-        None,
-    )
+    last = None
+    if named is not None:
+        # The folder may have been moved or copied: then its name counts.
+        real = _real(named)
+        names = named.name, real.name
+        by_name = [one for one in found if one.path.name in names]
+        by_name.sort(key=lambda one: one.path != real)
+        last = next(iter(by_name), None)
     if last is None or not last.is_readable or last.lineage is not None:
         return newest
     # It was saved after all others, unless the newest run has begun with
