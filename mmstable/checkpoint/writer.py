@@ -65,7 +65,7 @@ from mmstable.optim.observer import monitor_of
 from mmstable.state.run_state import RunState, name_saved_states
 from mmstable.state.snapshot import Snapshot
 
-NOT_SAVED = N_('mmstable: {name} is not saved: {reason}.{last_good}')
+_NOT_SAVED = N_('mmstable: {name} is not saved: {reason}.{last_good}')
 
 
 class Poisoned(Exception):
@@ -90,14 +90,17 @@ class PendingSave:
 
     Args:
         name (str): The name of the file.
-        iteration (int): Iterations done in it.
+        meta (Mapping): Epochs and iterations done.
+        state (Mapping, optional): State of the run for a resume; without it,
+            only the weights are saved. Defaults to None.
         then (Callable): Called on the main process after it was saved.
         undo (Callable): Takes back, on all ranks, the announcement of a
             checkpoint that was not saved.
     """
 
     name: str
-    iteration: int
+    meta: Mapping[str, int]
+    state: Mapping[str, Any] | None = None
     then: Callable[[], object] = int
     undo: Callable[[], object] = int
     failure: BaseException | None = None
@@ -165,7 +168,7 @@ class CheckpointWriter:
         self,
         runner: Any,
         name: str,
-        settings: Mapping[str, Any],
+        meta: Mapping[str, int],
         state: Mapping[str, Any] | None = None,
         then: Callable[[], object] = int,
         undo: Callable[[], object] = int,
@@ -177,9 +180,9 @@ class CheckpointWriter:
         Args:
             runner (Runner or FlexibleRunner): The runner.
             name (str): The name of the file.
-            settings (Mapping): For :func:`~mmstable.checkpoint.content.build`.
-            state (Mapping, optional): State of the run for a resume. Defaults
-                to None.
+            meta (Mapping): Epochs and iterations done.
+            state (Mapping, optional): State of the run for a resume; without
+                it, only the weights are saved. Defaults to None.
             then (Callable): Called on the main process, perhaps in the
                 background, after the checkpoint was saved.
             undo (Callable): Called on all ranks by :meth:`settle` if it was
@@ -192,18 +195,12 @@ class CheckpointWriter:
         # Reading a verdict may take an agreement of all ranks; the main
         # process alone would wait for it in vain.
         runner_view.resolve_steps(runner)
-        pending = PendingSave(name, settings['meta']['iter'], then, undo)
+        pending = PendingSave(name, meta, state, then, undo)
         if is_sharded_run(runner):
-            self._save_shards(runner, pending, settings, state or {})
+            self._save_shards(runner, pending)
         elif is_main_process():
-            self._write(
-                runner,
-                pending,
-                settings,
-                state or {},
-                snapshot,
-                waits=self._free_memory is None,
-            )
+            waits = self._free_memory is None
+            self._write(runner, pending, snapshot, waits=waits)
         self.pending = pending
         # Not whether it is still running: ranks and runs would differ.
         in_background = [pending.thread is not None]
@@ -288,23 +285,28 @@ class CheckpointWriter:
         self,
         runner: Any,
         name: str,
-        settings: Mapping[str, Any],
+        meta: Mapping[str, int],
         state: Mapping[str, Any],
-    ) -> BaseException | None:
+    ) -> bool:
         """Save on this rank at once, without the other ranks.
 
         Args:
             runner (Runner or FlexibleRunner): The runner.
             name (str): The name of the file.
-            settings (Mapping): As for :meth:`save`.
+            meta (Mapping): As for :meth:`save`.
             state (Mapping): As for :meth:`save`.
 
         Returns:
-            BaseException or None: Why it could not be saved.
+            bool: Whether it was saved; if not, the reason is logged.
         """
-        pending = PendingSave(name, settings['meta']['iter'])
-        self._write(runner, pending, settings, state)
-        return _named(runner, pending.failure)
+        pending = PendingSave(name, meta, state)
+        self._write(runner, pending)
+        failure = _named(runner, pending.failure)
+        if failure is not None:
+            runner.logger.error(
+                _(_NOT_SAVED, name=name, reason=failure, last_good='')
+            )
+        return failure is None
 
     def probe(self, runner: Runner) -> None:
         """Report at the start if checkpoints will not be saved."""
@@ -327,19 +329,20 @@ class CheckpointWriter:
         self,
         runner: Any,
         pending: PendingSave,
-        settings: Mapping[str, Any],
-        state: Mapping[str, Any],
         snapshot: Snapshot | None = None,
         shards: dict[str, Any] | None = None,
+        groups: Any = None,
         waits: bool = True,
     ) -> None:
         """Build a checkpoint; capture it for a thread, or write it at once."""
         pending.steps_are_good = steps_are_good(runner)
         kept = {} if snapshot is None else snapshot.memory.storages()
         try:
-            checkpoint = build(runner, kept=kept, **settings)
+            checkpoint = build(
+                runner, pending.meta, *self._parts(pending), groups, kept
+            )
             own = checkpoint.setdefault('mmstable', {})
-            own[type(self._hook).__name__] = dict(state)
+            own[type(self._hook).__name__] = dict(pending.state or {})
             own[LABEL] = {
                 'kind': self._kind(pending.name),
                 'lineage': self.storage.lineage.as_dict(),
@@ -358,6 +361,15 @@ class CheckpointWriter:
             snapshot.memory.is_lent = True
         pending.thread = threading.Thread(target=work, name='mmstable-save')
         pending.thread.start()
+
+    def _parts(self, pending: PendingSave) -> tuple[bool, bool]:
+        """Whether to save the optimizer, and the schedules."""
+        is_whole = pending.state is not None
+        hook = self._hook
+        return (
+            is_whole and hook.save_optimizer,
+            is_whole and hook.save_param_scheduler,
+        )
 
     def _kind(self, name: str) -> str:
         """Why a checkpoint is saved, which decides what may remove it."""
@@ -425,7 +437,12 @@ class CheckpointWriter:
             if not threading.main_thread().is_alive():
                 # The training has ended: nothing polls.
                 warn(
-                    _(NOT_SAVED, name=pending.name, reason=error, last_good='')
+                    _(
+                        _NOT_SAVED,
+                        name=pending.name,
+                        reason=error,
+                        last_good='',
+                    )
                 )
             return
         finally:
@@ -444,13 +461,7 @@ class CheckpointWriter:
                 )
             )
 
-    def _save_shards(
-        self,
-        runner: Any,
-        pending: PendingSave,
-        settings: Mapping[str, Any],
-        state: Mapping[str, Any],
-    ) -> None:
+    def _save_shards(self, runner: Any, pending: PendingSave) -> None:
         """Save the shards of all ranks, then the file that names them."""
         if not self.storage.is_local:
             pending.failure = ConfigError(
@@ -458,7 +469,7 @@ class CheckpointWriter:
                 f'only, not to {self.storage.folder}.'
             )
             return
-        parts, groups = local_parts(runner, settings['save_optimizer'])
+        parts, groups = local_parts(runner, self._parts(pending)[0])
         poison = find_poison_on_all(parts)
         if poison:
             pending.failure = Poisoned(poison)
@@ -472,8 +483,7 @@ class CheckpointWriter:
             pending.failure = None
             return
         if pending.failure is None:
-            settings = {**settings, 'groups': groups}
-            self._write(runner, pending, settings, state, shards=record)
+            self._write(runner, pending, shards=record, groups=groups)
         if pending.failure is None:
             remove_shards(path, but=folder.name)
         else:
@@ -507,18 +517,18 @@ class CheckpointWriter:
                 **facts,
             )
             event = records.Poisoned.now(
-                pending.iteration, culprits=tuple(failure.culprits)
+                pending.meta['iter'], culprits=tuple(failure.culprits)
             )
         else:
-            text = _(NOT_SAVED, **facts)
-            if pending.iteration < runner.max_iters:
+            text = _(_NOT_SAVED, **facts)
+            if pending.meta['iter'] < runner.max_iters:
                 text = _(
                     'mmstable: {name} is not saved: {reason}. Training '
                     'continues.{last_good}',
                     **facts,
                 )
             event = records.CheckpointFailed.now(
-                pending.iteration, name=pending.name, reason=str(failure)
+                pending.meta['iter'], name=pending.name, reason=str(failure)
             )
             self._failures += 1
             if self.last_good is not None or self._failures == 1:

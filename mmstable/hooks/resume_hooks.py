@@ -210,8 +210,10 @@ class ResumeReportHook(Hook):
             moves = self._override or bool(
                 'param_schedulers' in missing and runner.param_schedulers
             )
-            if not is_new:
-                self._report_changes(runner, self._configured, moves)
+            changes = [] if is_new else self._configured.differences(runner)
+            if changes:
+                line = _REPLACED if moves else _KEPT
+                runner.logger.warning(_(line, changes=changes))
             if moves:
                 self._configured.move_to(runner)
                 hook = runner_view.find_hook(runner, SafeParamSchedulerHook)
@@ -227,7 +229,9 @@ class ResumeReportHook(Hook):
             'epoch': runner.epoch,
             _('iteration'): _('{iteration} of {last}', **where),
             _('learning rate'): rate,
-            'loss scale': _scales(runner),
+            'loss scale': _join(
+                runner, read_scale, _('none, losses are not scaled')
+            ),
             **({_('optimizer'): _(STARTS_ANEW)} if is_new else {}),
             **_run_state(runner),
         }
@@ -245,14 +249,6 @@ class ResumeReportHook(Hook):
                 )
             )
 
-    def _report_changes(
-        self, runner: Runner, configured: ConfiguredSchedule, moves: bool
-    ) -> None:
-        changes = configured.differences(runner)
-        if changes:
-            line = _REPLACED if moves else _KEPT
-            runner.logger.warning(_(line, changes=changes))
-
 
 def _pad(text: str, width: int) -> str:
     """Fill up to a width, in which Chinese characters count twice."""
@@ -262,10 +258,6 @@ def _pad(text: str, width: int) -> str:
 
 def _rates(runner: Runner) -> str:
     return _join(runner, read_lr, _('none'))
-
-
-def _scales(runner: Runner) -> str:
-    return _join(runner, read_scale, _('none, losses are not scaled'))
 
 
 def _join(runner: Runner, read: Any, nothing: str) -> str:

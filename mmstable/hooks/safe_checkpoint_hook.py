@@ -435,17 +435,9 @@ class SafeCheckpointHook(CheckpointHook, QuietHook):
     def _write_alone(
         self, runner: Runner, meta: dict[str, int], state: dict[str, Any]
     ) -> str | None:
-        from mmstable.checkpoint.writer import NOT_SAVED
-
         check_owned(look=True)
         name = EMERGENCY.format(meta['iter'])
-        failure = self._writer.save_alone(
-            runner, name, self._save_settings(meta), state
-        )
-        if failure is not None:
-            runner.logger.error(
-                _(NOT_SAVED, name=name, reason=failure, last_good='')
-            )
+        if not self._writer.save_alone(runner, name, meta, state):
             return None
         path = self._writer.storage.path(name)
         point_to(runner, path)
@@ -457,13 +449,6 @@ class SafeCheckpointHook(CheckpointHook, QuietHook):
         state = capture_progress(runner, all_ranks)
         state.update(self._hook_states.state_dict(runner))
         return state if inexact is None else {**state, 'inexact': inexact}
-
-    def _save_settings(self, meta: dict) -> dict[str, Any]:
-        return dict(
-            save_optimizer=self.save_optimizer,
-            save_param_scheduler=self.save_param_scheduler,
-            meta=meta,
-        )
 
     def _save_checkpoint_with_step(
         self, runner: Any, step: int, meta: dict
@@ -519,7 +504,7 @@ class SafeCheckpointHook(CheckpointHook, QuietHook):
         self._writer.save(
             runner,
             name,
-            self._save_settings(meta),
+            meta,
             self._capture(runner, inexact),
             then=then,
             undo=partial(self._announce, runner, *before),
@@ -598,11 +583,7 @@ class SafeCheckpointHook(CheckpointHook, QuietHook):
         self._writer.save(
             runner,
             name,
-            dict(
-                meta=dict(epoch=runner.epoch, iter=runner.iter),
-                save_optimizer=False,
-                save_param_scheduler=False,
-            ),
+            dict(epoch=runner.epoch, iter=runner.iter),
             then=replace_old,
             undo=partial(self._set_best, runner, suffix, before),
         )
