@@ -57,18 +57,3 @@ def warn(rank: int, folder: Path) -> None:
 
 def test_folders_that_are_not_shared_are_noticed(tmp_path):
     run_ranks(warn, tmp_path)
-
-
-def test_a_shared_disk_that_lags_is_waited_for(tmp_path, monkeypatch):
-    path, waits = tmp_path / 'iter_2.pth', []
-
-    def sleep(seconds: float) -> None:
-        waits.append(seconds)
-        if sum(waits) >= 6:
-            path.touch()
-
-    monkeypatch.setattr(start.time, 'sleep', sleep)
-    assert start._appears(str(path))
-    assert sum(waits) == 6
-    assert not start._appears(str(tmp_path / 'iter_4.pth'))
-    assert sum(waits) == 36
