@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import threading
@@ -202,7 +203,8 @@ def test_ids_that_make_no_sense_are_replaced(tmp_path, content):
     (tmp_path / 'dashboards.json').write_text(content)
     backends = [dict(type='WandbVisBackend')]
     ids = run_ids(backends, tmp_path, True)
-    assert len(ids['WandbVisBackend']) == 16
+    # All that SwanLab takes.
+    assert re.fullmatch('[a-z0-9]{21}', ids['SwanlabVisBackend'])
     assert run_ids([dict(type='LocalVisBackend')], tmp_path, True) == {}
 
 
