@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from mmengine.config import Config
+from mmengine.registry import VISBACKENDS
 from mmengine.visualization import BaseVisBackend
 
 from mmstable import vis_backend
@@ -196,6 +197,24 @@ def test_all_starts_of_a_run_are_one_on_a_dashboard(tmp_path):
     # A new run in the same folder is another one.
     third = dashboards(tmp_path, resume=False)
     assert third[0]['backend']['init_kwargs']['id'] != settings['id']
+
+
+def test_tensorboard_reads_all_starts_as_one(tmp_path):
+    reading = pytest.importorskip(
+        'tensorboard.backend.event_processing.event_accumulator'
+    )
+    for number, resume in enumerate([False, True, True]):
+        backends = [dict(type='TensorboardVisBackend')]
+        continue_runs(backends, tmp_path, {}, resume)
+        # As mmengine's visualizer does.
+        folder = tmp_path / str(number) / 'vis_data'
+        backends[0].setdefault('save_dir', str(folder))
+        backend = VISBACKENDS.build(backends[0])
+        backend.add_scalar('loss', 1.0, step=number)
+        backend.close()
+    found = reading.EventAccumulator(str(tmp_path / '0' / 'vis_data')).Reload()
+    assert [one.step for one in found.Scalars('loss')] == [0, 1, 2]
+    assert not (tmp_path / '1').exists()
 
 
 @pytest.mark.parametrize('content', ['', '[]', '{"WandbVisBackend": 1}'])
