@@ -18,7 +18,7 @@ from mmengine.registry import MODELS, Registry
 from mmengine.runner import Runner
 
 from mmstable.check.config_tree import ConfigView, walk
-from mmstable.checkpoint.save import hook_arguments
+from mmstable.checkpoint.folders import hook_arguments
 from mmstable.legacy.schedules import PolicyScheduler
 from mmstable.loops.train import SafeLoop
 
