@@ -18,7 +18,7 @@ import torch
 
 from mmstable.checkpoint.reader import rebuild
 from mmstable.checkpoint.reader.rebuild import Refused, Storage, exact
-from mmstable.checkpoint.reader.unpickler import Budget, CutOff, Unpickler
+from mmstable.checkpoint.reader.unpickler import CutOff, Unpickler
 from mmstable.io.files import (
     Malformed,
     OpenFile,
@@ -77,11 +77,10 @@ def read(
         Malformed: If it is damaged, or something else.
         Refused: If it is more than data.
     """
-    reading = _Reading(file, map_location, values_up_to, with_digest)
-    if is_archive(file):
-        content = reading.archive(check_sums)
-    else:
-        content = reading.legacy()
+    reading = _Reading(
+        file, map_location, values_up_to, with_digest, check_sums
+    )
+    content = reading.archive() if is_archive(file) else reading.legacy()
     if isinstance(file, OpenFile):
         file.check_unchanged()
     return content
@@ -144,7 +143,7 @@ def read_directory(file: Source) -> dict[str, _Entry]:
 
 @dataclass
 class _Reading:
-    """One way through a file; see :func:`read` for the first four.
+    """One way through a file; see :func:`read` for the first five.
 
     Args:
         known (dict): Storages that the pickle has referred to, by key.
@@ -156,11 +155,12 @@ class _Reading:
     map_location: MapLocation
     values_up_to: float
     with_digest: bool
+    check_sums: bool
     known: dict[str, Storage] = field(default_factory=dict)
     sizes: dict[str, int] | None = None
     contents: dict[str, torch.Tensor] = field(default_factory=dict)
 
-    def archive(self, check_sums: bool) -> Content:
+    def archive(self) -> Content:
         """Read a zip archive."""
         entries = read_directory(self.file)
         (pickled,) = [name for name in entries if name.endswith(_PICKLE)]
@@ -169,35 +169,24 @@ class _Reading:
         if order and read_at(self.file, *order[:2]) != b'little':
             raise Malformed('written in another byte order than little')
         prefix = f'{folder}/data/'
-        found = {
-            name[len(prefix) :]: entries[name]
-            for name in entries
-            if name.startswith(prefix)
-        }
-        self.sizes = {key: entry.size for key, entry in found.items()}
-        buffers = [
-            (entry, self._allocate(key, entry.size))
-            for key, entry in found.items()
-            if entry.size <= self.values_up_to
-        ]
-        targets = [(entry.offset, buffer) for entry, buffer in buffers]
-        sums = read_ranges(self.file, targets, self.with_digest, check_sums)
-        for (entry, _), crc in zip(buffers, sums.crcs) if check_sums else ():
-            if entry.crc not in (crc, _NO_CRC):
-                raise Malformed('a tensor differs from its check sum')
+        sha256 = self._read_storages(
+            {
+                name[len(prefix) :]: entry
+                for name, entry in entries.items()
+                if name.startswith(prefix)
+            }
+        )
         data = read_at(self.file, *entries[pickled][:2])
         if entries[pickled].crc not in (zlib.crc32(data), _NO_CRC):
             raise Malformed('data.pkl differs from its check sum')
-        budget = Budget(size_of(self.file))
         source = io.BytesIO(data)
-        value = Unpickler(source, budget, self._find).load()
-        return Content(value, sums.sha256)
+        value = Unpickler(source, size_of(self.file), self._find).load()
+        return Content(value, sha256)
 
     def legacy(self) -> Content:
         """Read pickles that follow each other, and storages behind these."""
-        size = size_of(self.file)
         try:
-            (magic, version, machine), start = self._unpickle(0, [None] * 3)
+            (magic, version, machine), start = self._unpickle(0, 3)
         except (Malformed, Refused):
             magic = None
         if magic != _LEGACY_MAGIC:
@@ -206,48 +195,64 @@ class _Reading:
             raise Malformed('an unknown version of the format')
         if type(machine) is not dict or machine.get('little_endian') is False:
             raise Malformed('written in another byte order than little')
-        (_, order), position = self._unpickle(start, [self._find, None])
+        (_, order), position = self._unpickle(start, 2)
         exact(order, list, 'a list of storages')
         keys = [exact(key, str, 'the key of a storage') for key in order]
         if sorted(keys) != sorted(self.known):
             raise Malformed('other storages than the object refers to')
-        self.sizes, targets = {}, []
+        entries: dict[str, _Entry] = {}
         for key in keys:
-            nbytes = self.sizes[key] = self.known[key].nbytes
-            count = read_at(self.file, position, _COUNT.size)
-            position += _COUNT.size
-            width = self.known[key].dtype.itemsize
-            if _COUNT.unpack(count)[0] * width != nbytes:
+            nbytes = self.known[key].nbytes
+            (count,) = _COUNT.unpack(read_at(self.file, position, _COUNT.size))
+            if count * self.known[key].dtype.itemsize != nbytes:
                 raise Malformed('a storage of another length')
-            if position + nbytes > size:
-                raise Truncated(size)
-            if nbytes <= self.values_up_to:
-                targets.append((position, self._allocate(key, nbytes)))
-            position += nbytes
-        sums = read_ranges(self.file, targets, self.with_digest)
+            entries[key] = _Entry(position + _COUNT.size, nbytes, _NO_CRC)
+            position += _COUNT.size + nbytes
+        sha256 = self._read_storages(entries)
         # Only the object tells the types of its storages, which follow it.
         # With these at hand it is read again.
         self.known = {}
-        (value,), _ = self._unpickle(start, [self._find])
-        return Content(value, sums.sha256)
+        (value,), _ = self._unpickle(start, 1)
+        return Content(value, sha256)
 
-    def _unpickle(self, start: int, finders: list[Any]) -> tuple[list, int]:
-        """As many pickles as there are finders, and where they end."""
-        budget = Budget(size_of(self.file))
+    def _unpickle(self, start: int, count: int) -> tuple[list[Any], int]:
+        """Objects that follow each other, and where they end."""
+        size = size_of(self.file)
         self.file.seek(start)
         stream = io.BufferedReader(self.file)  # type: ignore[type-var]
+        unpickler = Unpickler(stream, size, self._find)
         try:
-            found = [Unpickler(stream, budget, one).load() for one in finders]
-            return found, stream.tell()
+            return [unpickler.load() for _ in range(count)], stream.tell()
         except CutOff as error:
-            raise Truncated(size_of(self.file)) from error
+            raise Truncated(size) from error
         finally:
             # It would close the file when it is gone.
             stream.detach()
 
-    def _allocate(self, key: str, nbytes: int) -> memoryview:
-        memory = self.contents[key] = torch.empty(nbytes, dtype=torch.uint8)
-        return memory.numpy().data if nbytes else memoryview(b'')
+    def _read_storages(self, entries: dict[str, _Entry]) -> str:
+        """Read what is small enough, and give the digest of the file."""
+        size = size_of(self.file)
+        if any(entry.offset + entry.size > size for entry in entries.values()):
+            raise Truncated(size)
+        self.sizes = {key: entry.size for key, entry in entries.items()}
+        small = [k for k in entries if self.sizes[k] <= self.values_up_to]
+        for key in small:
+            self.contents[key] = torch.empty(
+                self.sizes[key], dtype=torch.uint8
+            )
+        sums = read_ranges(
+            self.file,
+            [
+                (entries[k].offset, self.contents[k].numpy().data)
+                for k in small
+            ],
+            self.with_digest,
+            self.check_sums,
+        )
+        for key, crc in zip(small, sums.crcs) if self.check_sums else ():
+            if entries[key].crc not in (crc, _NO_CRC):
+                raise Malformed('a tensor differs from its check sum')
+        return sums.sha256
 
     def _find(self, persistent_id: Any) -> Storage:
         # 'storage', type, key, device and number of elements; the old format
@@ -267,15 +272,14 @@ class _Reading:
             raise Refused('a storage that is not in the file')
         if key not in self.known:
             nbytes = nbytes if self.sizes is None else self.sizes[key]
-            content = self.contents.get(key)
-            data = None if content is None else self._place(content, location)
+            data: Any = None
+            if key in self.contents:
+                # To its device, as `torch.load` does.
+                bring: Any = torch.serialization._get_restore_location
+                content = self.contents[key].untyped_storage()
+                data = bring(self.map_location)(content, location)
+                data = getattr(data, '_untyped_storage', data)
             self.known[key] = Storage(dtype, nbytes, data)
         if self.known[key].dtype != dtype or nbytes > self.known[key].nbytes:
             raise Refused('a storage with two descriptions')
         return self.known[key]
-
-    def _place(self, content: torch.Tensor, location: Any) -> Any:
-        """Bring a storage to its device, as ``torch.load`` does."""
-        restore = torch.serialization._get_restore_location(self.map_location)
-        placed = restore(content.untyped_storage(), location)
-        return getattr(placed, '_untyped_storage', placed)

@@ -94,10 +94,7 @@ def _allow(*names: str) -> Callable[[_Kind], _Kind]:
     """Let a file call a function of ours by these names."""
 
     def register(function: Any) -> Any:
-        for name in names:
-            # numpy 1.x writes its modules without the underscore.
-            old_name = name.replace('numpy._core.', 'numpy.core.')
-            CALLED[name] = CALLED[old_name] = function
+        CALLED.update(dict.fromkeys(names, function))
         return function
 
     return register
@@ -306,11 +303,10 @@ def _size(shape: Any) -> torch.Size:
 
 
 @_allow('torch.device')
-def _device(kind: Any, index: Any = None) -> torch.device:
-    name = check_location(kind)
-    if index is not None:
-        name = check_location(f'{name}:{size(index, "an index")}')
-    return torch.device(name)
+def _device(kind: Any, *index: Any) -> torch.device:
+    name = exact(kind, str, 'a device')
+    numbers = [str(size(one, 'an index')) for one in index]
+    return torch.device(check_location(':'.join([name, *numbers])))
 
 
 @_allow('torch.serialization._get_layout')
@@ -389,10 +385,8 @@ _ONE_CYCLE = 'mmengine.optim.scheduler.param_scheduler.OneCycleParamScheduler'
 _STATISTICS = [f'{_HISTORY}.{n}' for n in ('min', 'max', 'current', 'mean')]
 _STATE = {'max_length', '_log_history', '_count_history'}
 CONSTANTS.update({name: Name(name) for name in _STATISTICS})
-for _function in ('_annealing_cos', '_annealing_linear'):
-    CONSTANTS[f'{_ONE_CYCLE}.{_function}'] = getattr(
-        OneCycleParamScheduler, _function
-    )
+for _name in ('_annealing_cos', '_annealing_linear'):
+    CONSTANTS[f'{_ONE_CYCLE}.{_name}'] = getattr(OneCycleParamScheduler, _name)
 
 
 @_allow('builtins.getattr')
@@ -442,12 +436,13 @@ _PLAIN_TYPES = {
 }  # fmt: skip
 _NUMBERS = ('b1', 'i1', 'i2', 'i4', 'i8', 'u1', 'u2', 'u4', 'u8', 'f2', 'f4',
             'f8', 'c8', 'c16')  # fmt: skip
+_STORAGES = {
+    **torch.storage._storage_type_to_dtype_map(),
+    'UntypedStorage': torch.uint8,
+}
 STORAGES: dict[str, torch.dtype] = {
     f'{module}.{name}': dtype
-    for name, dtype in [
-        *torch.storage._storage_type_to_dtype_map().items(),
-        ('UntypedStorage', torch.uint8),
-    ]
+    for name, dtype in _STORAGES.items()
     for module in ('torch', 'torch.cuda', 'torch.storage')
     # Elements of less than a byte.
     if not name.startswith(('QUInt4', 'QUInt2'))
@@ -477,3 +472,5 @@ FILLED: dict[type, Callable[[Any, Any], None]] = {
 }
 # Calls whose result is nothing until BUILD has completed it, once.
 UNFINISHED = (_reconstruct, _history)
+# numpy 1.x writes its modules without the underscore.
+CALLED.update({k.replace('._core.', '.core.'): v for k, v in CALLED.items()})

@@ -9,7 +9,6 @@ may name, and within a :class:`Budget` that follows the size of the file.
 from __future__ import annotations
 
 import pickle
-import struct
 from collections import Counter, OrderedDict
 from collections.abc import Iterable
 from typing import IO, Any, Callable, ClassVar
@@ -30,9 +29,8 @@ _MOST_MARKS = 1000
 _LONGEST_NAME, _LONGEST_LINE = 512, 1024
 # Elements of all containers, counted wherever they are referred to.
 _ELEMENTS_PER_OPERATION = 8
-# Bytes of all objects, which may share storages; and of what an object takes
-# beside its values.
-_BYTES_PER_BYTE, _MOST_BYTES, _OVERHEAD = 4, 64 << 20, 256
+# Bytes of all objects, which may share storages.
+_BYTES_PER_BYTE, _MOST_BYTES = 4, 64 << 20
 _MOST_COPIES = 1 << 20
 _SIZED = (str, bytes, bytearray, tuple, list, dict, set, frozenset)
 # Numbers and tuples can be chosen so that each new key is compared with all
@@ -42,49 +40,115 @@ _LONGEST_TUPLE, _LARGEST_KEY = 16, 2**60
 _FAR_AHEAD = 4
 _SCALARS = (str, bytes, bool, type(None))
 _NUMBERS = (int, float, np.integer, np.floating, np.bool_)
-_FILLED_BY_ITEMS = (dict, OrderedDict, ConfigDict)
 _KNOWN = {*rebuild.CALLED, *rebuild.CONTAINERS, *rebuild.MENTIONED}
-_OPCODES = """
-PROTO FRAME STOP POP POP_MARK MARK NONE NEWTRUE NEWFALSE BININT BININT1
-BININT2 LONG1 BINFLOAT BINUNICODE SHORT_BINUNICODE BINUNICODE8 BINSTRING
-SHORT_BINSTRING BINBYTES SHORT_BINBYTES BINBYTES8 BYTEARRAY8 EMPTY_TUPLE
-TUPLE TUPLE1 TUPLE2 TUPLE3 EMPTY_LIST EMPTY_DICT EMPTY_SET FROZENSET APPEND
-APPENDS SETITEM SETITEMS ADDITEMS BINPUT LONG_BINPUT MEMOIZE BINGET
-LONG_BINGET GLOBAL STACK_GLOBAL REDUCE NEWOBJ BUILD BINPERSID
-"""
+# By the bytes that each takes beside the values. Tuples count, too: without
+# a bound, collecting garbage would take longer than making them.
+_OPCODES = {
+    0: """PROTO FRAME STOP POP POP_MARK MARK NONE NEWTRUE NEWFALSE BININT
+    BININT1 BININT2 LONG1 BINFLOAT BINUNICODE SHORT_BINUNICODE BINUNICODE8
+    BINSTRING SHORT_BINSTRING BINBYTES SHORT_BINBYTES BINBYTES8 BYTEARRAY8
+    EMPTY_TUPLE APPEND APPENDS SETITEM SETITEMS ADDITEMS BINPUT LONG_BINPUT
+    MEMOIZE BINGET LONG_BINGET GLOBAL STACK_GLOBAL BUILD BINPERSID""",
+    64: 'TUPLE TUPLE1 TUPLE2 TUPLE3',
+    256: 'EMPTY_LIST EMPTY_DICT EMPTY_SET FROZENSET REDUCE NEWOBJ',
+}
+# What APPENDS, SETITEMS and ADDITEMS fill.
+_LISTS, _DICTS, _SETS = (list,), (dict, OrderedDict, ConfigDict), (set,)
 
 
 class CutOff(Malformed):
     """The end of a pickle is missing."""
 
 
-class Budget:
-    """What reading a file may take.
+class _Memo(dict):
+    """Objects by their number: numbers that count up, as a pickler's do."""
+
+    def __setitem__(self, index: int, made: Any) -> None:
+        if index > len(self) + _FAR_AHEAD:
+            raise Malformed(f'object {index} before its turn')
+        super().__setitem__(index, made)
+
+
+# The standard library's machine in Python, whose dispatch can be replaced.
+_Machine: Any = pickle._Unpickler
+
+
+class Unpickler(_Machine):
+    """Reads pickles that follow each other.
 
     Args:
-        file_size (int): Bytes of the file.
+        source (IO): Their bytes.
+        file_size (int): Bytes of the file, which limit what all of them may
+            take.
+        find_storage (Callable): Gives the storage for a persistent id.
     """
 
-    def __init__(self, file_size: int) -> None:
-        self.operations = 0
-        self.file_size = file_size
+    def __init__(
+        self,
+        source: IO[bytes],
+        file_size: int,
+        find_storage: Callable[[Any], Any],
+    ) -> None:
+        super().__init__(source)
+        self._source = source
+        self._file_size = file_size
+        self.persistent_load = find_storage
+        self._operations = 0
         self._bytes = _MOST_BYTES + _BYTES_PER_BYTE * file_size
         self._copies = _MOST_COPIES + file_size
         self._chosen_keys = _MOST_CHOSEN_KEYS
 
-    def claim(self, size: int) -> None:
+    def load(self) -> Any:
+        """The object that the next pickle holds.
+
+        Raises:
+            Malformed: If the bytes are not a pickle, or too much of one.
+            Refused: If it is more than data.
+        """
+        self.memo = _Memo()
+        self.stack: list[Any] = []
+        self.append = self.stack.append
+        self.metastack: list[list[Any]] = []
+        self._unfinished: dict[int, Any] = {}
+        read, dispatch = self._source.read, self.dispatch
+        try:
+            while code := read(1):
+                self._operations += 1
+                if self._operations > _MOST_OPERATIONS:
+                    raise Malformed(f'more than {_MOST_OPERATIONS} operations')
+                if code not in dispatch:
+                    raise Malformed(f'unknown operation {code!r}')
+                handle, overhead = dispatch[code]
+                if overhead:
+                    self._claim(overhead)
+                handle(self)
+            raise CutOff('the pickle is cut off')
+        except pickle._Stop as stop:  # type: ignore[attr-defined]
+            value = stop.value
+        except (Malformed, Refused):
+            raise
+        except Exception as error:
+            # Whatever the standard library, numpy or torch has against it.
+            text = f'{type(error).__name__}: {error}'
+            raise Malformed(f'no valid pickle ({text})') from error
+        if self._unfinished:
+            raise Refused('an array or a history without content')
+        _check_tree(value, 1000 + _ELEMENTS_PER_OPERATION * self._operations)
+        return value
+
+    def _claim(self, size: int) -> None:
         """Account for the bytes of an object."""
         self._bytes -= size
         if self._bytes < 0:
             raise Malformed('objects far larger than the file')
 
-    def claim_copies(self, args: Iterable[Any]) -> None:
+    def _claim_copies(self, args: Iterable[Any]) -> None:
         """Account for what a call may copy, again and again."""
         self._copies -= sum(len(a) for a in args if isinstance(a, _SIZED))
         if self._copies < 0:
             raise Malformed('more content than the file can hold')
 
-    def check_key(self, key: Any, count: int) -> Any:
+    def _check_key(self, key: Any, count: int) -> Any:
         """Return a key of a dict or a member of a set if it is allowed.
 
         Args:
@@ -106,74 +170,29 @@ class Budget:
             raise Refused('too many numbers as keys')
         return key
 
+    def _put(self, items: Iterable[Any], target: Any) -> Any:
+        """Add members, or keys and values in turn, to a container."""
+        if type(target) is list:
+            target.extend(items)
+        elif type(target) is set:
+            for member in items:
+                target.add(self._check_key(member, len(target)))
+        else:
+            # addict's own method would convert values, and copy them.
+            kind = dict if type(target) is ConfigDict else type(target)
+            entries = iter(items)
+            for key, value in zip(entries, entries):
+                self._check_key(key, len(target))
+                kind.__setitem__(target, key, value)
+        return target
 
-class _Memo(dict):
-    """Objects by their number: numbers that count up, as a pickler's do."""
+    def _fill(self, kinds: tuple[type, ...], items: list[Any]) -> None:
+        target = self.stack[-1]
+        if type(target) not in kinds or (kinds is _DICTS and len(items) % 2):
+            raise Malformed(f'an item for a {type(target).__name__}')
+        self._put(items, target)
 
-    def __setitem__(self, index: int, made: Any) -> None:
-        if index > len(self) + _FAR_AHEAD:
-            raise Malformed(f'object {index} before its turn')
-        super().__setitem__(index, made)
-
-
-# The standard library's machine in Python, whose dispatch can be replaced.
-_Machine: Any = pickle._Unpickler
-
-
-class Unpickler(_Machine):
-    """Reads one pickle.
-
-    Args:
-        source (IO): Its bytes.
-        budget (Budget): What it may take, over several pickles.
-        find_storage (Callable, optional): Gives the storage for a persistent
-            id. Defaults to None.
-    """
-
-    def __init__(
-        self,
-        source: IO[bytes],
-        budget: Budget,
-        find_storage: Callable[[Any], Any] | None = None,
-    ) -> None:
-        super().__init__(source)
-        self._source = source
-        self.memo = _Memo()
-        self.stack: list[Any] = []
-        self.append = self.stack.append
-        self.metastack: list[list[Any]] = []
-        self._budget = budget
-        self._find_storage = find_storage
-        self._unfinished: dict[int, Any] = {}
-
-    def load(self) -> Any:
-        """The object that the pickle holds.
-
-        Raises:
-            Malformed: If the bytes are not a pickle, or too much of one.
-            Refused: If it is more than data.
-        """
-        try:
-            while code := self._source.read(1):
-                self._budget.operations += 1
-                if self._budget.operations > _MOST_OPERATIONS:
-                    raise Malformed(f'more than {_MOST_OPERATIONS} operations')
-                if code[0] not in self.dispatch:
-                    raise Malformed(f'unknown operation {code!r}')
-                self.dispatch[code[0]](self)
-            raise CutOff('the pickle is cut off')
-        except pickle._Stop as stop:  # type: ignore[attr-defined]
-            value = stop.value
-        except (Malformed, Refused):
-            raise
-        except Exception as error:
-            # Whatever the standard library, numpy or torch has against it.
-            text = f'{type(error).__name__}: {error}'
-            raise Malformed(f'no valid pickle ({text})') from error
-        if self._unfinished:
-            raise Refused('an array or a history without content')
-        _check_tree(value, self._budget)
-        return value
+    # The methods below replace the standard library's of the same name.
 
     def find_class(self, module: str, name: str) -> Any:
         """What stands for a name; nothing is imported."""
@@ -184,11 +203,9 @@ class Unpickler(_Machine):
             return rebuild.CONSTANTS[text]
         return Name(text) if text in _KNOWN else Unknown(text)
 
-    # The methods below replace the standard library's of the same name.
-
     def read(self, count: int) -> bytes:
         """Exactly so many bytes: no memory is taken for others."""
-        is_possible = 0 <= count <= self._budget.file_size
+        is_possible = 0 <= count <= self._file_size
         data = self._source.read(count) if is_possible else b''
         if len(data) != count:
             raise CutOff('the pickle is cut off')
@@ -206,15 +223,14 @@ class Unpickler(_Machine):
             raise Refused(callee)
         if type(callee) is not Name:
             raise Refused(f'a call of a {type(callee).__name__}')
-        self._budget.claim(_OVERHEAD)
-        self._budget.claim_copies(args)
+        self._claim_copies(args)
         try:
             made = self._make(callee, args)
         except TypeError:
             # The number of arguments: their types are checked inside.
             raise Refused(f'{callee} with other arguments') from None
         if type(made) is torch.Tensor and made.layout is torch.strided:
-            self._budget.claim(made.numel() * made.element_size())
+            self._claim(made.numel() * made.element_size())
         self.append(made)
 
     load_newobj = load_reduce
@@ -222,11 +238,9 @@ class Unpickler(_Machine):
     def _make(self, name: Name, args: tuple[Any, ...]) -> Any:
         if name in rebuild.CONTAINERS:
             kind, convert = rebuild.CONTAINERS[name]
-            is_dict = issubclass(kind, dict)
-            fill = self._set_items if is_dict else self._add
-            target = kind() if is_dict else set()
+            target = set() if kind is frozenset else kind()
             for argument in args:
-                fill(convert(argument), target)
+                self._put(convert(argument), target)
             return frozenset(target) if kind is frozenset else target
         if name not in rebuild.CALLED:
             raise Refused(f'a call of {name}')
@@ -238,10 +252,10 @@ class Unpickler(_Machine):
     def load_build(self) -> None:
         """Complete an object by its state, in place."""
         state, target = self.stack.pop(), self.stack[-1]
-        self._budget.claim_copies((state,))
+        self._claim_copies((state,))
         if type(target) is ConfigDict:
             if state is not target:
-                self._set_items(rebuild.flatten(state), target)
+                self._put(rebuild.flatten(state), target)
         elif type(target) in rebuild.FILLED:
             needed = type(target) in (np.ndarray, HistoryBuffer)
             if needed and self._unfinished.pop(id(target), None) is None:
@@ -249,50 +263,15 @@ class Unpickler(_Machine):
             rebuild.FILLED[type(target)](target, state)
             is_history = type(target) is HistoryBuffer
             for part in target.data if is_history else (target,):
-                self._budget.claim(getattr(part, 'nbytes', 0))
+                self._claim(getattr(part, 'nbytes', 0))
         else:
             raise Refused(f'a state for a {type(target).__name__}')
-
-    def load_binpersid(self) -> None:
-        """Find a storage."""
-        if self._find_storage is None:
-            raise Refused('an object from outside of the file')
-        self.append(self._find_storage(self.stack.pop()))
 
     def load_mark(self) -> None:
         """Begin the items of a container."""
         if len(self.metastack) >= _MOST_MARKS:
             raise Malformed(f'more than {_MOST_MARKS} marks')
         super().load_mark()
-
-    def _push(self, made: Any) -> None:
-        self._budget.claim(_OVERHEAD)
-        self.append(made)
-
-    def _extend(self, items: list[Any]) -> None:
-        if type(self.stack[-1]) is not list:
-            raise Malformed('an element for what is no list')
-        self.stack[-1].extend(items)
-
-    def _fill(self, items: list[Any]) -> None:
-        target = self.stack[-1]
-        if type(target) not in _FILLED_BY_ITEMS or len(items) % 2:
-            raise Malformed('an entry for what is no dict')
-        self._set_items(items, target)
-
-    def _set_items(self, items: list[Any], target: Any) -> None:
-        # addict's own method would convert values, and copy them.
-        kind = dict if type(target) is ConfigDict else type(target)
-        for key, value in zip(items[::2], items[1::2]):
-            self._budget.check_key(key, len(target))
-            kind.__setitem__(target, key, value)
-
-    def _add(self, members: Iterable[Any], target: Any) -> Any:
-        if type(target) is not set:
-            raise Malformed('a member for what is no set')
-        for member in members:
-            target.add(self._budget.check_key(member, len(target)))
-        return target
 
     def _decode_string(self, value: bytes) -> str | bytes:
         """Text and bytes are the same for Python 2."""
@@ -303,31 +282,32 @@ class Unpickler(_Machine):
 
     def load_bytearray8(self) -> None:
         """Push bytes. The standard library would allocate before it reads."""
-        self.append(bytearray(self.read(struct.unpack('<Q', self.read(8))[0])))
+        size = int.from_bytes(self.read(8), 'little')
+        self.append(bytearray(self.read(size)))
+
+    def load_frozenset(self) -> None:
+        """Push a set of checked members."""
+        self.append(frozenset(self._put(self.pop_mark(), set())))
 
     _own: ClassVar[dict[str, Any]] = {
         # The length of a frame: nothing is read ahead here.
         'FRAME': lambda self: self.read(8),
-        'EMPTY_LIST': lambda self: self._push([]),
-        'EMPTY_DICT': lambda self: self._push({}),
-        'EMPTY_SET': lambda self: self._push(set()),
-        'APPEND': lambda self: self._extend([self.stack.pop()]),
-        'APPENDS': lambda self: self._extend(self.pop_mark()),
+        'APPEND': lambda self: self._fill(_LISTS, [self.stack.pop()]),
+        'APPENDS': lambda self: self._fill(_LISTS, self.pop_mark()),
         'SETITEM': lambda self: self._fill(
-            [self.stack.pop(-2), self.stack.pop()]
+            _DICTS, [self.stack.pop(-2), self.stack.pop()]
         ),
-        'SETITEMS': lambda self: self._fill(self.pop_mark()),
-        'FROZENSET': lambda self: self._push(
-            frozenset(self._add(self.pop_mark(), set()))
-        ),
-        'ADDITEMS': lambda self: self._add(self.pop_mark(), self.stack[-1]),
+        'SETITEMS': lambda self: self._fill(_DICTS, self.pop_mark()),
+        'ADDITEMS': lambda self: self._fill(_SETS, self.pop_mark()),
     }
-    dispatch: ClassVar[dict[int, Any]] = {}
-    for _opcode in _OPCODES.split():
-        _code = getattr(pickle, _opcode)[0]
-        _standard = _Machine.dispatch[_code]
-        _named = vars().get(_standard.__name__, _standard)
-        dispatch[_code] = _own.get(_opcode, _named)
+    # How each is executed, and the bytes that it takes.
+    dispatch: ClassVar[dict[bytes, tuple[Any, int]]] = {}
+    for _overhead, _opcodes in _OPCODES.items():
+        for _opcode in _opcodes.split():
+            _code = getattr(pickle, _opcode)
+            _standard = _Machine.dispatch[_code[0]]
+            _named = vars().get(_standard.__name__, _standard)
+            dispatch[_code] = _own.get(_opcode, _named), _overhead
 
 
 # What a container holds.
@@ -338,12 +318,11 @@ _PARTS: dict[type, Callable[[Any], Iterable[Any]]] = {
 }
 
 
-def _check_tree(value: Any, budget: Budget) -> None:
+def _check_tree(value: Any, most: int) -> None:
     """Refuse cycles, depth, and content that shared parts make huge.
 
     Code that walks the result, as an audit does, must come to an end.
     """
-    most = 1000 + _ELEMENTS_PER_OPERATION * budget.operations
     # Elements by the id of a container; None while it is being counted.
     counted: dict[int, int | None] = {}
 
