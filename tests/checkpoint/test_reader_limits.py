@@ -22,6 +22,7 @@ from mmengine.runner import CheckpointLoader
 from mmstable.checkpoint.catalog import find_checkpoint, verify_checkpoint
 from mmstable.checkpoint.loading import BadCheckpoint, load_file
 from mmstable.checkpoint.reader.formats import read
+from mmstable.checkpoint.reader.unpickler import Unpickler
 from mmstable.errors import CheckpointError
 from mmstable.io.files import Malformed, OpenFile
 from tests.checkpoint.pickles import (
@@ -157,6 +158,17 @@ def test_costly_files_are_given_up_early(tmp_path, what):
     with pytest.raises(BadCheckpoint, match='refused|corrupt'):
         load_file(path)
     assert time.thread_time() - start < 4
+
+
+@pytest.mark.parametrize('operation', [b'\x85', b'N\x86', b'(Nt'])
+def test_tuples_are_counted_while_they_are_made(operation):
+    data = b')' + operation * 2_000_000 + b'.'
+    source = io.BytesIO(data)
+    with pytest.raises(Malformed, match='objects far larger than the file'):
+        Unpickler(source, len(data), lambda _: None).load()
+    # As many as fit, by their size, and not one more.
+    most = ((64 << 20) + 4 * len(data)) // 64
+    assert source.tell() <= (most + 1) * len(operation) + 1
 
 
 def test_keys_of_genuine_files(tmp_path):
