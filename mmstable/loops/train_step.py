@@ -134,7 +134,7 @@ class TrainStep:
         if self._window is not None:
             self._window.append(record)
         oom, strategy = self._oom, None
-        if oom is not None and oom.is_alert:
+        if oom is not None:
             strategy = oom.begin(batch)
             record.is_whole = strategy is None
         try:
