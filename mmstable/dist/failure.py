@@ -12,16 +12,14 @@ import platform
 import sys
 import threading
 import time
-from collections.abc import Collection
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any, Callable
 
 from mmengine.dist import get_rank, get_world_size
 
 from mmstable.dist.store import (
-    AgreedRequests,
     StoreClient,
     StoreGone,
     has_keys,
@@ -36,7 +34,6 @@ from mmstable.io.schema import (
     Check,
     boolean,
     integer,
-    one_of,
     record,
     text,
     within,
@@ -53,6 +50,11 @@ _GRACE_S = 10.0
 _SECOND_HAND = ('gloo', 'nccl', 'connection', 'broken pipe', 'timed out')
 # Characters of what a rank says of its failure, and of its machine's name.
 _LONGEST_ERROR, _LONGEST_NODE = 1000, 255
+# Seconds of a status: a hundred years. And those between two exchanges.
+_LONGEST_WAIT, _PAUSE_S = 3.2e9, 0.1
+# The phases of an iteration in which ranks wait for each other.
+_ITERATION = ('data', 'forward', 'backward', 'step')
+_UNKNOWN = -1
 
 
 @dataclass(frozen=True)
@@ -97,8 +99,34 @@ class PeerFailure:
         )
 
 
+@dataclass(frozen=True)
+class RankStatus:
+    """A rank that makes no progress.
+
+    Args:
+        rank (int): The rank.
+        iteration (int): Iterations of training done.
+        phase (str): What it does.
+        seconds (float): For how long.
+        where (str): Where it is, in words. Defaults to ''.
+        begun (int): Its newest collective call; -1 if unknown. Defaults to
+            -1.
+        waits_in (str): The collective call that it waits in. Defaults to ''.
+        beat (int): Another one each time. Defaults to 0.
+    """
+
+    rank: int
+    iteration: int
+    phase: str
+    seconds: float
+    where: str = ''
+    begun: int = -1
+    waits_in: str = ''
+    beat: int = 0
+
+
 class PeerWatch:
-    """Heartbeats of all ranks, and the first failure of one of them.
+    """Heartbeats, failures and hangs of all ranks.
 
     Each rank watches the next one only, so the cost does not grow with the
     number of ranks.
@@ -176,11 +204,12 @@ class PeerWatch:
         Returns:
             PeerFailure: The failure that counts on all ranks: the first one.
         """
-        node = platform.node()[:_LONGEST_NODE]
-        saver = self._rank if saver is None else saver
-        return self._post(
+        node, rank = platform.node()[:_LONGEST_NODE], self._rank
+        saver = rank if saver is None else saver
+        # It knows what to do about its own failure.
+        self._known = self._post(
             PeerFailure(
-                self._rank,
+                rank,
                 node,
                 iteration,
                 error[:_LONGEST_ERROR],
@@ -189,6 +218,7 @@ class PeerWatch:
                 code,
             )
         )
+        return self._known
 
     def failure(self) -> PeerFailure | None:
         """Return what ends this run, if anything."""
@@ -258,6 +288,42 @@ class PeerWatch:
         key = f'beat/{rank}'
         return self._store.get(key) if has_keys(self._store, [key]) else None
 
+    def leave_status(self, status: RankStatus) -> None:
+        """Write the status of this rank for the others."""
+        where, beat = status.where[:_LONGEST_ERROR], next(self._beats)
+        status = replace(status, where=where, beat=beat)
+        self.leave('status', asdict(status))
+
+    def exchange(
+        self, own: RankStatus, seconds: float
+    ) -> dict[int, RankStatus | None]:
+        """Write the status of this rank, and read that of the others.
+
+        Args:
+            own (RankStatus): The status of this rank.
+            seconds (float): How long to wait for a new status: an old one
+                does not count.
+
+        Returns:
+            dict: The status by rank; None for those that wrote none.
+        """
+        others = [r for r in range(get_world_size()) if r != own.rank]
+        before = {rank: self.status_of(rank) for rank in others}
+        found: dict[int, RankStatus | None] = dict.fromkeys(others)
+        deadline = time.monotonic() + seconds
+        while None in found.values() and time.monotonic() < deadline:
+            # Again and again: others may be waiting for it, too.
+            self.leave_status(own)
+            time.sleep(_PAUSE_S)
+            for rank in [one for one in others if found[one] is None]:
+                now = self.status_of(rank)
+                found[rank] = None if now == before[rank] else now
+        return {**found, own.rank: own}
+
+    def status_of(self, rank: int) -> RankStatus | None:
+        """Return the newest status of a rank, if it has written one."""
+        return self.read('status', rank, partial(_read_status, rank))
+
     def await_others(self, seconds: float) -> None:
         """Wait until the others have ended, those that still send beats.
 
@@ -319,20 +385,16 @@ class PeerWatch:
                 seconds=silent,
             )
             self._post(
-                PeerFailure(self._next, '', -1, reason, saver=self._rank),
+                PeerFailure(self._next, '', -1, reason, saver=self._rank)
             )
 
     def _beat(self) -> None:
         self._store.set(f'beat/{self._rank}', str(next(self._beats)))
 
     def _post(self, failure: PeerFailure) -> PeerFailure:
-        held = write_first(
+        return write_first(
             self._store, 'failure', asdict(failure), _read_failure
         )
-        if failure.rank == self._rank:
-            # It knows what to do.
-            self._known = held
-        return held
 
 
 def _read_failure(value: Any) -> PeerFailure:
@@ -409,125 +471,6 @@ def _leave(failure: PeerFailure) -> None:
         os._exit(PeerFailedError.exit_code)
 
 
-class CoordinatedStop:
-    """Let all ranks obey a request to one of them after the same step.
-
-    All ranks look after the iterations that complete a step.
-
-    Args:
-        names (Collection[str]): The names of the requests that ranks obey.
-    """
-
-    def __init__(self, names: Collection[str]) -> None:
-        signal = one_of(*names)
-        self._requests = AgreedRequests('coordinated_stop', signal=signal)
-        self._is_requested = False
-
-    def request(self, iteration: int, name: str) -> None:
-        """Ask all ranks to obey after the next step.
-
-        Args:
-            iteration (int): The iteration that is done here.
-            name (str): The request.
-        """
-        if not self._is_requested:
-            self._is_requested = True
-            self._requests.post(iteration, signal=name)
-
-    def due(self, iteration: int) -> str | None:
-        """Return the request that all ranks obey now, if there is one.
-
-        Args:
-            iteration (int): The iteration that has completed a step.
-        """
-        request = self._requests.due(iteration)
-        if request is None:
-            return None
-        self._is_requested = False
-        return request['signal']
-
-
-_LONGEST = 1000
-# Seconds: a hundred years.
-_LONGEST_WAIT = 3.2e9
-# Seconds between two exchanges of a status, and until the store counts as
-# gone.
-_PAUSE, _STATUS_TIMEOUT_S = 0.1, 5.0
-# The phases of an iteration in which ranks wait for each other.
-_ITERATION = ('data', 'forward', 'backward', 'step')
-_UNKNOWN = -1
-
-
-@dataclass(frozen=True)
-class RankStatus:
-    """A rank that makes no progress.
-
-    Args:
-        rank (int): The rank.
-        iteration (int): Iterations of training done.
-        phase (str): What it does.
-        seconds (float): For how long.
-        where (str): Where it is, in words. Defaults to ''.
-        begun (int): Its newest collective call; -1 if unknown. Defaults to
-            -1.
-        waits_in (str): The collective call that it waits in. Defaults to ''.
-        beat (int): Another one each time. Defaults to 0.
-    """
-
-    rank: int
-    iteration: int
-    phase: str
-    seconds: float
-    where: str = ''
-    begun: int = -1
-    waits_in: str = ''
-    beat: int = 0
-
-
-class StatusBoard:
-    """Where all ranks leave their status, without a collective call."""
-
-    def __init__(self) -> None:
-        self._store = StoreClient(next_name('status'), _STATUS_TIMEOUT_S)
-        self._beats = itertools.count(1)
-
-    def leave(self, status: RankStatus) -> None:
-        """Write the status of this rank for the others."""
-        word = asdict(status)
-        word['where'] = status.where[:_LONGEST]
-        word['beat'] = next(self._beats)
-        leave_value(self._store, f'{status.rank}', word)
-
-    def exchange(
-        self, own: RankStatus, seconds: float
-    ) -> dict[int, RankStatus | None]:
-        """Write the status of this rank, and read that of the others.
-
-        Args:
-            own (RankStatus): The status of this rank.
-            seconds (float): How long to wait for a new status: an old one
-                does not count.
-
-        Returns:
-            dict: The status by rank; None for those that wrote none.
-        """
-        others = [r for r in range(get_world_size()) if r != own.rank]
-        before = {rank: self._read(rank) for rank in others}
-        found: dict[int, RankStatus | None] = dict.fromkeys(others)
-        deadline = time.monotonic() + seconds
-        while None in found.values() and time.monotonic() < deadline:
-            # Again and again: others may be waiting for it, too.
-            self.leave(own)
-            time.sleep(_PAUSE)
-            for rank in [one for one in others if found[one] is None]:
-                now = self._read(rank)
-                found[rank] = None if now == before[rank] else now
-        return {**found, own.rank: own}
-
-    def _read(self, rank: int) -> RankStatus | None:
-        return read_value(self._store, f'{rank}', partial(_read_status, rank))
-
-
 def behind(statuses: list[RankStatus]) -> int | None:
     """The rank that the others wait for, if that can be told.
 
@@ -558,7 +501,7 @@ def _read_status(rank: int, value: Any) -> RankStatus:
         iteration=integer(0),
         phase=text(100),
         seconds=within(0, _LONGEST_WAIT),
-        where=text(_LONGEST),
+        where=text(_LONGEST_ERROR),
         begun=integer(-1),
         waits_in=text(100),
         beat=integer(0),

@@ -42,7 +42,7 @@ from mmstable.torch_internals import (
 )
 
 if TYPE_CHECKING:
-    from mmstable.dist.failure import RankStatus, StatusBoard
+    from mmstable.dist.failure import PeerWatch, RankStatus
     from mmstable.hang.report import StallCause
     from mmstable.hang.watchdog import Phase, Stall, Watchdog
 
@@ -119,13 +119,14 @@ class HangWatchdogHook(StepHook):
         self._runner: Runner
         self._folder: Path
         self.watchdog: Watchdog | None = None
-        self._board: StatusBoard | None = None
+        self._ranks: PeerWatch | None = None
         self._validated = 0
         # Whether a hang of the current phase was logged.
         self._has_logged = False
 
     def before_run(self, runner: Runner) -> None:
         """Start the watchdog."""
+        from mmstable.dist.failure import PeerWatch
         from mmstable.hang.dead_man_switch import DeadManSwitch
         from mmstable.hang.watchdog import PhaseLimits, Watchdog
 
@@ -134,11 +135,8 @@ class HangWatchdogHook(StepHook):
         begin_heartbeat(runner.work_dir, get_rank())
         self._runner = runner
         self._folder = runner_view.stability_folder(runner)
-        self._board = None
-        if get_world_size() > 1:
-            from mmstable.dist.failure import StatusBoard
-
-            self._board = StatusBoard()
+        # Not started: it only carries the status of the ranks.
+        self._ranks = None if get_world_size() == 1 else PeerWatch(1.0, 5.0)
         self.watchdog = Watchdog(
             self,
             PhaseLimits(**self._settings),
@@ -205,10 +203,10 @@ class HangWatchdogHook(StepHook):
         if seconds <= limit:
             # A scheduler may judge the run by the age of the file.
             write_heartbeat(limit if self._ends() else math.inf, str(phase))
-        if seconds > 0 and self._board is not None:
+        if seconds > 0 and self._ranks is not None:
             # The store may be gone.
             with suppress(RuntimeError):
-                self._board.leave(self._status(phase, seconds, ''))
+                self._ranks.leave_status(self._status(phase, seconds, ''))
 
     def on_stall(self, stall: Stall) -> None:
         """Log the hang; exit if `action` asks for it."""
@@ -221,10 +219,10 @@ class HangWatchdogHook(StepHook):
         found = inspect(stall, dog.frame(), self._batch(), self._workers_file)
         own = self._status(stall.phase, stall.seconds, found.where)
         ranks: dict[int, RankStatus | None] = {own.rank: own}
-        if self._board is not None:
+        if self._ranks is not None:
             # The store may be gone.
             with suppress(RuntimeError):
-                ranks = self._board.exchange(own, 1.5 * dog.interval)
+                ranks = self._ranks.exchange(own, 1.5 * dog.interval)
         if any(one and one.phase == DEBUGGER for one in ranks.values()):
             # A rank in a debugger: the others wait for its user.
             return
@@ -267,7 +265,7 @@ class HangWatchdogHook(StepHook):
     def _status(self, phase: Phase, seconds: float, where: str) -> RankStatus:
         from mmstable.dist.failure import RankStatus
 
-        known = read_collectives() if self._board is not None else None
+        known = read_collectives() if self._ranks is not None else None
         return RankStatus(
             get_rank(),
             runner_view.iterations_done(self._runner),
@@ -400,7 +398,7 @@ class HangWatchdogHook(StepHook):
         self, error: TrainingHangs, is_complete: bool, is_readable: bool
     ) -> str | None:
         runner = self._runner
-        if self._board is not None:
+        if self._ranks is not None:
             ranks = runner_view.find_hook(runner, RankFailureHook)
             if ranks is None:
                 return None
