@@ -521,13 +521,6 @@ class SafeIterBasedTrainLoop(SafeLoop, IterBasedTrainLoop):
         position = self._batches.position if self._batches else self._position
         self._train_on(data_batch, self._iter, position)
 
-    def restart_workers(self) -> None:
-        """Read on from here with new workers, as the loader is set now."""
-        if self._batches is not None:
-            # As after a resume: the order of this pass stays as it is.
-            self._saved_rng = self.rng_state()
-            self._batches.reopen()
-
     def _run(self) -> nn.Module:
         self.runner.call_hook('before_train')
         saved = self._claim_saved()

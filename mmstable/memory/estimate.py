@@ -21,7 +21,6 @@ from mmstable.batch import batch_of, bytes_of, tensors_in
 from mmstable.oom.recompute import (
     blocks_of,
     choose_modules,
-    find_backbones,
     recomputed,
 )
 from mmstable.torch_internals import memory_tools
@@ -499,10 +498,6 @@ class Estimator:
     def _recomputing(
         model: nn.Module, setup: Setup
     ) -> AbstractContextManager[None]:
-        chosen = {}
-        if setup.recomputed is None:
-            chosen = find_backbones(model)
-        elif setup.recomputed:
-            chosen = choose_modules(model, setup.recomputed, 'modules')
+        chosen = choose_modules(model, setup.recomputed, 'modules')
         blocks = [part for one in chosen.values() for part in blocks_of(one)]
         return recomputed(dict.fromkeys(blocks))

@@ -24,7 +24,6 @@ from mmstable.oom.recompute import (
     batch_norms,
     blocks_of,
     choose_modules,
-    find_backbones,
     part_sizes,
     recomputed,
 )
@@ -212,13 +211,12 @@ class OomStrategies:
         self.device = next(runner.model.parameters()).device
         self.modules: dict[str, Module] = {}
         model = runner_view.saved_model(runner)
-        if settings.chunk:
+        if settings.chunk or not self._is_compiled:
+            patterns = settings.chunk or None
             try:
-                self.modules = choose_modules(model, settings.chunk, 'chunk')
+                self.modules = choose_modules(model, patterns, 'chunk')
             except ValueError as error:
                 raise ValueError(f'{owner}: `oom`: {error}') from None
-        elif not self._is_compiled:
-            self.modules = find_backbones(model)
 
     def of(self, batch: Any) -> list[OomStrategy]:
         """Return all strategies for a batch, the mildest first.
