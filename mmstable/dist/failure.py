@@ -41,6 +41,7 @@ from mmstable.io.schema import (
 from mmstable.messages import _, printable
 
 INTERVAL_S, LOST_AFTER_S = 1.0, 60.0
+_RANKS_A_SECOND = 1000
 _DONE = 'done'
 # Seconds that the last call may take: the process is about to end.
 _LAST_CALL_S = 2.0
@@ -132,7 +133,8 @@ class PeerWatch:
     number of ranks.
 
     Args:
-        interval (float): Seconds between two looks. Defaults to 1.0.
+        interval (float): Seconds between two looks; more with more than a
+            thousand ranks. Defaults to 1.0.
         lost_after (float): Seconds without a heartbeat until a rank counts
             as lost, and without a response until the store does. Defaults
             to 60.0.
@@ -141,7 +143,9 @@ class PeerWatch:
     def __init__(
         self, interval: float = INTERVAL_S, lost_after: float = LOST_AFTER_S
     ) -> None:
-        self.interval, self._lost_after = interval, lost_after
+        # All ranks ask one store: more of them come more rarely.
+        self.interval = max(interval, get_world_size() / _RANKS_A_SECOND)
+        self._lost_after = lost_after
         # Called from another thread, once, with the failure of a rank.
         self.react: Callable[[PeerFailure], None] = _leave
         self._store = StoreClient(next_name('watch'), lost_after)
@@ -160,13 +164,10 @@ class PeerWatch:
         self._thread.start()
 
     def configure(
-        self,
-        react: Callable[[PeerFailure], None],
-        interval: float,
-        lost_after: float,
+        self, react: Callable[[PeerFailure], None], lost_after: float
     ) -> None:
-        """Change what is done about a failure, and the times."""
-        self.react, self.interval = react, interval
+        """Change what is done about a failure, and when a rank is lost."""
+        self.react = react
         self._lost_after = self._store.timeout_s = lost_after
 
     def stop(self) -> None:
@@ -181,6 +182,13 @@ class PeerWatch:
     def is_stopped(self) -> bool:
         """Whether this rank ends."""
         return self._thread.is_stopped
+
+    def wait_for_stop(self, timeout_s: float) -> bool:
+        """Wait until the training of this rank ends, but not for ever."""
+        deadline = time.monotonic() + timeout_s
+        while not self.is_stopped and time.monotonic() < deadline:
+            time.sleep(0.05)
+        return self.is_stopped
 
     def report(
         self,
@@ -247,7 +255,6 @@ class PeerWatch:
         self,
         iteration: int,
         error: BaseException,
-        grace: float,
         saver: int | None = None,
     ) -> PeerFailure:
         """Return the failure that counts: an error of this rank or its cause.
@@ -255,22 +262,21 @@ class PeerWatch:
         Args:
             iteration (int): Training iterations done.
             error (BaseException): The error.
-            grace (float): Seconds to wait for the cause, if the error says
-                that another rank does not respond.
             saver (int, optional): The rank that has to save; None for this
                 one. Defaults to None.
         """
         found = self.failure()
         said = str(error).lower()
         if found is None and any(word in said for word in _SECOND_HAND):
-            found = self.await_failure(grace)
+            found = self.await_failure(_GRACE_S)
         if found is not None:
             return found
         code = getattr(error, 'exit_code', 1)
         is_decided = isinstance(error, MMStableError)
+        text_of = f'{type(error).__name__}: {error}'
         try:
             return self.report(
-                iteration, describe_error(error), is_decided, saver, code
+                iteration, text_of, is_decided, saver, code
             )
         except RuntimeError as gone:
             return self.failure() or _store_is_gone(gone)
@@ -444,29 +450,20 @@ def report_failure(error: BaseException) -> PeerFailure | None:
     watch = _current
     if watch is None or watch.is_stopped:
         return None
-    failure = watch.find_reason(0, error, _GRACE_S)
+    failure = watch.find_reason(0, error)
     watch.stop()
     return None if failure.rank == get_rank() else failure
-
-
-def describe_error(error: BaseException) -> str:
-    """Return the class and the text of an exception."""
-    return f'{type(error).__name__}: {error}'
 
 
 def _leave(failure: PeerFailure) -> None:
     """End this rank before training has begun."""
     watch = _current
-    deadline = time.monotonic() + (10.0 if failure.decided else 2.0)
-    while time.monotonic() < deadline:
-        if watch is None or watch.is_stopped:
-            return
-        time.sleep(0.05)
+    if watch is None or watch.wait_for_stop(10.0 if failure.decided else 2.0):
+        return
     try:
         line = _('{failure}. This rank stops.', failure=failure)
         print(f'mmstable: {line}', file=sys.stderr, flush=True)
-        if watch is not None:
-            watch.stop()
+        watch.stop()
     finally:
         os._exit(PeerFailedError.exit_code)
 

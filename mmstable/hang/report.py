@@ -62,7 +62,15 @@ def ask_for_stacks(pids: Sequence[int], file: Path) -> dict[int, str]:
     found: dict[int, str] = {}
     with suppress(OSError), open(file, 'rb', opener=read_only) as answers:
         answers.seek(0, os.SEEK_END)
-        found = _ask_for_all(able, answers)
+        # The listening threads answer once they get the GIL.
+        for pid in able:
+            os.kill(pid, ALL_STACKS)
+        text = _read_until(
+            lambda text: _ANSWER.findall(text)[len(able) - 1 :],
+            answers,
+            _PATIENCE,
+        )
+        found = {int(pid): stacks for pid, stacks in _ANSWER.findall(text)}
         for pid in able:
             unable = state_of(pid) in (*_CANNOT_ANSWER, 'disk')
             if pid not in found and not unable:
@@ -72,36 +80,22 @@ def ask_for_stacks(pids: Sequence[int], file: Path) -> dict[int, str]:
     }
 
 
-def _ask_for_all(pids: Sequence[int], answers: IO[bytes]) -> dict[int, str]:
-    """Ask the listening threads, which answer once they get the GIL."""
-    for pid in pids:
-        os.kill(pid, ALL_STACKS)
-
-    def found(text: str) -> dict[int, str]:
-        return {int(pid): stacks for pid, stacks in _ANSWER.findall(text)}
-
-    def is_complete(text: str) -> bool:
-        return found(text).keys() >= set(pids)
-
-    return found(_read_until(is_complete, answers, _PATIENCE))
-
-
 def _ask_for_main(pid: int, answers: IO[bytes]) -> str:
     """Interrupt the main thread, which may hold the GIL for long."""
     signal_thread(pid, pid, MAIN_STACK)
-
-    def is_complete(text: str) -> bool:
+    text = _read_until(
         # A late answer of another process is not the handler's output.
-        return bool(_ANSWER.sub('', text)) and not _is_handling(
-            pid, MAIN_STACK
-        )
-
-    text = _read_until(is_complete, answers, _LAST_PATIENCE)
+        lambda text: (
+            _ANSWER.sub('', text) and not _is_handling(pid, MAIN_STACK)
+        ),
+        answers,
+        _LAST_PATIENCE,
+    )
     return _ANSWER.sub('', text)
 
 
 def _read_until(
-    is_complete: Callable[[str], bool], answers: IO[bytes], seconds: float
+    is_complete: Callable[[str], object], answers: IO[bytes], seconds: float
 ) -> str:
     text, deadline = '', time.monotonic() + seconds
     while not is_complete(text) and time.monotonic() < deadline:

@@ -63,38 +63,22 @@ from mmstable.state.rng import (
 
 
 class ValidationMark(Hook):
-    """Remembers the last validation that came to a result.
+    """Calls a function when a validation has come to a result.
 
     A checkpoint saved because of that result must not ask for the same
     validation again, so this runs before all other hooks.
 
     Args:
-        on_result (Callable): Called when there is a result.
+        on_result (Callable): The function.
     """
 
     priority = 'HIGHEST'
 
     def __init__(self, on_result: Callable[[], None]) -> None:
         self._on_result = on_result
-        self.validated = -1
-        self._running = -1
 
-    def watch(self, runner: Runner, count: int) -> None:
-        """Wait for the result of the validation that starts now.
-
-        Args:
-            runner (Runner): The runner.
-            count (int): Finished iterations or epochs.
-        """
-        self._running = count
-        if self not in runner.hooks:
-            runner.register_hook(self)
-
-    def after_val_epoch(
-        self, runner: Runner, metrics: dict[str, float] | None = None
-    ) -> None:
-        """Take note."""
-        self.validated = self._running
+    def after_val_epoch(self, *args: Any, **kwargs: Any) -> None:
+        """Call it."""
         self._on_result()
 
 
@@ -145,7 +129,10 @@ class SafeLoop(BaseLoop):
         # After the newest batch, whether its step is done or not.
         self.drawn = self._position
         self.phase = Phase.DATA
-        self._mark = ValidationMark(self._note_validated)
+        # Finished iterations or epochs at the newest validation: that has a
+        # result, and that runs.
+        self._validated = self._validating = -1
+        self._mark = ValidationMark(self._note_result)
         self._saved: dict[str, Any] | None = None
         self._saved_rng: dict[str, Any] | None = None
         # Where the first pass starts, if that is not where it is opened.
@@ -192,7 +179,7 @@ class SafeLoop(BaseLoop):
             **asdict(DataSignature.of(self.dataloader)),
             **asdict(self._position),
             'iteration': self._iterations_done(),
-            'validated': self._mark.validated,
+            'validated': self._validated,
             'worker_seed': worker_seed(self.dataloader),
             'samplers': self._sampler_numbers,
         }
@@ -223,10 +210,17 @@ class SafeLoop(BaseLoop):
         known = self._rng_before_validation or self._saved_rng
         if known is not None:
             return known
-        now, start = capture_rng(), self._pass_rng
-        if self._position.index == 0 or start is None:
-            start = {**now, **own_states(self.dataloader)}
-        return {**now, 'pass_start': start}
+        now = capture_rng()
+        return {**now, 'pass_start': {**now, **self._start_of_pass()}}
+
+    def _start_of_pass(self) -> dict[str, Any]:
+        """The generators that started the pass over the data.
+
+        Without those of the rank, it starts from where they are.
+        """
+        if self._position.index == 0 or self._pass_rng is None:
+            return own_states(self.dataloader)
+        return self._pass_rng
 
     def kept_rng(self) -> tuple[int, dict[str, Any] | None]:
         """The newest iteration and the random state after it.
@@ -239,16 +233,11 @@ class SafeLoop(BaseLoop):
             return -1, None
         iteration, raw, start = self._kept
         now = plain_rng(raw)
-        # Without generators of the rank, a pass starts from here.
-        start = start if 'torch' in start else {**now, **start}
-        return iteration, {**now, 'pass_start': start}
+        return iteration, {**now, 'pass_start': {**now, **start}}
 
     def _keep_rng(self) -> None:
         """Read the generators; a failure converts what was read."""
-        start = self._pass_rng
-        if self._position.index == 0 or start is None:
-            start = own_states(self.dataloader)
-        self._kept = self._iter, raw_rng(), start
+        self._kept = self._iter, raw_rng(), self._start_of_pass()
 
     def resume_rng(self, state: dict[str, Any]) -> None:
         """Take this random state right before the first batch is drawn.
@@ -302,7 +291,7 @@ class SafeLoop(BaseLoop):
             saved = self._saved_rng = None
         self._resume_sampler(saved)
         if saved is not None:
-            self._mark.validated = saved['validated']
+            self._validated = saved['validated']
             seed_workers(self.dataloader, saved['worker_seed'])
         return saved
 
@@ -352,12 +341,10 @@ class SafeLoop(BaseLoop):
         """Start a pass over the data after its first batches."""
         rng, self._saved_rng = self._saved_rng, None
         first, self._first_pass_rng = self._first_pass_rng, None
-        start = (rng or {}).get('pass_start')
-        if skip == 0:
-            start = start or rng
         is_first = rng is None and first is not None
-        if is_first:
-            start = first
+        start = first
+        if rng is not None:
+            start = rng.get('pass_start') or (None if skip else rng)
         outside = rng or capture_rng()
         if start is not None:
             restore_epoch_rng(self.dataloader, start)
@@ -366,24 +353,11 @@ class SafeLoop(BaseLoop):
         if self._replay:
             forget_workers(self.dataloader)
         is_late = self._position.epoch > 0 and not self._replay
-        with self._starting_workers(self.dataloader, is_late):
+        with _starting_workers(self.dataloader, is_late):
             batches = self._skip(skip) if skip else iter(self.dataloader)
         if skip or is_first:
             restore_rng(outside)
         return batches
-
-    def _starting_workers(
-        self, dataloader: Any, is_late: bool
-    ) -> AbstractContextManager[None]:
-        """Draw the seed of workers only if an unbroken run would do so now.
-
-        Args:
-            dataloader (Any): The loader.
-            is_late (bool): Whether an unbroken run would have used it before.
-        """
-        if is_late and workers_persist(dataloader):
-            return drawing_no_seed(dataloader)
-        return nullcontext()
 
     def _skip(self, skip: int) -> Iterator[Any]:
         if can_skip(self.dataloader) and not self._replay:
@@ -419,14 +393,20 @@ class SafeLoop(BaseLoop):
         if self._saved_rng is not None:
             # A resumed run: the validation sees what it saw before.
             restore_rng(self._saved_rng)
-        is_late = self._mark.validated >= 0
-        self._mark.watch(self.runner, count)
+        is_late = self._validated >= 0
+        self._validating = count
+        if self._mark not in self.runner.hooks:
+            self.runner.register_hook(self._mark)
         loader = getattr(self.runner.val_loop, 'dataloader', None)
         self.phase = Phase.VALIDATION
-        with self._starting_workers(loader, is_late):
+        with _starting_workers(loader, is_late):
             self.runner.val_loop.run()
         self._note_validated()
         self.phase = Phase.DATA
+
+    def _note_result(self) -> None:
+        self._validated = self._validating
+        self._note_validated()
 
     def _note_validated(self) -> None:
         """Let checkpoints resume after the validation."""
@@ -443,6 +423,20 @@ class SafeLoop(BaseLoop):
             # The next pass has not started, so it starts from here.
             start = {**start, **now}
         self._saved_rng = {**now, 'pass_start': start}
+
+
+def _starting_workers(
+    dataloader: Any, is_late: bool
+) -> AbstractContextManager[None]:
+    """Draw the seed of workers only if an unbroken run would do so now.
+
+    Args:
+        dataloader (Any): The loader.
+        is_late (bool): Whether an unbroken run would have used it before.
+    """
+    if is_late and workers_persist(dataloader):
+        return drawing_no_seed(dataloader)
+    return nullcontext()
 
 
 class _NoData:
@@ -527,7 +521,7 @@ class SafeIterBasedTrainLoop(SafeLoop, IterBasedTrainLoop):
         position = self._find_position(saved)
         self._position = position or self._position
         self.runner.call_hook('before_train_epoch')
-        if saved is not None and self._mark.validated != self._iter:
+        if saved is not None and self._validated != self._iter:
             self._validate(self._iter, self._max_iters)
         batches: EndlessBatches | None = None
         while self._iter < self._max_iters and not self.stop_training:
@@ -644,7 +638,7 @@ class SafeEpochBasedTrainLoop(SafeLoop, EpochBasedTrainLoop):
         if (
             saved is not None
             and self._position.index == 0
-            and self._mark.validated != self._epoch
+            and self._validated != self._epoch
         ):
             self._validate(self._epoch, self._max_epochs)
         while self._epoch < self._max_epochs and not self.stop_training:
