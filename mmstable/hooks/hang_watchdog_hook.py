@@ -36,6 +36,7 @@ from mmstable.messages import N_, _
 from mmstable.registry import HOOKS, register_globally
 from mmstable.settings import language, mapping, number, one_of, text
 from mmstable.torch_internals import (
+    Collectives,
     asked_loader,
     batches_read,
     read_collectives,
@@ -303,15 +304,14 @@ class HangWatchdogHook(StepHook):
     def _status(self, phase: Phase, seconds: float, where: str) -> RankStatus:
         from mmstable.dist.failure import RankStatus
 
-        known = read_collectives() if self._ranks is not None else None
+        known = Collectives() if self._ranks is None else read_collectives()
         return RankStatus(
             get_rank(),
             runner_view.iterations_done(self._runner),
             str(phase),
             seconds,
             where,
-            -1 if known is None else known.begun,
-            '' if known is None else known.waits_in,
+            *known,
         )
 
     def _leave(self, stall: Stall, error: TrainingHangs) -> None:

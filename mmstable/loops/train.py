@@ -29,27 +29,11 @@ from mmstable.oom.strategies import OomSettings
 from mmstable.optim.observer import monitor_of
 from mmstable.registry import LOOPS, register_globally
 from mmstable.settings import flag
+from mmstable.state import data_position as data
 from mmstable.state.data_position import (
     DataPosition,
     DataSignature,
     EndlessBatches,
-    can_skip,
-    carry_over,
-    check_position,
-    data_warnings,
-    draw_worker_seed,
-    drawing_no_seed,
-    forget_workers,
-    infinite_indices,
-    iterate_from,
-    pass_length,
-    position_of_iteration,
-    reread,
-    sampler_numbers,
-    sampler_of,
-    seed_workers,
-    worker_seed,
-    workers_persist,
 )
 from mmstable.state.rng import (
     capture_epoch_rng,
@@ -154,7 +138,7 @@ class SafeLoop(BaseLoop):
         self.train_step.bind()
         monitor_of(self.runner)
         # Those of an earlier run are somewhere else in the data.
-        forget_workers(self.dataloader)
+        data.forget_workers(self.dataloader)
         try:
             with self.train_step.watch_updates():
                 return self._run()
@@ -180,7 +164,7 @@ class SafeLoop(BaseLoop):
             **asdict(self._position),
             'iteration': self._iterations_done(),
             'validated': self._validated,
-            'worker_seed': worker_seed(self.dataloader),
+            'worker_seed': data.worker_seed(self.dataloader),
             'samplers': self._sampler_numbers,
         }
 
@@ -191,7 +175,7 @@ class SafeLoop(BaseLoop):
         checkpoint only gives the weights to start from.
         """
         try:
-            self._saved = check_position(state)
+            self._saved = data.check_position(state)
         except ValueError as error:
             raise CheckpointError(
                 _('no run saves this: {reason}', reason=error)
@@ -199,7 +183,7 @@ class SafeLoop(BaseLoop):
 
     def resume_warnings(self, state: dict[str, Any]) -> list[str]:
         """Why data may differ if training resumes there; empty if exact."""
-        return data_warnings(self.dataloader, self._replay, state)
+        return data.data_warnings(self.dataloader, self._replay, state)
 
     def rng_state(self) -> dict[str, Any]:
         """The random state to resume with, of this rank.
@@ -292,11 +276,11 @@ class SafeLoop(BaseLoop):
         self._resume_sampler(saved)
         if saved is not None:
             self._validated = saved['validated']
-            seed_workers(self.dataloader, saved['worker_seed'])
+            data.seed_workers(self.dataloader, saved['worker_seed'])
         return saved
 
     def _resume_sampler(self, saved: dict[str, Any] | None) -> None:
-        sampler = sampler_of(self.dataloader)
+        sampler = data.sampler_of(self.dataloader)
         if saved is not None and saved['sampler'] == type(sampler).__name__:
             seed, now = saved['seed'], getattr(sampler, 'seed', None)
             if seed is not None and seed != now:
@@ -311,7 +295,7 @@ class SafeLoop(BaseLoop):
                 sampler.seed = seed
         if self._iter > 0 and isinstance(sampler, InfiniteSampler):
             # If the loader was used before, it would continue from there.
-            sampler.indices = infinite_indices(sampler, 0)
+            sampler.indices = data.infinite_indices(sampler, 0)
 
     def _position_of(
         self, saved: dict[str, Any], length: int | None
@@ -322,7 +306,7 @@ class SafeLoop(BaseLoop):
         changes = before.changes(now)
         if not changes:
             return position
-        position = carry_over(
+        position = data.carry_over(
             position, saved['iteration'], before, now, length
         )
         self.runner.logger.warning(
@@ -349,9 +333,9 @@ class SafeLoop(BaseLoop):
         if start is not None:
             restore_epoch_rng(self.dataloader, start)
         self._pass_rng = capture_epoch_rng(self.dataloader)
-        self._sampler_numbers = sampler_numbers(self.dataloader)
+        self._sampler_numbers = data.sampler_numbers(self.dataloader)
         if self._replay:
-            forget_workers(self.dataloader)
+            data.forget_workers(self.dataloader)
         is_late = self._position.epoch > 0 and not self._replay
         with _starting_workers(self.dataloader, is_late):
             batches = self._skip(skip) if skip else iter(self.dataloader)
@@ -360,7 +344,7 @@ class SafeLoop(BaseLoop):
         return batches
 
     def _skip(self, skip: int) -> Iterator[Any]:
-        if can_skip(self.dataloader) and not self._replay:
+        if data.can_skip(self.dataloader) and not self._replay:
             self.runner.logger.info(
                 _(
                     'Resuming at batch {batch} of the data, without reading '
@@ -368,9 +352,9 @@ class SafeLoop(BaseLoop):
                     batch=skip,
                 )
             )
-            return iterate_from(self.dataloader, skip)
+            return data.iterate_from(self.dataloader, skip)
         batches = iter(self.dataloader)
-        reread(batches, skip)
+        data.reread(batches, skip)
         return batches
 
     def _validate(self, count: int, total: int) -> None:
@@ -434,8 +418,8 @@ def _starting_workers(
         dataloader (Any): The loader.
         is_late (bool): Whether an unbroken run would have used it before.
     """
-    if is_late and workers_persist(dataloader):
-        return drawing_no_seed(dataloader)
+    if is_late and data.workers_persist(dataloader):
+        return data.drawing_no_seed(dataloader)
     return nullcontext()
 
 
@@ -489,7 +473,7 @@ class SafeIterBasedTrainLoop(SafeLoop, IterBasedTrainLoop):
         # mmengine starts to read now, before weights are initialized, which
         # draws a seed; ours starts later, with the same one.
         self._first_pass_rng = capture_epoch_rng(loader)
-        draw_worker_seed(loader)
+        data.draw_worker_seed(loader)
 
     @property
     def dataloader_iterator(self) -> EndlessBatches:
@@ -540,12 +524,12 @@ class SafeIterBasedTrainLoop(SafeLoop, IterBasedTrainLoop):
         self, saved: dict[str, Any] | None
     ) -> DataPosition | None:
         if saved is None:
-            return position_of_iteration(self.dataloader, self._iter)
-        return self._position_of(saved, pass_length(self.dataloader))
+            return data.position_of_iteration(self.dataloader, self._iter)
+        return self._position_of(saved, data.pass_length(self.dataloader))
 
     def _open(self, position: DataPosition | None) -> EndlessBatches:
         if position == DataPosition() or (
-            position and can_skip(self.dataloader)
+            position and data.can_skip(self.dataloader)
         ):
             batches = EndlessBatches(
                 self.dataloader, self._open_pass, position
@@ -568,7 +552,7 @@ class SafeIterBasedTrainLoop(SafeLoop, IterBasedTrainLoop):
         batches = EndlessBatches(
             self.dataloader, self._open_pass, DataPosition()
         )
-        reread(batches, count)
+        data.reread(batches, count)
         restore_rng(after)
         return batches
 
@@ -650,7 +634,11 @@ class SafeEpochBasedTrainLoop(SafeLoop, EpochBasedTrainLoop):
     def _claim_position(self) -> dict[str, Any] | None:
         saved = self._claim_saved()
         if self._iter > 0:
-            self._move_to(self._find_position(saved))
+            self._position = self._find_position(saved)
+            self._epoch = epoch = self._position.epoch
+            self._skip_batches = skip = self._position.index
+            left = (self._max_epochs - epoch) * len(self.dataloader) - skip
+            self._end_at(self._iter + left)
         return saved
 
     def _find_position(self, saved: dict[str, Any] | None) -> DataPosition:
@@ -659,13 +647,6 @@ class SafeEpochBasedTrainLoop(SafeLoop, EpochBasedTrainLoop):
             return self._position_of(saved, length)
         index = self._iter - self._epoch * length
         return DataPosition(self._epoch, index if 0 <= index <= length else 0)
-
-    def _move_to(self, position: DataPosition) -> None:
-        self._position = position
-        self._epoch, self._skip_batches = position.epoch, position.index
-        length = len(self.dataloader)
-        left = (self._max_epochs - position.epoch) * length - position.index
-        self._end_at(self._iter + left)
 
     def _end_at(self, last: int) -> None:
         """Let the run end there, if an epoch has another length now.

@@ -221,12 +221,11 @@ def read_device(device: torch.device) -> dict[str, int]:
         'reserved' from the device; and how often the allocator had to empty
         its cache and retry, 'retries'.
     """
-    import torch
-
     from mmstable.events.samples import device_memory
+    from mmstable.state.device import device_module
 
     allocated, peak = device_memory(device)
-    module: Any = getattr(torch, device.type, None)
+    module = device_module(device)
     if allocated is None or peak is None:
         return {}
     reserved = getattr(module, 'memory_reserved', None)

@@ -446,7 +446,7 @@ def describe_critical(iteration: int, forecast: Forecast, action: str) -> str:
         forecast (Forecast): The resource.
         action (str): 'warn', 'save' or 'restart'.
     """
-    resource, __, room, __ = forecast
+    resource, room = forecast.resource, forecast.room
     return _(
         'Iter {iteration}: {resource} nearly used up: {left} of {limit} '
         'left. {action}',

@@ -17,7 +17,6 @@ from mmengine.dist import get_rank
 from mmengine.runner import Runner
 from torch import Tensor
 from torch.nn import Module
-from torch.optim import Optimizer
 
 from mmstable import runner_view
 from mmstable.batch import batch_shapes, batch_size, bytes_of, name_sample
@@ -25,6 +24,7 @@ from mmstable.events.records import OutOfMemory
 from mmstable.io.files import append
 from mmstable.messages import N_, _, readable
 from mmstable.optim.observer import monitor_of
+from mmstable.state.device import device_module
 from mmstable.torch_internals import in_backward
 
 FORWARD, BACKWARD, OPTIMIZER = 'forward', 'backward', 'optimizer'
@@ -81,14 +81,16 @@ def was_inside(error: BaseException, owner: object) -> bool:
 
 
 def failed_phase(error: BaseException) -> str:
-    """Return the phase of a training step in which an error was raised."""
+    """Return the phase of a training step in which an error was raised.
+
+    By code alone: :func:`release` clears the variables of frames.
+    """
     for frame, __ in traceback.walk_tb(error.__traceback__):
-        if frame.f_code in _BACKWARD:
+        code = frame.f_code
+        if code in _BACKWARD:
             return BACKWARD
-        owner = frame.f_locals.get('self')
-        if frame.f_code.co_name == 'step' and (
-            isinstance(owner, Optimizer) or hasattr(owner, 'optimizer')
-        ):
+        # The `step` of a wrapper or of an optimizer.
+        if code.co_name == 'step' and '/optim/' in code.co_filename:
             return OPTIMIZER
     return FORWARD
 
@@ -276,7 +278,7 @@ def file_hint(path: str | None) -> str:
 
 def _ask(device: torch.device, name: str) -> int | None:
     """Call a function of ``torch.cuda`` or the like, if it exists."""
-    function = getattr(getattr(torch, device.type, None), name, None)
+    function = getattr(device_module(device), name, None)
     return None if function is None else function(device)
 
 
@@ -351,7 +353,7 @@ def empty_cache(device: torch.device, everything: bool = True) -> None:
             which may take a second. Defaults to True.
     """
     gc.collect(2 if everything else 1)
-    module: Any = getattr(torch, device.type, None)
+    module: Any = device_module(device)
     if hasattr(module, 'empty_cache'):
         module.empty_cache()
     trim = _trimmer()
