@@ -139,7 +139,6 @@ class HangWatchdogHook(StepHook):
 
     def before_run(self, runner: Runner) -> None:
         """Start the watchdog."""
-        from mmstable.dist.failure import PeerWatch
         from mmstable.hang.dead_man_switch import DeadManSwitch
         from mmstable.hang.watchdog import PhaseLimits, Watchdog
 
@@ -148,8 +147,12 @@ class HangWatchdogHook(StepHook):
         begin_heartbeat(runner.work_dir, get_rank())
         self._runner = runner
         self._folder = runner_view.stability_folder(runner)
-        # Not started: it only carries the status of the ranks.
-        self._ranks = None if get_world_size() == 1 else PeerWatch(1.0, 5.0)
+        self._ranks = None
+        if get_world_size() > 1:
+            from mmstable.dist.failure import PeerWatch
+
+            # Not started: it only carries the status of the ranks.
+            self._ranks = PeerWatch(lost_after=5.0)
         self.watchdog = Watchdog(
             self,
             PhaseLimits(**self._settings),

@@ -134,7 +134,7 @@ class TrainStep:
         if self._window is not None:
             self._window.append(record)
         oom, strategy = self._oom, None
-        if oom is not None:
+        if oom is not None and (oom.known or oom.accumulates):
             strategy = oom.begin(batch)
             record.is_whole = strategy is None
         try:

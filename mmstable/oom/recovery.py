@@ -121,7 +121,8 @@ class OomRecovery:
         self._settings = settings
         self._owner = owner
         self._files = self._skipped = 0
-        self._accumulates = False
+        # Whether a step has to begin with :meth:`begin`, if none is known.
+        self.accumulates = False
         self._shapes: tuple[str, ...] = ()
         # By the shapes of batches.
         self.known: dict[tuple[str, ...], Known] = {}
@@ -130,7 +131,7 @@ class OomRecovery:
         """Take the model and the wrappers of a run that begins."""
         runner = self._runner
         self._wrappers = list(runner_view.wrappers(runner).values())
-        self._accumulates = any(
+        self.accumulates = any(
             runner_view.accumulative_counts(one) > 1 for one in self._wrappers
         )
         self._strategies = OomStrategies(
@@ -145,7 +146,7 @@ class OomRecovery:
         Args:
             batch (Any): What the data loader gave.
         """
-        if self._accumulates:
+        if self.accumulates:
             self._gradients.note()
         if not self.known:
             return None
