@@ -424,8 +424,8 @@ def describe_growth(
             loading=shown,
         )
     resource, holder, room, growth = forecast
-    return _(
-        _GROWTH[resource],
+    # Not every text uses all of them.
+    facts = dict(
         iteration=iteration,
         growth=_amount(resource, 100 * growth.per_iteration),
         time=readable_time(forecast.seconds_left),
@@ -436,6 +436,7 @@ def describe_growth(
         loading=shown,
         advice=_(_ADVICE.get((resource, holder), _SHARED_ADVICE)),
     )
+    return _(_GROWTH[resource], **facts)
 
 
 def describe_critical(iteration: int, forecast: Forecast, action: str) -> str:

@@ -49,9 +49,10 @@ def plant():
     stream = io.BytesIO()
     torch.save((8, Marker()), stream)
     word = base64.b64encode(stream.getvalue())
-    for key in ('watch/0/state/0', 'watch/0/result/1', 'watch/0/failure',
-                'coordinated_stop/0/request/0'):
-        store.set('mmstable/' + key, word)
+    for key in ('watch/1/state/0', 'watch/1/result/1', 'watch/1/failure',
+                'coordinated_stop/1/request/0'):
+        # Of the first attempt.
+        store.set('mmstable/0/' + key, word)
 
 
 @MODELS.register_module()
