@@ -98,7 +98,10 @@ def take_samples(batch: Any, samples: list[int]) -> Any:
         batch (Any): What the data loader gave.
         samples (list[int]): Their indices.
     """
-    return _take(batch, samples, batch_size(batch))
+    size = batch_size(batch)
+    if isinstance(batch, (list, tuple)) and not _is_list_of_samples(batch):
+        return [_take(part, samples, size) for part in batch]
+    return _take(batch, samples, size)
 
 
 def name_sample(batch: Any, index: int) -> str:
@@ -147,21 +150,9 @@ def _length(part: Any) -> int:
     return batch_size(part) if isinstance(part, Mapping) else 0
 
 
-def _take(batch: Any, samples: list[int], size: int) -> Any:
-    if _is_list_of_samples(batch):
-        return [batch[index] for index in samples]
-    if isinstance(batch, Mapping):
-        return {
-            key: _take_part(one, samples, size) for key, one in batch.items()
-        }
-    if isinstance(batch, (list, tuple)):
-        return [_take_part(one, samples, size) for one in batch]
-    return _take_part(batch, samples, size)
-
-
-def _take_part(part: Any, samples: list[int], size: int) -> Any:
+def _take(part: Any, samples: list[int], size: int) -> Any:
     if isinstance(part, Mapping):
-        return _take(part, samples, size)
+        return {key: _take(one, samples, size) for key, one in part.items()}
     if _length(part) != size:
         return part
     if isinstance(part, Tensor):

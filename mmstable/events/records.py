@@ -81,8 +81,7 @@ class MemoryAlarm(Event):
         limit (int): What may be used.
         left (int): What is left.
         source (str): Who sets the limit: 'machine', 'cgroup' or 'setting'.
-        action (str): What is done: 'warn', 'save', 'lower_workers' or
-            'restart'.
+        action (str): What is done: 'warn', 'save' or 'restart'.
         rank (int): The process that it happens to. Defaults to 0.
         growth (float): What it grows by in an iteration. Defaults to 0.0.
         iterations_left (float, optional): Iterations to the limit, if it
