@@ -28,7 +28,7 @@ from mmstable.cli.command import near_files, say, tell, usage_error, working
 from mmstable.dist.collectives import decide_on_rank_zero
 from mmstable.errors import CheckpointError
 from mmstable.messages import _
-from mmstable.messages.shell import shell_command
+from mmstable.messages.secrets import shell_command
 from mmstable.protection import owner_of_optimizer
 from mmstable.vis_backend import continue_runs, run_ids
 

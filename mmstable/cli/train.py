@@ -302,15 +302,13 @@ def protection_of(cfg: Config, args: argparse.Namespace) -> Protection:
 
 
 def _protection_lines(protection: Protection | None) -> Iterator[str]:
-    from mmstable.protection import protection_lines
-
     if protection is None:
         return iter(())
     title = _(
         'protected with preset {preset} (--as-is changes nothing):',
         preset=protection.preset,
     )
-    return protection_lines(protection, title)
+    return protection.lines(title)
 
 
 def _hooks(cfg: Config) -> list[Any]:

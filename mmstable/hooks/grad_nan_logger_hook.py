@@ -19,8 +19,7 @@ from mmstable.events.step_lines import (
 from mmstable.hooks.event_log_hook import EventLogHook
 from mmstable.hooks.step_hook import StepHook
 from mmstable.io.schema import count, mapping_of, optional, text, within
-from mmstable.messages import _
-from mmstable.messages.shell import RateLimit
+from mmstable.messages import RateLimit, _
 from mmstable.registry import HOOKS, register_globally
 from mmstable.settings import integer, language
 

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import subprocess
 import sys
 import threading
 from functools import partial
@@ -21,6 +20,7 @@ from mmstable.vis_backend import (
     continue_runs,
     run_ids,
 )
+from tests.preloaded import run_script
 
 
 class Recorder(BaseVisBackend):
@@ -122,7 +122,7 @@ def test_images_are_bounded_by_their_size():
     assert queue.wait(10)
 
 
-def test_a_process_that_ends_writes_what_waits():
+def test_a_process_that_ends_writes_what_waits(tmp_path):
     code = (
         'import sys, time\n'
         'from mmstable.vis_backend import CallQueue\n'
@@ -130,8 +130,7 @@ def test_a_process_that_ends_writes_what_waits():
         'queue.put(lambda: time.sleep(0.3))\n'
         'queue.put(lambda: print("written", flush=True))\n'
     )
-    done = subprocess.check_output([sys.executable, '-c', code], text=True)
-    assert done == 'written\n'
+    assert run_script(code, tmp_path) == (0, 'written\n')
 
 
 @pytest.mark.parametrize(
