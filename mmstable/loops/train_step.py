@@ -6,7 +6,6 @@ One step, station by station::
     optim/wrapper.py: optim_context       around the forward pass
     optim/buffers.py: before_forward      keeps running statistics
     optim/wrapper.py: backward            scales the loss
-    optim/wrapper.py: step                the door that mmengine knows
     optim/step.py: step                   measures, judges, applies or skips
     optim/grad_health.py: gradient_norms  reads every gradient once
     optim/update.py: apply                clips and updates
