@@ -63,8 +63,7 @@ def find_command(name: str) -> Command:
     """Import the module of a command."""
     if name == 'completion':
         return COMPLETION
-    module = import_module(f'mmstable.cli.{name.replace("-", "_")}')
-    return module.COMMAND
+    return import_module(f'mmstable.cli.{name.replace("-", "_")}').COMMAND
 
 
 def build_parser(name: str, parser: Parser | None = None) -> Parser:

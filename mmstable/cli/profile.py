@@ -231,16 +231,17 @@ def _table(sample: Sample) -> Any:
         count=profile.iterations,
     )
     rows: list[Sequence[str] | None] = []
+    phases = {_(PHASES[k]): v for k, v in profile.phases.items()}
     for text, parts, least in (
-        ('{name}', {_(PHASES[k]): v for k, v in profile.phases.items()}, 0.0),
+        ('{name}', phases, 0.0),
         (N_('hook {name}'), profile.hooks, _LEAST),
         (N_('forward of {name}'), profile.modules, _LEAST),
     ):
         for name, seconds in islice(parts.items(), _MOST):
             share = profile.share(seconds)
             if share >= least:
-                cells = f'{1e3 * seconds:.1f}', percent(share)
-                rows.append([_(text, name=name), *cells])
+                ms = f'{1e3 * seconds:.1f}'
+                rows.append([_(text, name=name), ms, percent(share)])
         rows.append(None)
     return cli.table(rows, [_('part'), _('ms'), _('share')], title, right=1)
 
