@@ -25,19 +25,22 @@ from mmengine.registry import init_default_scope
 
 import mmstable.cli.command as cli
 from mmstable.check.config_tree import kind_of, walk
+from mmstable.check.registry import SCOPES
 from mmstable.check.rules.names import top_level_keys
 from mmstable.errors import UsageError
 from mmstable.finding import Severity
 from mmstable.io.files import replace_text
 from mmstable.legacy.draft import OLD_KEYS, old_keys_of
 from mmstable.legacy.translate import translate
-from mmstable.messages import _
+from mmstable.messages import N_, _
 from mmstable.messages.secrets import mask_words
 from mmstable.optim import SafeAmpOptimWrapper, SafeOptimWrapper
 from mmstable.protection import Draft, Group, apply_changes, scoped
 from mmstable.registry import take_bare_names
 from mmstable.settings import config_root, did_you_mean, nearest, suggest
 
+# Packages that pip knows by another name than Python.
+_DISTRIBUTIONS = {'mmseg': 'mmsegmentation', 'mmaction': 'mmaction2'}
 _YAML = 'tag:yaml.org,2002:'
 
 
@@ -149,7 +152,8 @@ class _Reading:
 def _folder_of(package: str) -> str:
     spec = find_spec(package)
     if spec is None or spec.origin is None:
-        raise ModuleNotFoundError(f'{package} is not installed')
+        text = f'{package} is not installed'
+        raise ModuleNotFoundError(text, name=package)
     return os.path.dirname(spec.origin)
 
 
@@ -171,20 +175,24 @@ def load_config(path: str, import_modules: bool = True) -> Config:
     try:
         with reading.patched():
             cfg = Config.fromfile(path, import_custom_modules=import_modules)
+        # What a lazy config imports is imported by this walk. mmengine marks
+        # bases of `mmstable::` with that scope, and would look there first
+        # for what is built inside, such as the user's dataset. They name
+        # mmstable's classes in full, so nothing needs the mark.
+        for __, node in walk(cfg._cfg_dict):
+            if isinstance(node, dict) and node.get('_scope_') == 'mmstable':
+                node.pop('_scope_')
     except UsageError:
         raise
     except (SyntaxError, ValueError, yaml.YAMLError) as error:
         # While a file is parsed, it is the last one that was found.
         raise UsageError(_explain(reading.file, error)) from error
     except Exception as error:
+        missing = _missing_package(error)
+        if missing:
+            raise refuse_missing(path, missing) from error
         raise UsageError(_explain(path, error)) from error
     take_bare_names()
-    # mmengine marks bases of `mmstable::` with that scope, and would look
-    # there first for what is built inside, such as the user's dataset. They
-    # name mmstable's classes in full, so nothing needs the mark.
-    for __, node in walk(cfg._cfg_dict):
-        if isinstance(node, dict) and node.get('_scope_') == 'mmstable':
-            node.pop('_scope_')
     return cfg
 
 
@@ -252,6 +260,32 @@ def new_bases(
             if not any(set(values) & set(known) for known in found.values()):
                 found[other] = values
     return found
+
+
+def _missing_package(error: BaseException | None) -> str:
+    """The package that an import has not found; '' for another error."""
+    while error is not None:
+        if isinstance(error, ModuleNotFoundError) and error.name:
+            return error.name.partition('.')[0]
+        error = error.__cause__ or error.__context__
+    return ''
+
+
+def refuse_missing(path: str, package: str) -> UsageError:
+    """A config needs a package that is not installed.
+
+    Args:
+        path (str): The config file, or a setting in it.
+        package (str): The package, by its import name.
+    """
+    text = N_("{path} needs the module '{package}', which cannot be found.")
+    if package in SCOPES or package == 'mmcv':
+        text = N_(
+            "{path} needs the package '{package}', which is not installed: "
+            'pip install {name}'
+        )
+    name = _DISTRIBUTIONS.get(package, package)
+    return cli.usage_error(text, path=path, package=package, name=name)
 
 
 def _explain(path: str, error: Exception) -> str:

@@ -20,17 +20,23 @@ from typing import Any, NamedTuple
 from mmengine import registry as root
 from mmengine.config import Config, ConfigDict
 from mmengine.runner import Runner
+from mmengine.runner._flexible_runner import FlexibleRunner
 from torch.nn import Module
 
 from mmstable.check.check_config import check_config
-from mmstable.check.config_tree import ConfigView
+from mmstable.check.config_tree import ConfigView, walk
 from mmstable.check.machine import Machine
-from mmstable.check.registry import find_class, names_in
+from mmstable.check.registry import (
+    class_of,
+    find_class,
+    missing_packages,
+    names_in,
+)
 from mmstable.check.rule import RULES
 from mmstable.check.source import ConfigSource
 from mmstable.cli.check import text_lines
 from mmstable.cli.command import show, usage_error
-from mmstable.cli.config import plain_settings
+from mmstable.cli.config import plain_settings, refuse_missing
 from mmstable.cli.start import launch_command, program_of
 from mmstable.dist.launch import rank_of, ranks_of
 from mmstable.errors import CheckFailed, MMStableError, UsageError
@@ -225,13 +231,6 @@ def build_model(cfg: Config, failed: str) -> Module:
         return root.MODELS.build(settings)
 
 
-class _ShortLog(Runner):
-    """Logs the order of its hooks in one line instead of two hundred."""
-
-    def get_hooks_info(self) -> str:
-        return ', '.join(type(hook).__name__ for hook in self.hooks)
-
-
 def build_runner(cfg: Config) -> Runner:
     """Build the runner that a config asks for."""
     level = cfg.get('log_level', 'INFO')
@@ -240,10 +239,21 @@ def build_runner(cfg: Config) -> Runner:
         # run in the same process would wait for it.
         one_of('', 'log_level', level, list(logging._nameToLevel))
     kind = cfg.get('runner_type')
-    if kind is not None:
+    built = Runner if kind is None else root.RUNNERS.get(kind)
+    if built is not Runner and cfg.get('env_cfg') is None:
+        # FlexibleRunner.from_cfg passes on None instead of its default.
+        cfg.env_cfg = dict(dist_cfg=dict(backend='nccl'))
+    if built not in (Runner, FlexibleRunner):
         return root.RUNNERS.build(cfg)
-    runner = _ShortLog.from_cfg(cfg)
-    runner.__class__ = Runner
+
+    class ShortLog(built):  # type: ignore[misc, valid-type]
+        """Logs the order of its hooks in one line, not two hundred."""
+
+        def get_hooks_info(self) -> str:
+            return ', '.join(type(hook).__name__ for hook in self.hooks)
+
+    runner = ShortLog.from_cfg(cfg)
+    runner.__class__ = built
     return runner
 
 
@@ -272,6 +282,14 @@ def check_start(
         is_for_test = one.path.startswith('test_dataloader.')
         if one.id in RULES and RULES[one.id].is_fatal and not is_for_test:
             raise UsageError(one.what)
+    for path, node in walk(plain_settings(cfg)):
+        absent = missing_packages({'type': node.get('type')})
+        if absent and not path.startswith('test_'):
+            raise refuse_missing(path, absent[0])
+    # Without its package, only mmengine's classes are known.
+    scope = missing_packages({'default_scope': view.get('default_scope')})
+    if scope and class_of(view, root.MODELS, view.get('model')) is None:
+        raise refuse_missing('model', scope[0])
     if view.get('train_cfg') is None:
         raise usage_error(
             'the config has no train_cfg, train_dataloader and '

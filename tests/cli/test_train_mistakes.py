@@ -318,6 +318,55 @@ def test_a_text_that_cannot_be_read_is_no_wrong_setting() -> None:
     assert explain_mistake(found.value) is None
 
 
+@pytest.mark.parametrize(
+    ('text', 'message'),
+    [
+        (
+            "_base_ = './config.py'\n"
+            "model = dict(type='mmrotate.Net', _delete_=True)\n",
+            "model needs the package 'mmrotate', which is not installed: pip "
+            'install mmrotate',
+        ),
+        (
+            "_base_ = './config.py'\ndefault_scope = 'mmaction'\n"
+            "model = dict(type='Recognizer3D', _delete_=True)\n",
+            "model needs the package 'mmaction', which is not installed: pip "
+            'install mmaction2',
+        ),
+        (
+            "_base_ = './config.py'\n"
+            "custom_imports = dict(imports=['mmrotate.models'])\n",
+            "needs.py needs the package 'mmrotate', which is not installed: "
+            'pip install mmrotate',
+        ),
+        (
+            'from mmrotate.models import Net\nmodel = dict(type=Net)\n',
+            "needs.py needs the package 'mmrotate', which",
+        ),
+        (
+            "_base_ = 'mmrotate::_base_/default_runtime.py'\n",
+            "needs.py needs the package 'mmrotate', which",
+        ),
+        (
+            "custom_imports = dict(imports=['my_lost_module'])\n",
+            "needs the module 'my_lost_module', which cannot be found.",
+        ),
+    ],
+)
+def test_a_missing_package_is_one_line(
+    project: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    text: str,
+    message: str,
+) -> None:
+    (project / 'needs.py').write_text(text)
+    line = error_of(capsys, 'needs.py', '--work-dir', str(tmp_path / 'run'))
+    assert message in line
+    # Before a log begins.
+    assert not (tmp_path / 'run').exists()
+
+
 def test_yaml_is_known_for_its_exponents(
     project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
