@@ -146,7 +146,9 @@ def rule_table() -> str:
     return '\n'.join(lines) + '\n'
 
 
-def mend(view: ConfigView) -> tuple[ConfigView, list[Finding], list[Finding]]:
+def apply_fixes(
+    view: ConfigView,
+) -> tuple[ConfigView, list[Finding], list[Finding]]:
     """Fix one thing after the other, until no rule knows more.
 
     One at a time, because what fixes one may move, or cause, another.
@@ -196,7 +198,7 @@ def _write_fix(args: argparse.Namespace, view: ConfigView) -> None:
     """Write what ``--fix`` asks for, and say what it leaves to the user."""
     from mmstable.cli import config
 
-    new, done, left = mend(view)
+    new, done, left = apply_fixes(view)
     if done:
         base = config.relative(args.config, os.path.dirname(args.fix))
         config.write_config(args.fix, _overlay(view, new, done, base))
@@ -247,8 +249,8 @@ COMMAND = cli.Command(
         ),
         cli.option(
             '--fix',
-            'write a config that inherits from this one, and mends what '
-            'can be mended',
+            'write a config that inherits from this one, and fixes what '
+            'can be fixed automatically',
             metavar='OUT.py',
         ),
         cli.option(
@@ -257,10 +259,10 @@ COMMAND = cli.Command(
             choices=['text', 'json', 'github'],
             default='text',
         ),
-        cli.flag('--list', 'list all rules, and stop'),
+        cli.flag('--list', 'list all rules, and exit'),
         cli.CFG_OPTIONS,
     ),
-    'Say what would go wrong in a training, before it starts. The config '
+    'Find likely problems of a training before it starts. The config '
     'is run, as in training; nothing is built from it without --deep. '
     'Exit codes: 0 nothing but hints, {warnings} warnings, {errors} '
     'errors, 2 the config cannot be read.',

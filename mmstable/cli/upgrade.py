@@ -16,7 +16,7 @@ from mmstable.messages import N_, printable
 if TYPE_CHECKING:
     from mmstable.legacy.translate import Translation
 
-# Translated, but something has no counterpart.
+# Translated, but something has no equivalent.
 EXIT_INCOMPLETE = 5
 
 
@@ -38,7 +38,7 @@ def upgrade(args: argparse.Namespace) -> int:
     _report(args.config, translation)
     config.write_config(args.output, text)
     if translation.of_severity(Severity.WARNING, Severity.ERROR):
-        text = N_('some settings have no counterpart (exit {code})')
+        text = N_('some settings have no mmengine equivalent (exit {code})')
         cli.tell(text, code=EXIT_INCOMPLETE)
         return EXIT_INCOMPLETE
     return 0
@@ -79,7 +79,10 @@ def _report(path: str, translation: Translation) -> None:
     blocks: list[tuple[str, Sequence[Any]]] = [
         (N_('{path}: translated from mmcv 1.x'), translation.summary()),
         (N_('worth knowing'), translation.of_severity(Severity.HINT)),
-        (N_('without counterpart'), translation.of_severity(Severity.WARNING)),
+        (
+            N_('no mmengine equivalent, ignored'),
+            translation.of_severity(Severity.WARNING),
+        ),
         (
             N_('would train differently, to be resolved by you'),
             translation.of_severity(Severity.ERROR),
@@ -107,6 +110,6 @@ COMMAND = cli.Command(
     'Translate a config of mmcv 1.x (mmseg 0.x, mmdet 2.x, ...) to '
     'mmengine. What became of each key is told on stderr. Exit codes: 0 '
     'all translated or nothing to do, {incomplete} translated but some '
-    'settings have no counterpart, 2 an error.',
+    'settings have no mmengine equivalent, 2 an error.',
     {'incomplete': EXIT_INCOMPLETE},
 )
