@@ -3,8 +3,8 @@
 The wheels are downloaded and unzipped, not installed: configs are read with
 mmengine, as in training, but what they import is not there. The machine is a
 made-up one, so that the figures do not depend on where this runs: 8 GPUs, 128
-cores, 512 GB of memory, all files there. The number of ranks is the one in
-the name of a config (``8xb32``), or else the one its package recommends.
+cores, all files there. The number of ranks is the one in the name of a config
+(``8xb32``), or else the one its package recommends.
 """
 
 from __future__ import annotations
@@ -39,7 +39,6 @@ PACKAGES = {
 }
 MACHINE = Machine(
     cores=128,
-    memory=512 * 10**9,
     shared_memory=256 * 10**9,
     gpus=8,
     bf16=lambda: True,

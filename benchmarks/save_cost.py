@@ -29,7 +29,7 @@ from results import DEFAULT_FOLDER, Row, publish
 from torch import Tensor, nn
 from vit_parameters import WIDTHS, vit_shapes
 
-from mmstable.checkpoint.save import finish_saves
+from mmstable.checkpoint.folders import finish_saves
 from mmstable.hooks import SafeCheckpointHook
 from mmstable.state.run_state import RunState
 

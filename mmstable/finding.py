@@ -16,6 +16,9 @@ _SEVERITIES = {
 }
 
 
+_SHOWN = ('id', 'severity', 'path', 'what', 'why', 'fix', 'source')
+
+
 class Severity(str, Enum):
     """How bad it is."""
 
@@ -64,12 +67,5 @@ class Finding:
 
     def as_dict(self) -> dict[str, str]:
         """What others may read, in plain types."""
-        return {
-            'id': self.id,
-            'severity': self.severity.value,
-            'path': self.path,
-            'what': self.what,
-            'why': self.why,
-            'fix': self.fix,
-            'source': self.source,
-        }
+        shown = {name: getattr(self, name) for name in _SHOWN}
+        return {**shown, 'severity': self.severity.value}

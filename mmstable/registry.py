@@ -70,17 +70,14 @@ def take_bare_names() -> None:
     global _takes_bare_names  # noqa: PLW0603
     _takes_bare_names = True
     while _WAITING:
-        _take_bare_name(*_WAITING.pop(0))
-
-
-def _take_bare_name(parent: Registry, cls: type, name: str) -> None:
-    other = parent.module_dict.get(name)
-    if other is None:
-        parent.register_module(name, module=cls)
-        return
-    warnings.warn(
-        f"'{name}' is already registered in mmengine by "
-        f'{other.__module__}, and stays so. Write '
-        f"type='mmstable.{name}' to get the one of mmstable.",
-        stacklevel=3,
-    )
+        parent, cls, name = _WAITING.pop(0)
+        other = parent.module_dict.get(name)
+        if other is None:
+            parent.register_module(name, module=cls)
+            continue
+        warnings.warn(
+            f"'{name}' is already registered in mmengine by "
+            f'{other.__module__}, and stays so. Write '
+            f"type='mmstable.{name}' to get the one of mmstable.",
+            stacklevel=2,
+        )

@@ -56,11 +56,10 @@ def wrappers(runner: Runner) -> dict[str, Any]:
 
     None if an engine, such as DeepSpeed's, owns the optimizer.
     """
-    if has_many_wrappers(runner):
-        return dict(runner.optim_wrapper.items())
-    if not hasattr(runner.optim_wrapper, 'should_update'):
-        return {}
-    return {'optim_wrapper': runner.optim_wrapper}
+    found = runner.optim_wrapper
+    if isinstance(found, OptimWrapperDict):
+        return dict(found.items())
+    return {'optim_wrapper': found} if hasattr(found, 'should_update') else {}
 
 
 def has_many_wrappers(runner: Runner) -> bool:

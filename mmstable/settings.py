@@ -248,7 +248,8 @@ def no_match(name: str, text: str, known: Collection[str]) -> str:
 
 
 def _is_whole(value: Any, at_least: int) -> bool:
-    return is_number(value) and value == int(value) and value >= at_least
+    # Of NaN and infinities, the rest is NaN.
+    return is_numeric(value) and value % 1 == 0 and value >= at_least
 
 
 def _prefix(owner: str) -> str:

@@ -391,7 +391,9 @@ def run_ids(
             ids = _CHECK(content)
         except (OSError, ValueError):
             ids = _ids_in(saved())
-    ids = {kind: ids.get(kind, secrets.token_hex(8)) for kind in _PLACES}
+    # SwanLab 0.7 takes 21 lowercase letters and digits, and no other ids.
+    made = secrets.token_hex(11)[:21]
+    ids = {kind: ids.get(kind, made) for kind in _PLACES}
     with suppress(OSError):
         work_dir.mkdir(parents=True, exist_ok=True)
         replace_text(path, json.dumps(ids))

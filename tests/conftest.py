@@ -8,9 +8,11 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import weakref
 from contextlib import contextmanager
+from pathlib import Path
 
 import hypothesis
 import pytest
@@ -21,6 +23,11 @@ from tests.patience import be_patient
 # Tiny tensors are slower on several threads, and tests run side by side.
 os.environ.setdefault('OMP_NUM_THREADS', '1')
 be_patient()
+# Processes that tests start need not compile the package anew.
+os.environ.pop('PYTHONDONTWRITEBYTECODE', None)
+os.environ.setdefault(
+    'PYTHONPYCACHEPREFIX', str(Path(tempfile.gettempdir(), 'mmstable-pycache'))
+)
 # The same examples on every machine, however slow; nothing is kept on disk.
 hypothesis.settings.register_profile(
     'mmstable',

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import os
 import signal
-import subprocess
-import sys
 import threading
 import weakref
 
@@ -20,6 +19,7 @@ from mmstable.hang import watchdog_process
 from mmstable.probe import server
 from tests.loops.runs import iter_loop, loader
 from tests.patience import wait_until
+from tests.preloaded import ROOT, Preloaded
 from tests.toys import ToyData, toy_runner
 
 HOOKS = [
@@ -110,26 +110,24 @@ def train(folder, fails: bool, is_stock: bool) -> weakref.ref:
 @pytest.mark.skipif(
     not hasattr(signal, 'SIGRTMIN'), reason='there is no such signal'
 )
-@pytest.mark.parametrize('is_stock', [False, True])
-@pytest.mark.parametrize('fails', [False, True])
-def test_nothing_is_left(tmp_path, monkeypatch, fails, is_stock):
+def test_nothing_is_left(tmp_path, monkeypatch):
     if ALONE not in os.environ:
         # A process of its own: other tests may keep what they got.
-        name = os.environ['PYTEST_CURRENT_TEST'].partition(' ')[0]
-        subprocess.run(
-            [sys.executable, '-m', 'pytest', '-q', '-p', 'no:xdist', name],
-            env={**os.environ, ALONE: '1'},
-            check=True,
-        )
+        words = ['-m', 'pytest', '-q', '-p', 'no:xdist', __file__]
+        run = Preloaded(words, ROOT, {**os.environ, ALONE: '1'})
+        printed, __ = run.communicate(timeout=200)
+        assert run.returncode == 0, printed
         return
     monkeypatch.setenv(server.VARIABLE, str(tmp_path / 'sockets'))
     # Once in a process; torch does it with the first worker.
     signal_handling._set_SIGCHLD_handler()
-    before = left_behind(tmp_path)
-    runner = train(tmp_path / 'a', fails, is_stock)
-    if fails and is_stock:
-        # Only the thread that trains could change it, and nobody told it.
-        before['mask'] = signal.pthread_sigmask(signal.SIG_BLOCK, [])
-    # mmengine's own loops tell no hook of an exception: threads have to see.
-    wait_until(lambda: left_behind(tmp_path) == before)
-    assert runner() is None
+    for fails, is_stock in itertools.product((False, True), repeat=2):
+        before = left_behind(tmp_path)
+        runner = train(tmp_path / f'{fails}_{is_stock}', fails, is_stock)
+        if fails and is_stock:
+            # Only the thread that trains could change it, and nobody told it.
+            before['mask'] = signal.pthread_sigmask(signal.SIG_BLOCK, [])
+        # mmengine's own loops tell no hook of an exception: threads have to
+        # see.
+        wait_until(lambda before=before: left_behind(tmp_path) == before)
+        assert runner() is None, (fails, is_stock)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.preloaded import run_script
 from tests.some_files import some_files
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -67,17 +68,9 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(site: Path, folder: Path, code: str) -> str:
-    done = subprocess.run(
-        [sys.executable, '-c', code],
-        cwd=folder,
-        env={**os.environ, 'PYTHONPATH': str(site)},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=100,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    found, printed = run_script(code, folder, PYTHONPATH=str(site))
+    assert found == 0, printed
+    return printed
 
 
 @pytest.mark.parametrize(

@@ -1,15 +1,15 @@
-"""Which class does a config string mean? Each in a fresh interpreter."""
+"""Which class does a config string mean, before mmstable is imported?"""
 
 from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[1]
+from tests.preloaded import ROOT, Preloaded
+
 BUILD = """
 import torch
 from mmengine.optim import build_optim_wrapper
@@ -37,17 +37,11 @@ OTHER = registry.Registry(
 
 def run(folder: Path, code: str) -> str:
     words = [code] if code.endswith('.py') else ['-c', BUILD + code]
-    done = subprocess.run(
-        [sys.executable, *words],
-        cwd=folder,
-        env={**os.environ, 'PYTHONPATH': f'{folder}:{ROOT}'},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=100,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout + done.stderr
+    env = {**os.environ, 'PYTHONPATH': f'{folder}:{ROOT}'}
+    process = Preloaded(words, folder, env, subprocess.STDOUT)
+    output, __ = process.communicate(timeout=100)
+    assert process.returncode == 0, output
+    return output
 
 
 @pytest.fixture

@@ -40,26 +40,10 @@ def test_yaml_can_be_read(path):
     assert yaml.safe_load(path.read_text(encoding='utf-8'))
 
 
-def test_a_bug_report_has_what_is_needed_to_help():
-    path = ROOT / '.github' / 'ISSUE_TEMPLATE' / 'bug.yml'
-    fields = yaml.safe_load(path.read_text(encoding='utf-8'))['body']
-    needed = [f['id'] for f in fields if f.get('validations')]
-    assert needed == ['what', 'events', 'doctor', 'versions']
-    assert 'stability/events.jsonl' in path.read_text(encoding='utf-8')
-
-
 def test_the_citation_is_of_this_version():
     citation = yaml.safe_load((ROOT / 'CITATION.cff').read_text())
     assert citation['version'] == __version__
     assert f'## {__version__}' in (ROOT / 'CHANGELOG.md').read_text()
-
-
-def test_hooks_of_pre_commit_are_the_linters_of_make():
-    path = ROOT / '.pre-commit-config.yaml'
-    hooks = yaml.safe_load(path.read_text())['repos'][0]['hooks']
-    tools = {hook['entry'].split()[2] for hook in hooks}
-    lint = re.search(r'^lint:.*\n((?:\t.*\n)+)', _makefile(), re.M)[1]
-    assert tools == set(re.findall(r'-m (\w+)', lint))
 
 
 @pytest.mark.parametrize('page', some_files(ROOT, '[CR]*ING*.md'), ids=str)

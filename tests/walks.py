@@ -88,9 +88,9 @@ class Trace:
 # death passes a save, the replay of the failed step, and the report.
 WALKS = {
     'step': Walk('mmstable.loops.train_step', files=29, calls=86),
-    'save': Walk('mmstable.checkpoint.writer', files=41, calls=6300),
+    'save': Walk('mmstable.checkpoint.writer', files=39, calls=6300),
     'death': Walk('mmstable.loops.failure', files=80, calls=12500),
-    'resume': Walk('mmstable.checkpoint.loaders', files=34, calls=8100),
+    'resume': Walk('mmstable.checkpoint.loaders', files=33, calls=8100),
 }
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Union
@@ -20,6 +20,7 @@ Keys = tuple[Union[str, int], ...]
 Path = Union[str, Keys]
 # As a value: remove the setting.
 ABSENT = object()
+_INNER = (Mapping, list, tuple)
 
 
 def look_up(node: Any, path: Path, default: Any = None) -> Any:
@@ -54,7 +55,10 @@ def put(settings: Any, path: Path, value: Any) -> None:
     keys = tuple(path.split('.')) if isinstance(path, str) else path
     for name, following in zip(keys, keys[1:]):
         key: Any = int(name) if isinstance(node, list) else name
-        inner = look_up(node, (key,))
+        try:
+            inner = node[key]
+        except (KeyError, IndexError):
+            inner = None
         if isinstance(inner, tuple):
             node[key] = list(inner)
         elif not isinstance(inner, (dict, list)):
@@ -84,27 +88,21 @@ def walk(node: Any, path: str = '') -> list[tuple[str, Node]]:
     """Return every dict at or below a node, with its path."""
     found: list[tuple[str, Node]] = []
     # A loop: rules walk through configs of thousands of nodes.
-    pending = [(path, node)]
+    pending = [(path, node)] if isinstance(node, _INNER) else []
     while pending:
         path, node = pending.pop()
         if isinstance(node, Mapping):
             found.append((path, node))
         start = f'{path}.' if path else ''
         # Leaves need no look of their own.
+        items = node.items() if isinstance(node, Mapping) else enumerate(node)
         inner = [
             (f'{start}{name}', one)
-            for name, one in children(node)
-            if isinstance(one, (Mapping, list, tuple))
+            for name, one in items
+            if isinstance(one, _INNER)
         ]
         pending += inner[::-1]
     return found
-
-
-def children(node: Any) -> Iterable[tuple[str | int, Any]]:
-    """Return the items of a dict or a list with their keys; else nothing."""
-    if isinstance(node, Mapping):
-        return node.items()
-    return enumerate(node) if isinstance(node, (list, tuple)) else ()
 
 
 def kind_of(node: Any) -> str:
@@ -202,9 +200,43 @@ class ConfigView:
         """Return the same view of another config."""
         return replace(self, settings=settings, written=None)
 
+    @cached_property
+    def _walked(self) -> list[tuple[str, Node]]:
+        return walk(self.settings)
+
+    @cached_property
+    def values(self) -> dict[str, Any]:
+        """Every value at any depth, by its path."""
+        values: dict[str, Any] = dict(self._walked)
+        for path, node in self._walked:
+            start = f'{path}.' if path else ''
+            found = [(f'{start}{name}', one) for name, one in node.items()]
+            # The list grows while it is read: those inside of lists follow.
+            for where, value in found:
+                values[where] = value
+                if isinstance(value, (list, tuple)):
+                    items = enumerate(value)
+                    found += [(f'{where}.{n}', one) for n, one in items]
+        return values
+
     def get(self, path: str, default: Any = None) -> Any:
         """Return the value at a path; None counts as a value."""
-        return look_up(self.settings, path, default)
+        return self.values.get(path, default)
+
+    def nodes(self, path: str) -> list[tuple[str, Node]]:
+        """Return every dict at or below a path, with its path."""
+        start = f'{path}.' if path else ''
+        return [
+            (where, node)
+            for where, node in self._walked
+            if where == path or where.startswith(start)
+        ]
+
+    @cached_property
+    def data_nodes(self) -> list[tuple[str, Node]]:
+        """Every dict at or below the dataset of a loader, with its path."""
+        paths = [one.at('dataset') for one in self.loaders]
+        return [found for path in paths for found in self.nodes(path)]
 
     def part(self, path: str) -> Part:
         """Return the dict at a path; an empty one if there is none."""
@@ -249,14 +281,14 @@ class ConfigView:
     @cached_property
     def evaluators(self) -> list[Part]:
         """The metrics of the validation."""
-        found = walk(self.get('val_evaluator'), 'val_evaluator')
+        found = self.nodes('val_evaluator')
         parts = [Part(path, node) for path, node in found if 'type' in node]
         return [one for one in parts if one.kind != 'Evaluator']
 
     @cached_property
     def schedulers(self) -> list[Part]:
         """Every entry of ``param_scheduler``."""
-        found = walk(self.get('param_scheduler'), 'param_scheduler')
+        found = self.nodes('param_scheduler')
         return [Part(path, node) for path, node in found if 'type' in node]
 
     @cached_property
@@ -302,7 +334,7 @@ class ConfigView:
     @cached_property
     def transformers(self) -> list[str]:
         """Names of the model's classes that use attention."""
-        kinds = {kind_of(node) for _, node in walk(self.get('model'))}
+        kinds = {kind_of(node) for _, node in self.nodes('model')}
         return sorted(kind for kind in kinds if _TRANSFORMER.search(kind))
 
     @property

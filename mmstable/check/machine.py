@@ -11,7 +11,6 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Callable
 
-import psutil
 import torch
 from mmengine.config import Config
 from mmengine.model import BaseModel
@@ -29,7 +28,6 @@ class Machine:
 
     Args:
         cores (int): Cores that this process may use.
-        memory (int, optional): Free bytes of RAM.
         shared_memory (int, optional): Free bytes of /dev/shm.
         gpus (int): Number of GPUs.
         bf16 (Callable): Returns whether the GPUs support bfloat16. A
@@ -41,7 +39,6 @@ class Machine:
     """
 
     cores: int
-    memory: int | None
     shared_memory: int | None
     gpus: int
     bf16: Callable[[], bool | None]
@@ -54,7 +51,6 @@ class Machine:
         """Return the facts about this machine."""
         return cls(
             cores=_cores(),
-            memory=psutil.virtual_memory().available,
             shared_memory=_free('/dev/shm'),
             gpus=torch.cuda.device_count(),
             bf16=_supports_bf16,

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import inspect
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import Any
 
@@ -19,7 +18,7 @@ from mmengine.registry import MODELS, Registry
 from mmengine.runner import Runner
 
 from mmstable.check.config_tree import ConfigView, walk
-from mmstable.checkpoint.save import hook_arguments
+from mmstable.checkpoint.folders import hook_arguments
 from mmstable.legacy.schedules import PolicyScheduler
 from mmstable.loops.train import SafeLoop
 
@@ -69,17 +68,12 @@ def find_class(registry: Registry, kind: Any, scope: str | None) -> Any:
         return None
     if not scope or not is_installed(scope):
         scope = 'mmengine'
-    with _quiet(), registry.switch_scope_and_registry(scope) as found:
-        return found.get(kind)
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep mmengine from logging a warning for each unknown scope."""
+    # mmengine logs a warning for each unknown scope.
     logger = MMLogger.get_current_instance()
     before, logger.disabled = logger.disabled, True
     try:
-        yield
+        with registry.switch_scope_and_registry(scope) as found:
+            return found.get(kind)
     finally:
         logger.disabled = before
 

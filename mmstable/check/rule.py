@@ -122,8 +122,9 @@ def setting(
 
     def check(view: ConfigView) -> Iterator[Violation]:
         for part in getattr(view, parts) if parts else [view.root]:
-            value, where = part.get(name), part.at(name)
+            value = part.get(name)
             if wrong(view, part, value):
+                where = part.at(name)
                 change = {} if right is ABSENT else {where: right}
                 yield Violation(where, change, value=value, kind=part.kind)
 

@@ -55,43 +55,27 @@ def parts_of(sample: Any) -> list[Part]:
 
 
 def _walk(value: Any, path: str, depth: int) -> Iterator[Part]:
-    if depth == 0:
-        return
+    inner: Any = ()
     if isinstance(value, torch.Tensor):
-        yield Part(path, _as_array(value), True)
-    elif isinstance(value, np.ndarray):
-        yield Part(path, value, False)
-    elif isinstance(value, (bool, int, float, np.generic)):
+        tensor = value.detach().cpu()
+        if tensor.dtype is torch.bfloat16:
+            # numpy has no bfloat16.
+            tensor = tensor.float()
+        yield Part(path, tensor.numpy(), True)
+    elif isinstance(value, (bool, int, float, np.generic, np.ndarray)):
         yield Part(path, np.asarray(value), False)
-    else:
-        for name, one in _children(value):
-            yield from _walk(
-                one, f'{path}.{name}' if path else name, depth - 1
-            )
-
-
-def _children(value: Any) -> Iterator[tuple[str, Any]]:
-    if isinstance(value, BaseDataElement):
-        # Its data, without the metainfo.
-        yield from value.items()
-    elif isinstance(value, Mapping):
-        yield from ((str(name), one) for name, one in value.items())
+    elif isinstance(value, (BaseDataElement, Mapping)):
+        # Of a data element its data, without the metainfo.
+        inner = value.items()
     elif isinstance(value, (list, tuple)):
-        yield from ((str(index), one) for index, one in enumerate(value))
+        inner = enumerate(value)
     else:
         # Boxes and points of mmdet and mmdet3d; masks of mmdet.
-        for name in ('tensor', 'masks'):
-            held = getattr(value, name, None)
-            if isinstance(held, (torch.Tensor, np.ndarray)):
-                yield name, held
-
-
-def _as_array(tensor: torch.Tensor) -> np.ndarray:
-    tensor = tensor.detach().cpu()
-    if tensor.dtype is torch.bfloat16:
-        # numpy has no bfloat16.
-        tensor = tensor.float()
-    return tensor.numpy()
+        held = ((n, getattr(value, n, None)) for n in ('tensor', 'masks'))
+        arrays = (torch.Tensor, np.ndarray)
+        inner = [(n, one) for n, one in held if isinstance(one, arrays)]
+    for name, one in inner if depth > 1 else ():
+        yield from _walk(one, f'{path}.{name}'.lstrip('.'), depth - 1)
 
 
 class Problem(NamedTuple):
@@ -159,10 +143,6 @@ def _is_image(part: Part) -> bool:
     return named and part.array.ndim in ((3,) if part.is_tensor else (2, 3))
 
 
-def _is_float(part: Part) -> bool:
-    return part.array.dtype.kind == 'f' and part.array.size > 0
-
-
 def _is_label_map(part: Part) -> bool:
     """Whether a part holds the class of each pixel or point."""
     named = any(
@@ -187,21 +167,9 @@ def _is_labels(part: Part) -> bool:
     )
 
 
-def _is_masks(part: Part) -> bool:
-    return part.words[-1] in ('masks', 'gt_masks') and part.array.ndim == 3
-
-
 def _is_corners(part: Part) -> bool:
     named = any(word in ('bboxes', 'gt_bboxes') for word in part.words)
     return named and part.array.ndim == 2 and part.array.shape[1] == 4
-
-
-def _has_no_boxes(part: Part) -> bool:
-    return any('bboxes' in word for word in part.words) and _is_empty(part)
-
-
-def _has_no_points(part: Part) -> bool:
-    return 'points' in part.words and _is_empty(part)
 
 
 def _is_empty(part: Part) -> bool:
@@ -229,11 +197,6 @@ def _label_range(part: Part, subject: Subject) -> str:
     return _('{values} with {classes} classes', values=found, classes=classes)
 
 
-def _label_type(part: Part, subject: Subject) -> str:
-    dtype = part.array.dtype
-    return '' if dtype.kind in 'iub' else str(dtype)
-
-
 def _all_ignored(part: Part, subject: Subject) -> str:
     if (part.array != subject.expected.ignore_index).any():
         return ''
@@ -248,18 +211,12 @@ def _empty_mask(part: Part, subject: Subject) -> str:
     return _('{empty} of {count} masks', empty=empty, count=count)
 
 
-def _inverted_box(part: Part, subject: Subject) -> str:
-    return _first_box(part, (_sides(part) < 0).any(axis=1))
-
-
-def _flat_box(part: Part, subject: Subject) -> str:
-    sides = _sides(part)
-    inverted = (sides < 0).any(axis=1)
-    return _first_box(part, (sides == 0).any(axis=1) & ~inverted)
-
-
 def _sides(part: Part) -> np.ndarray:
     return part.array[:, 2:] - part.array[:, :2]
+
+
+def _is_inverted(part: Part) -> Any:
+    return (_sides(part) < 0).any(axis=1)
 
 
 def _first_box(part: Part, found: Any) -> str:
@@ -320,7 +277,9 @@ ERRORS = {
         what='NaN or Inf in the data',
         why='The loss becomes NaN, and so do the statistics of BatchNorm.',
         fix='Fix the files, or skip them with SkipSamples.',
-        applies=_is_float,
+        applies=lambda part: (
+            part.array.dtype.kind == 'f' and part.array.size > 0
+        ),
         detail=_non_finite,
     ),
     'label_range': ProblemKind(
@@ -336,21 +295,25 @@ ERRORS = {
         why='A classification loss accepts integer labels only.',
         fix='Load them as integers.',
         applies=_is_labels,
-        detail=_label_type,
+        detail=lambda part, subject: (
+            '' if part.array.dtype.kind in 'iub' else str(part.array.dtype)
+        ),
     ),
     'inverted_box': ProblemKind(
         what='boxes with swapped corners',
         why='Their width or height is negative, and its logarithm NaN.',
         fix='Fix the annotations; are they x, y, width, height?',
         applies=_is_corners,
-        detail=_inverted_box,
+        detail=lambda part, subject: _first_box(part, _is_inverted(part)),
     ),
     'flat_box': ProblemKind(
         what='boxes with zero area',
         why='The logarithm of their size is infinite; IoU with them is 0/0.',
         fix='Fix the annotations, or filter by size (FilterAnnotations).',
         applies=_is_corners,
-        detail=_flat_box,
+        detail=lambda part, subject: _first_box(
+            part, (_sides(part) == 0).any(axis=1) & ~_is_inverted(part)
+        ),
     ),
     'channel_count': ProblemKind(
         what='images with a wrong number of channels',
@@ -392,7 +355,9 @@ WARNINGS = {
         why='A mean over the pixels of such a mask is 0/0.',
         fix='Remove such objects after cropping and resizing '
         '(FilterAnnotations).',
-        applies=_is_masks,
+        applies=lambda part: (
+            part.words[-1] in ('masks', 'gt_masks') and part.array.ndim == 3
+        ),
         detail=_empty_mask,
     ),
     'no_boxes': ProblemKind(
@@ -400,14 +365,14 @@ WARNINGS = {
         why='Some heads fail on them, others learn from background only.',
         fix='Filter them (filter_cfg=dict(filter_empty_gt=True)) unless you '
         'want them.',
-        applies=_has_no_boxes,
+        applies=lambda part: _is_empty(part) and 'bboxes' in part.path,
         detail=lambda part, subject: _('no box'),
     ),
     'no_points': ProblemKind(
         what='point clouds without a point',
         why='Voxel encoders fail on them, or take a mean of no values.',
         fix='Skip them, or widen point_cloud_range.',
-        applies=_has_no_points,
+        applies=lambda part: _is_empty(part) and 'points' in part.words,
         detail=lambda part, subject: _('no point'),
     ),
     'odd_layout': ProblemKind(

@@ -99,7 +99,7 @@ def _find(file: str, parts: list[str]) -> str:
     tree = _tree(file)
     here = ''
     for value in reversed(_assigned(tree, parts[0])):
-        line, depth, replaces = _descend(tree, value, parts[1:])
+        line, depth, replaces = _descend(value, parts[1:])
         if depth == len(parts) - 1 or replaces:
             return f'{file}:{line}'
         here = here or f'{file}:{line}'
@@ -157,9 +157,7 @@ def _root(node: ast.expr) -> str:
     return node.id if isinstance(node, ast.Name) else ''
 
 
-def _descend(
-    tree: ast.Module, node: ast.expr, parts: list[str]
-) -> tuple[int, int, bool]:
+def _descend(node: ast.expr, parts: list[str]) -> tuple[int, int, bool]:
     """Follow a path in an expression.
 
     Returns:
@@ -168,10 +166,9 @@ def _descend(
     """
     line = node.lineno
     for depth, name in enumerate(parts):
-        node = _resolve(tree, node)
         pairs = _pairs(node)
         if pairs is None:
-            # A value without parts replaces that of a base.
+            # A value without parts, or a name, replaces that of a base.
             return line, depth, True
         if name not in pairs:
             deleted = pairs.get('_delete_')
@@ -181,18 +178,6 @@ def _descend(
         node = pairs[name]
         line = node.lineno
     return line, len(parts), True
-
-
-def _resolve(tree: ast.Module, node: ast.expr) -> ast.expr:
-    """Return the value behind a name of the same file."""
-    for _ in range(10):
-        if not isinstance(node, ast.Name):
-            return node
-        values = _assigned(tree, node.id)
-        if not values:
-            raise _Unclear
-        node = values[-1]
-    raise _Unclear
 
 
 def _pairs(node: ast.expr) -> dict[str, ast.expr] | None:

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -18,7 +17,7 @@ from torch import Size, Tensor
 from torch.nn import Module
 
 from mmstable import runner_view
-from mmstable.events import Culprit, Outcome, StepReport
+from mmstable.events import Culprit, Outcome
 from mmstable.messages import _, short_repr
 from mmstable.optim.grad_health import (
     find_nonfinite,
@@ -184,56 +183,44 @@ def tensors_in(
 class Placeholders:
     """NaN and Inf that are no poison.
 
-    What was there from the start is not: values that are still to be filled
-    in, of buffers and of parameters that are not trained. What has become
-    finite must stay so: it is taken off the list, until a rollback brings an
-    earlier state back. Inf is what a model may write into a buffer itself,
-    at any time: a buffer may be Inf again as it was at the start, may become
-    a mask of -Inf and one other value, and may hold any Inf once it has
-    another shape, as a cache has that was filled. Running statistics are
-    judged as weights are. What any other buffer holds is no poison either
-    while steps are good: it reaches neither loss nor gradients. It is named
-    in a warning, once.
+    What was there from the start is not: values of buffers and of parameters
+    that are not trained, which are still to be filled in. A buffer may be Inf
+    again as it was at the start, may get masks of -Inf, and may hold any Inf
+    once it has another shape, as a cache has that was filled. Running
+    statistics are judged as weights are. What any other buffer holds is no
+    poison either while steps are good: it reaches neither loss nor gradients.
+    It is named in a warning, once.
 
     There is one list for each model, so that all who look through a state
-    find the same.
+    find the same. A checkpoint is audited in the background.
     """
 
     def __init__(self) -> None:
         self._at_start: dict[str, tuple[int, int]] = {}
-        self._counts: dict[str, tuple[int, int]] = {}
+        # What was accepted since then.
+        self._accepted: dict[str, tuple[int, int]] = {}
         self._weights: set[str] = set()
         # Of all buffers at the start.
         self._shapes: dict[str, Size] = {}
-        self._reported: set[str] = set()
         # Buffers that were accepted because steps are good.
         self.harmless: set[str] = set()
-        # A checkpoint is audited in the background.
-        self._lock = threading.RLock()
 
     def learn(self, model: Module) -> None:
         """Look at a model before anything is loaded into it."""
         tensors = dict(model.named_buffers())
-        shapes = {name: one.shape for name, one in tensors.items()}
+        self._shapes.update((name, one.shape) for name, one in tensors.items())
         for name, param in model.named_parameters():
+            self._weights.add(name)
             # No training makes NaN finite again.
             if not param.requires_grad:
                 tensors[name] = param
-        poison = find_poison({'state_dict': tensors}, known={})
-        with self._lock:
-            self._shapes.update(shapes)
-            self._weights.update(name for name, __ in model.named_parameters())
-            for name in tensors:
-                self._at_start.pop(name, None)
-            for path, __ in poison:
-                name = path.partition('.')[2]
-                self._at_start[name] = count_nonfinite(tensors[name])
-            self.start_over()
+        for path, __ in find_poison({'state_dict': tensors}, known={}):
+            name = path.partition('.')[2]
+            self._at_start[name] = count_nonfinite(tensors[name])
 
     def start_over(self) -> None:
         """Expect the state of the start again: one was restored."""
-        with self._lock:
-            self._counts = dict(self._at_start)
+        self._accepted.clear()
 
     def audit(
         self, checkpoint: Mapping[str, Any], steps_are_good: bool = False
@@ -245,15 +232,15 @@ class Placeholders:
             steps_are_good (bool): Whether the newest steps were, so that
                 nothing of it has reached them. Defaults to False.
         """
-        with self._lock:
-            found = [
-                one
-                for one in find_poison(checkpoint, self._counts)
-                if not self._accepts(one, checkpoint, steps_are_good)
-            ]
-            if self._counts:
-                self._shrink(checkpoint)
-            return found, dict(self._counts)
+        found = [
+            one
+            for one in find_poison(checkpoint, self._known())
+            if not self._accepts(one, checkpoint, steps_are_good)
+        ]
+        return found, self._known()
+
+    def _known(self) -> dict[str, tuple[int, int]]:
+        return {**self._at_start, **self._accepted}
 
     def _accepts(
         self,
@@ -265,16 +252,28 @@ class Placeholders:
         section, __, name = culprit.name.partition('.')
         tensor = checkpoint[section].get(name)
         plain = name if name in self._shapes else plain_name(name)
-        if section == 'optimizer' or tensor is None:
+        is_learned = plain in self._weights or is_statistic(plain)
+        if section == 'optimizer' or tensor is None or is_learned:
             return False
         if culprit.kind != 'Inf' or not self._may_be_inf(plain, tensor):
-            if not steps_are_good or self._is_learned(plain):
+            if not steps_are_good:
                 return False
             self._warn_of_harmless(Culprit(plain, culprit.kind))
-        known = self._counts.get(plain, (0, 0))
+        known = self._known().get(plain, (0, 0))
         nans, infs = map(max, zip(known, count_nonfinite(tensor)))
-        self._counts[plain] = nans, infs
+        self._accepted[plain] = nans, infs
         return True
+
+    def _may_be_inf(self, name: str, tensor: Tensor) -> bool:
+        if (
+            self._shapes.get(name) != tensor.shape
+            or self._at_start.get(name, (0, 0))[1]
+        ):
+            return True
+        # Masks are -Inf; sums that overflow are +Inf.
+        values = stored_values(_measurable(tensor))
+        is_bad = torch.isinf if values.is_complex() else torch.isposinf
+        return not is_bad(values).any()
 
     def _warn_of_harmless(self, culprit: Culprit) -> None:
         if culprit.name in self.harmless:
@@ -288,61 +287,6 @@ class Placeholders:
             names=list_culprits([culprit]),
         )
         print_log(text, logger='current', level=logging.WARNING)
-
-    def _may_be_inf(self, name: str, tensor: Tensor) -> bool:
-        if self._is_learned(name):
-            return False
-        known = self._shapes.get(name)
-        if known is not None and known != tensor.shape:
-            return True
-        if not looks_like_mask(tensor):
-            return False
-        if known is None or self._at_start.get(name, (0, 0))[1] > 0:
-            return True
-        # Sums that overflow are +Inf, among zeros at first.
-        values = stored_values(_measurable(tensor))
-        is_bad = torch.isinf if values.is_complex() else torch.isposinf
-        return not is_bad(values).any()
-
-    def _is_learned(self, name: str) -> bool:
-        return name in self._weights or is_statistic(name)
-
-    def _shrink(self, checkpoint: Mapping[str, Any]) -> None:
-        """Take off the list what has become finite, and name the rest."""
-        seen: dict[str, list[Tensor]] = {}
-        for section, tensors in checkpoint.items():
-            if str(section).endswith('state_dict'):
-                for known in self._counts:
-                    for name in (known, f'{AVERAGED}{known}'):
-                        if name in tensors:
-                            seen.setdefault(known, []).append(tensors[name])
-        for name, found in seen.items():
-            # An average of the model may become finite later than that.
-            nans, infs = map(max, zip(*map(count_nonfinite, found)))
-            before = self._counts[name]
-            if not self._is_learned(name):
-                infs = before[1]
-            self._counts[name] = min(nans, before[0]), min(infs, before[1])
-        self._report_start(seen)
-
-    def _report_start(self, seen: Mapping[str, list[Tensor]]) -> None:
-        new = [
-            Culprit(name, 'NaN' if self._counts[name][0] else 'Inf')
-            for name, (first, *__) in seen.items()
-            if name in self._at_start
-            and name not in self._reported
-            and any(self._counts[name])
-            and (self._counts[name][0] or not looks_like_mask(first))
-        ]
-        if new:
-            self._reported.update(culprit.name for culprit in new)
-            text = _(
-                'mmstable: not finite before training began: {names}. That '
-                'is no fault as long as it does not spread; what was NaN and '
-                'becomes finite has to stay finite.',
-                names=list_culprits(new),
-            )
-            print_log(text, logger='current', level=logging.WARNING)
 
 
 _OF_MODELS: WeakKeyDictionary[Module, Placeholders] = WeakKeyDictionary()
@@ -362,13 +306,13 @@ def steps_are_good(runner: Runner) -> bool:
     wrappers = runner_view.wrappers(runner).values()
     newest = [one.steps.newest for one in wrappers if hasattr(one, 'steps')]
     return all(
-        one is not None and (one.fault is None or _has_finite_gradients(one))
+        one is not None
+        and (
+            one.fault is None
+            or (one.outcome is Outcome.APPLIED and not one.culprits)
+        )
         for one in newest
     )
-
-
-def _has_finite_gradients(report: StepReport) -> bool:
-    return report.outcome is Outcome.APPLIED and not report.culprits
 
 
 class RunAudit:

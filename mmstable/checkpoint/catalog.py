@@ -13,6 +13,14 @@ from typing import Any
 from mmengine.runner import Runner
 
 from mmstable.checkpoint.audit import find_poison, list_culprits
+from mmstable.checkpoint.folders import (
+    AnyPath,
+    RemotePath,
+    checkpoint_folders,
+    finish_saves,
+    list_folder,
+    path_of,
+)
 from mmstable.checkpoint.loading import (
     BadCheckpoint,
     inspect_checkpoint,
@@ -26,13 +34,6 @@ from mmstable.checkpoint.manifest import (
     lineage_in,
     manifests_in,
 )
-from mmstable.checkpoint.remote import (
-    AnyPath,
-    RemotePath,
-    list_folder,
-    path_of,
-)
-from mmstable.checkpoint.save import checkpoint_folders, finish_saves
 from mmstable.checkpoint.sections import check_sections
 from mmstable.checkpoint.shards import SHARDS, check_shards
 from mmstable.events.monitor import read_state
@@ -85,16 +86,12 @@ class Ranking:
         live (tuple[Candidate]): The newest one, and what is of its past.
         left_behind (tuple[Candidate]): Those of other runs, and of a past
             that was given up.
-        leader (Candidate, optional): The newest one, unless it is simply
-            that with the most iterations. If it does not say which run it is
-            of, ``last_checkpoint`` names it.
         unread (tuple[Path]): Files without a manifest that were not opened:
             older or remote ones. Defaults to ().
     """
 
     live: tuple[Candidate, ...]
     left_behind: tuple[Candidate, ...]
-    leader: Candidate | None
     unread: tuple[AnyPath, ...] = ()
 
     def __iter__(self) -> Iterator[Candidate]:
@@ -102,25 +99,6 @@ class Ranking:
         yield from self.live
         yield from self.left_behind
         yield from map(Candidate.at, self.unread)
-
-    def explain(self, other: Candidate) -> str:
-        """Why another one was left behind, although it has more iterations."""
-        name = printable(other.path.name)
-        leading = None if self.leader is None else self.leader.lineage
-        if leading is None:
-            why = _('last_checkpoint names another one, which was saved later')
-        elif other.lineage is None:
-            why = _('a newer run was started in its folder')
-        elif other.lineage.run != leading.run:
-            why = _('it is of an older run in the same folder')
-        else:
-            why = _('the run went back and was started again after it')
-        return _(
-            '{name} of iteration {iteration} is not taken: {why}',
-            name=name,
-            iteration=other.iteration,
-            why=why,
-        )
 
 
 def rank_candidates(folders: Sequence[AnyPath]) -> Ranking:
@@ -147,39 +125,34 @@ def rank_candidates(folders: Sequence[AnyPath]) -> Ranking:
         if path not in unread
     ]
     leader = _find_leader(found, named)
-    live = [one for one in found if _is_live(one, leader)]
+    live: list[Candidate] = []
+    left_behind: list[Candidate] = []
+    for one in found:
+        (live if _is_live(one, leader) else left_behind).append(one)
     # Of two with the same number, that of the newest run.
     live.sort(key=lambda one: (one.iteration, one is leader), reverse=True)
-    left_behind = [one for one in found if not _is_live(one, leader)]
     left_behind.sort(key=_by_start, reverse=True)
-    oldest_last = sorted(unread, key=_number_in, reverse=True)
-    return Ranking(tuple(live), tuple(left_behind), leader, tuple(oldest_last))
+    unread.sort(key=_number_in, reverse=True)
+    return Ranking(tuple(live), tuple(left_behind), tuple(unread))
 
 
 def _too_many(
     paths: Mapping[AnyPath, Manifest | None], named: AnyPath | None
-) -> set[AnyPath]:
+) -> list[AnyPath]:
     """Files without a manifest that are remote, or not among the newest.
 
     Opening thousands of files takes minutes, and so does a download. A file
-    is newest by its number or by its time, which may both mislead, or because
-    it is named.
+    is newest by its number, or because it is named.
     """
-    unknown = {path for path, manifest in paths.items() if manifest is None}
-    remote: set[AnyPath]
-    remote = {path for path in unknown if isinstance(path, RemotePath)}
-    unknown -= remote
-    if len(unknown) <= _MOST_OPENED:
-        return remote
-    newest = {
-        *sorted(unknown, key=_number_in)[-_MOST_OPENED:],
-        *sorted(unknown, key=_time_of)[-_MOST_OPENED:],
-    }
-    return remote | {
-        path
-        for path in unknown
-        if path not in newest and (named is None or path.name != named.name)
-    }
+    unknown = [path for path, manifest in paths.items() if manifest is None]
+    local = [path for path in unknown if isinstance(path, Path)]
+    read = set(local)
+    if len(local) > _MOST_OPENED:
+        read = {
+            *sorted(local, key=_number_in)[-_MOST_OPENED:],
+            *(one for one in local if named and one.name == named.name),
+        }
+    return [path for path in unknown if path not in read]
 
 
 def _number_in(path: AnyPath) -> int:
@@ -187,37 +160,25 @@ def _number_in(path: AnyPath) -> int:
     return int(match.group(1)) if match else 0
 
 
-def _time_of(path: AnyPath) -> float:
-    try:
-        return Path(str(path)).stat().st_mtime
-    except OSError:
-        return 0.0
-
-
 def _find_leader(
     found: Sequence[Candidate], named: AnyPath | None
 ) -> Candidate | None:
     labelled = [one for one in found if one.lineage is not None]
     newest = max(labelled, key=_by_start, default=None)
-    last = _find_named(found, named)
+    last = None
+    if named is not None:
+        # The folder may have been moved or copied: then its name counts.
+        real = _real(named)
+        names = named.name, real.name
+        by_name = [one for one in found if one.path.name in names]
+        by_name.sort(key=lambda one: one.path != real)
+        last = next(iter(by_name), None)
     if last is None or not last.is_readable or last.lineage is not None:
         return newest
     # It was saved after all others, unless the newest run has begun with
     # it.
     is_past = newest is not None and _is_live(last, newest)
     return newest if is_past else last
-
-
-def _find_named(
-    found: Sequence[Candidate], named: AnyPath | None
-) -> Candidate | None:
-    if named is None:
-        return None
-    for one in found:
-        if one.path == _real(named):
-            return one
-    # The folder may have been moved or copied.
-    return next((one for one in found if one.path.name == named.name), None)
 
 
 def _is_live(one: Candidate, leader: Candidate | None) -> bool:
@@ -237,14 +198,16 @@ def _by_start(one: Candidate) -> tuple[int, int]:
 def _paths(
     folders: Sequence[AnyPath], named: AnyPath | None
 ) -> dict[AnyPath, Manifest | None]:
-    pattern = None if named is None else _pattern_of(named.name)
+    # What all names have that differ from the last one in a number only.
+    parts = re.split(r'\d+', named.name) if named else ['/']
+    pattern = re.compile(r'\d+'.join(map(re.escape, parts)))
     found: dict[AnyPath, Manifest | None] = {}
     for folder in dict.fromkeys(map(_real, folders)):
         found.update(_checkpoints_in(folder, pattern))
-    if found or named is None:
-        return found
     # Checkpoints may be kept elsewhere. Only then the pointer is followed: in
     # a copy of a work directory it leads back to the original.
+    if found or named is None:
+        return found
     if isinstance(named, Path) and not os.path.isfile(named):
         return found
     path = _real(named)
@@ -253,7 +216,7 @@ def _paths(
 
 
 def _checkpoints_in(
-    folder: AnyPath, pattern: re.Pattern[str] | None
+    folder: AnyPath, pattern: re.Pattern[str]
 ) -> dict[AnyPath, Manifest | None]:
     """By usual names, by those like the last one's, and by manifests."""
     names = list_folder(folder)
@@ -262,22 +225,14 @@ def _checkpoints_in(
     for name in names:
         path = folder / name
         manifest = manifests.get(path)
-        if (
-            _NAME.match(name)
-            or (pattern is not None and pattern.fullmatch(name))
-            # The best ones have no optimizer in them.
-            or (manifest is not None and manifest.kind not in ('', 'best'))
-        ):
+        # The best ones have no optimizer in them.
+        is_known = manifest is not None and manifest.kind not in ('', 'best')
+        if is_known or _NAME.match(name) or pattern.fullmatch(name):
             if isinstance(path, Path) and path.is_symlink():
                 path = _real(path)
                 manifest = Manifest.read(path)
             found[path] = manifest
     return found
-
-
-def _pattern_of(name: str) -> re.Pattern[str]:
-    """What all names have that differ from this one in a number only."""
-    return re.compile(r'\d+'.join(map(re.escape, re.split(r'\d+', name))))
 
 
 def _read_pointer(path: Path) -> AnyPath | None:
@@ -371,7 +326,12 @@ def find_checkpoint(
                 reason = error.reason
             else:
                 notes = [
-                    ranking.explain(other)
+                    _(
+                        '{name} of iteration {iteration} is not taken: a '
+                        'newer start of this folder has left it behind',
+                        name=printable(other.path.name),
+                        iteration=other.iteration,
+                    )
                     for other in candidates[number:]
                     if other.iteration > one.iteration
                 ]
@@ -470,13 +430,14 @@ def verify_weights(path: AnyPath) -> str:
 
 def _check_values(path: AnyPath, checkpoint: dict[str, Any]) -> None:
     manifest = Manifest.read(path)
+    culprits = ''
     if manifest is None:
         saved = read_state(checkpoint, 'SafeCheckpointHook') or {}
         poison = find_poison(checkpoint, saved.get('placeholders'))
-        if poison:
-            culprits = list_culprits(poison)
-            raise BadCheckpoint(
-                path, _('non-finite: {culprits}', culprits=culprits)
-            )
+        culprits = list_culprits(poison)
     elif not manifest.finite:
-        raise BadCheckpoint(path, _('non-finite: saved so'))
+        culprits = _('saved so')
+    if culprits:
+        raise BadCheckpoint(
+            path, _('non-finite: {culprits}', culprits=culprits)
+        )

@@ -12,8 +12,8 @@ One resume, station by station::
     checkpoint/reader/formats.py: archive   read as data
     checkpoint/reader/unpickler.py: load    plain types only
     events/monitor.py: after_load_checkpoint  states of hooks
-    checkpoint/resume.py: prepare_to_resume   does it fit this run?
     checkpoint/sections.py: check_sections    all parts checked
+    checkpoint/resume.py: check_resumable     do they fit this run?
     state/progress.py: restore              generators and data position
     optim/wrapper.py: load_state_dict       optimizer and tally
     loops/train.py: _resume_sampler         the sampler moves on
@@ -35,8 +35,8 @@ from mmengine.dist import barrier, is_main_process
 from mmengine.runner import CheckpointLoader
 from mmengine.runner import checkpoint as zoo
 
+from mmstable.checkpoint.folders import RemotePath
 from mmstable.checkpoint.loading import load_file
-from mmstable.checkpoint.remote import RemotePath
 from mmstable.errors import CheckpointError
 from mmstable.messages import _, printable
 

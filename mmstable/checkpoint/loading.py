@@ -10,8 +10,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mmstable.checkpoint.folders import AnyPath, RemotePath
 from mmstable.checkpoint.manifest import Manifest
-from mmstable.checkpoint.remote import AnyPath, RemotePath
 from mmstable.errors import CheckpointError
 from mmstable.io.files import (
     Malformed,
@@ -50,6 +50,13 @@ class BadCheckpoint(CheckpointError):
                 reason=self.reason,
             )
         )
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether it asks for more than data."""
+        from mmstable.checkpoint.reader.rebuild import Refused
+
+        return isinstance(self.__cause__, Refused)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # torch sends the exceptions of a rank to all others.

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 import mmengine
 import torch
 
-from mmstable.checkpoint.remote import AnyPath, RemotePath, list_folder
+from mmstable.checkpoint.folders import AnyPath, RemotePath, list_folder
 from mmstable.io.files import read_bounded, replace_text
 from mmstable.io.schema import (
     anything,
@@ -29,6 +29,8 @@ from mmstable.io.schema import (
     fields,
     list_of,
     mapping_of,
+    one_of,
+    or_default,
     parse_json,
     record,
     text,
@@ -83,11 +85,8 @@ class Lineage:
             known = _CHECK(content)
         except ValueError:
             return None
-        return (
-            cls(known['run'], tuple(known['starts']))
-            if all(known.values())
-            else None
-        )
+        starts = tuple(known['starts'])
+        return cls(known['run'], starts) if known['run'] and starts else None
 
     def as_dict(self) -> dict[str, Any]:
         """The same as plain data."""
@@ -134,6 +133,8 @@ _CHECKS = {
     'finite': boolean,
     'time': within(0, 2**53),
     'versions': mapping_of(text(), anything),
+    'kind': or_default(one_of(*KINDS), ''),
+    'lineage': Lineage.read,
 }
 
 
@@ -187,16 +188,12 @@ class Manifest:
                 if isinstance(checkpoint, Path)
                 else manifest_path(checkpoint).read()
             )
-            content = fields(_CHECKS)(parse_json(data, _LONGEST))
-            known = {name: content[name] for name in _CHECKS}
-        except (OSError, ValueError, KeyError):
+            content = {'kind': '', 'lineage': None}
+            content.update(parse_json(data, _LONGEST))
+            known = fields(_CHECKS)(content)
+            return cls(**{name: known[name] for name in _CHECKS})
+        except (OSError, ValueError, KeyError, TypeError):
             return None
-        kind = content.get('kind')
-        return cls(
-            **known,
-            kind=kind if kind in KINDS else '',
-            lineage=Lineage.read(content.get('lineage')),
-        )
 
     @classmethod
     def of(

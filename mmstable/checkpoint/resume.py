@@ -1,41 +1,32 @@
-"""Compare a checkpoint with the run that is resumed from it, or with another.
+"""Compare a checkpoint with the run that is resumed from it.
 
 mmengine loads what fits and warns of the rest, so a run with a wrong model
 would train on from weights that are mostly random. Checkpoints of mmcv 1.x are
-completed, and the schedule of the config can replace the one that was saved.
+completed.
 """
 
 from __future__ import annotations
 
 import copy
 import re
-import warnings
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from numbers import Number
-from pathlib import Path
-from typing import Any, Callable
+from typing import Any, NamedTuple
 
 import torch
 from mmengine.optim import OptimWrapper, OptimWrapperDict
-from mmengine.runner import EpochBasedTrainLoop, Runner
-from torch import Tensor
+from mmengine.runner import Runner
 from torch.nn import Module
 from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
 from mmstable import runner_view
-from mmstable.checkpoint.audit import find_poison, list_culprits
-from mmstable.checkpoint.loading import load_file, no_dict
-from mmstable.checkpoint.manifest import Manifest
 from mmstable.checkpoint.sections import check_sections, scalar
 from mmstable.errors import CheckpointError
-from mmstable.messages import N_, _, printable, short_repr
+from mmstable.messages import _, printable, short_repr
 
 # As mmengine strips it from the names in a checkpoint.
 _PREFIX = re.compile(r'^module.')
-_SHOWN = 3
-_NOT_THERE = '-'
 # Optimizers whose state has the shape of the parameter. Others may keep
 # anything for it.
 _ELEMENTWISE = tuple(
@@ -46,8 +37,7 @@ _ELEMENTWISE = tuple(
 _NEEDED = {'amsgrad': 'max_exp_avg_sq', 'centered': 'grad_avg'}
 
 
-@dataclass(frozen=True)
-class StateDictDiff:
+class StateDictDiff(NamedTuple):
     """The difference between a model's state dict and that of a checkpoint.
 
     Args:
@@ -67,10 +57,8 @@ class StateDictDiff:
 
     def __str__(self) -> str:
         count = len(self.differences)
-        only_here = sum(there == _NOT_THERE for *__, there in self.differences)
-        only_there = sum(
-            here == _NOT_THERE for __, here, __ in self.differences
-        )
+        __, here, there = zip(*self.differences)
+        only_here, only_there = there.count('-'), here.count('-')
         first = '; '.join(
             _(
                 '{name} is {here} in the model, {there} in the checkpoint',
@@ -78,7 +66,7 @@ class StateDictDiff:
                 here=here,
                 there=there,
             )
-            for name, here, there in self.differences[:_SHOWN]
+            for name, here, there in self.differences[:3]
         )
         return _(
             '{count} of {total} tensors differ ({shapes} in shape, '
@@ -104,27 +92,26 @@ def compare_weights(model: Module, saved: Mapping[str, Any]) -> StateDictDiff:
         model (Module): The model, not trained yet.
         saved (Mapping): The ``state_dict`` of the checkpoint.
     """
-    here = _shapes(model.state_dict())
-    saved = {_stripped(name): value for name, value in saved.items()}
-    there = _shapes(saved)
+    here, there = _shapes(model.state_dict()), _shapes(saved)
     names = {n for n in here | there if here.get(n) != there.get(n)}
     if names:
+        plain = {_PREFIX.sub('', str(n)): one for n, one in saved.items()}
         try:
-            missing, unexpected = model.load_state_dict(saved, strict=False)
+            missing, unexpected = model.load_state_dict(plain, strict=False)
         except RuntimeError:
             # It does not say which, but a shape is among the differences.
             pass
         else:
             names = {*here.keys() & missing, *unexpected}
     rows = [
-        (name, here.get(name, _NOT_THERE), there.get(name, _NOT_THERE))
+        (name, here.get(name, '-'), there.get(name, '-'))
         for name in sorted(names)
         # mmengine does not miss them either.
         if name in there or 'num_batches_tracked' not in name
     ]
     # Other shapes first, then what is only in the model.
-    rows.sort(key=lambda row: (row[1] == _NOT_THERE, row[2] == _NOT_THERE))
-    differing = sum(row[1] != _NOT_THERE for row in rows)
+    rows.sort(key=lambda row: (row[1] == '-', row[2] == '-'))
+    differing = sum(row[1] != '-' for row in rows)
     return StateDictDiff(len(here) - differing, tuple(rows))
 
 
@@ -138,16 +125,18 @@ def compare_optimizers(runner: Runner, saved: Mapping[str, Any]) -> str | None:
     Returns:
         str or None: The first difference, or None if there is none.
     """
-    wrappers, saved = runner_view.wrappers(runner), _by_wrapper(runner, saved)
-    if wrappers.keys() != saved.keys():
+    wrappers = runner_view.wrappers(runner)
+    if runner_view.has_many_wrappers(runner) and wrappers.keys() != {*saved}:
         return _(
             'the optimizers are {here} here, {there} there',
             here=', '.join(wrappers),
             there=', '.join(map(printable, saved)),
         )
-    for name, wrapper in wrappers.items():
-        here = _group_sizes({'param_groups': wrapper.optimizer.param_groups})
-        there = _group_sizes(saved[name])
+    for optimizer, state in _pairs(runner, saved):
+        here, there = (
+            [len(group['params']) for group in groups]
+            for groups in (optimizer.param_groups, state['param_groups'])
+        )
         if here != there:
             return _(
                 'the optimizer has {here:parameter group|parameter groups} '
@@ -162,6 +151,42 @@ def compare_optimizers(runner: Runner, saved: Mapping[str, Any]) -> str | None:
     return None
 
 
+def fits_exactly(runner: Runner, checkpoint: Mapping[str, Any]) -> bool:
+    """Whether a checkpoint has all weights of a run, and its optimizers.
+
+    Nothing is loaded to find out. Buffers may differ: those of a cache can
+    have grown.
+    """
+    model = runner_view.saved_model(runner)
+    buffers = {name for name, __ in model.named_buffers()}
+    there = _shapes(checkpoint.get('state_dict', {}))
+    return all(
+        name in buffers or there.get(name) == shape
+        for name, shape in _shapes(model.state_dict()).items()
+    ) and (
+        'optimizer' not in checkpoint
+        or compare_optimizers(runner, checkpoint['optimizer']) is None
+    )
+
+
+def _shapes(state: Mapping[str, Any]) -> dict[str, str]:
+    return {
+        _PREFIX.sub('', str(name)): str(list(value.shape))
+        if isinstance(value, torch.Tensor) and not is_lazy(value)
+        else type(value).__name__
+        for name, value in state.items()
+    }
+
+
+def _pairs(
+    runner: Runner, saved: Mapping[str, Any]
+) -> Iterator[tuple[Optimizer, Mapping[str, Any]]]:
+    """Yield all optimizers, each with what is saved of it."""
+    has_many = runner_view.has_many_wrappers(runner)
+    for name, wrapper in runner_view.wrappers(runner).items():
+        yield wrapper.optimizer, saved[name] if has_many else saved
+
+
 def check_resumable(runner: Runner, checkpoint: Mapping[str, Any]) -> None:
     """Make sure that a run can be resumed from what was loaded.
 
@@ -172,34 +197,31 @@ def check_resumable(runner: Runner, checkpoint: Mapping[str, Any]) -> None:
     Raises:
         CheckpointError: If it is not of such a run.
     """
+    saved = checkpoint.get('optimizer')
+    is_built = isinstance(
+        runner.optim_wrapper, (OptimWrapper, OptimWrapperDict)
+    )
     try:
-        check_sections(checkpoint)
-        if isinstance(runner.optim_wrapper, (OptimWrapper, OptimWrapperDict)):
-            _check_settings(runner, checkpoint.get('optimizer'))
+        # torch names what does not fit.
+        if is_built and saved and compare_optimizers(runner, saved) is None:
+            for optimizer, state in _pairs(runner, saved):
+                _check_settings(optimizer, state)
+                _check_shapes(optimizer, state)
+        if is_built:
             _try_schedules(runner, checkpoint.get('param_schedulers'))
     except ValueError as error:
-        raise CheckpointError(
-            _('no run saves this: {reason}', reason=error)
-        ) from error
+        raise _no_run(error) from error
 
 
-def _check_settings(runner: Runner, saved: Any) -> None:
-    if saved is None or compare_optimizers(runner, saved) is not None:
-        # torch names what does not fit.
-        return
-    for name, wrapper in runner_view.wrappers(runner).items():
-        one = _by_wrapper(runner, saved)[name]
-        for here, there in zip(
-            wrapper.optimizer.param_groups, one['param_groups']
-        ):
-            for key in here.keys() & there.keys() - {'params'}:
-                if _differ(here[key], there[key]):
-                    raise ValueError(
-                        f'`optimizer`: `param_groups`: `{printable(key)}`: '
-                        f'must be as {short_repr(here[key])}, got '
-                        f'{short_repr(there[key])}'
-                    )
-        _check_shapes(wrapper.optimizer, one)
+def _check_settings(optimizer: Optimizer, saved: Mapping[str, Any]) -> None:
+    for here, there in zip(optimizer.param_groups, saved['param_groups']):
+        for key in here.keys() & there.keys() - {'params'}:
+            if _differ(here[key], there[key]):
+                raise ValueError(
+                    f'`optimizer`: `param_groups`: `{printable(key)}`: '
+                    f'must be as {short_repr(here[key])}, got '
+                    f'{short_repr(there[key])}'
+                )
 
 
 def _check_shapes(optimizer: Optimizer, saved: Mapping[str, Any]) -> None:
@@ -228,7 +250,7 @@ def _check_shapes(optimizer: Optimizer, saved: Mapping[str, Any]) -> None:
                 raise ValueError(
                     f'`optimizer`: `state`: `{key}`: must have '
                     f'{short_repr([*missing, *wrong])} of the shape '
-                    f'{_shape(param)}'
+                    f'{list(param.shape)}'
                 )
 
 
@@ -276,311 +298,6 @@ def _try_schedule(scheduler: Any, state: Mapping[str, Any]) -> None:
             scalar(value)
 
 
-def fits_exactly(runner: Runner, checkpoint: Mapping[str, Any]) -> bool:
-    """Whether a checkpoint has all weights of a run, and its optimizers.
-
-    Nothing is loaded to find out. Buffers may differ: those of a cache can
-    have grown.
-    """
-    model = runner_view.saved_model(runner)
-    buffers = {name for name, __ in model.named_buffers()}
-    saved = checkpoint.get('state_dict', {})
-    there = _shapes({_stripped(name): one for name, one in saved.items()})
-    if any(
-        there.get(name) != shape
-        for name, shape in _shapes(model.state_dict()).items()
-        if name not in buffers
-    ):
-        return False
-    return (
-        'optimizer' not in checkpoint
-        or compare_optimizers(runner, checkpoint['optimizer']) is None
-    )
-
-
-def _stripped(name: Any) -> str:
-    return _PREFIX.sub('', str(name))
-
-
-def _shapes(state: Mapping[str, Any]) -> dict[str, str]:
-    return {name: _shape(value) for name, value in state.items()}
-
-
-def _shape(value: Any) -> str:
-    if not isinstance(value, torch.Tensor) or is_lazy(value):
-        return type(value).__name__
-    return str(list(value.shape))
-
-
-def _by_wrapper(runner: Runner, saved: Mapping[str, Any]) -> Mapping[str, Any]:
-    if runner_view.has_many_wrappers(runner):
-        return saved
-    return dict.fromkeys(runner_view.wrappers(runner), saved)
-
-
-def _group_sizes(state: Any) -> list[int]:
-    groups = state.get('param_groups') if isinstance(state, Mapping) else None
-    return [
-        len(group.get('params', ())) if isinstance(group, Mapping) else 0
-        for group in (groups if isinstance(groups, (list, tuple)) else ())
-    ]
-
-
-_INITIAL = 'initial_'
-
-
-class ConfiguredSchedule:
-    """The schedule that the config asks for, and the optimizer's settings.
-
-    Args:
-        runner (Runner): A runner that has built its schedule, but has not
-            loaded a checkpoint.
-    """
-
-    def __init__(self, runner: Runner) -> None:
-        self._values = {
-            name: [_start_values(group) for group in wrapper.param_groups]
-            for name, wrapper in runner_view.wrappers(runner).items()
-        }
-
-    def differences(self, runner: Runner) -> list[str]:
-        """What the config says otherwise than a checkpoint that was loaded.
-
-        Each as 'lr 0.005 (0.01)', with the checkpoint's in brackets.
-        """
-        found: list[str] = []
-        wrappers = runner_view.wrappers(runner)
-        for name, wrapper in wrappers.items():
-            prefix = f'{name}: ' if len(wrappers) > 1 else ''
-            known = set()
-            for group, values in zip(wrapper.param_groups, self._values[name]):
-                restored = _start_values(group)
-                for key, value in values.items():
-                    other = restored.get(key, value)
-                    if key.startswith(_INITIAL) or key in known:
-                        continue
-                    if _numbers(value) != _numbers(other):
-                        known.add(key)
-                        found.append(
-                            f'{prefix}{key} {_show(value)} ({_show(other)})'
-                        )
-        return found
-
-    def move_to(self, runner: Runner) -> None:
-        """Replace the runner's schedule by this, at its iteration."""
-        for name, wrapper in runner_view.wrappers(runner).items():
-            for group, values in zip(wrapper.param_groups, self._values[name]):
-                group.update(values)
-        configured = runner.cfg.get('param_scheduler')
-        if configured is None:
-            return
-        with warnings.catch_warnings():
-            # Of steps that the optimizer did not take: others took them.
-            warnings.simplefilter('ignore')
-            runner.param_schedulers = runner.build_param_scheduler(
-                copy.deepcopy(configured)
-            )
-            _repeat(runner)
-
-
-def _start_values(group: dict[str, Any]) -> dict[str, Any]:
-    """Its numbers, those that schedules change as they were at the start."""
-    values = {
-        key: value
-        for key, value in group.items()
-        # Others choose how torch computes, not what.
-        if key == 'lr'
-        or (items := _items(value))
-        and set(map(type, items)) <= {int, float}
-    }
-    for key, value in group.items():
-        if key.startswith(_INITIAL):
-            values[key] = values[key[len(_INITIAL) :]] = value
-    return values
-
-
-def _items(value: Any) -> Sequence[Any]:
-    return value if isinstance(value, (tuple, list)) else [value]
-
-
-def _numbers(value: Any) -> list[float]:
-    # Also a learning rate that is a tensor.
-    return [float(one) for one in _items(value)]
-
-
-def _show(value: Any) -> str:
-    return ', '.join(f'{one:g}' for one in _numbers(value))
-
-
-def _repeat(runner: Runner) -> None:
-    """Take all steps of the past: each builds on the one before it."""
-    schedulers = runner_view.all_schedulers(runner)
-    by_epoch = [one for one in schedulers if one.by_epoch]
-    by_iter = [one for one in schedulers if not one.by_epoch]
-    length = 0
-    if isinstance(runner.train_loop, EpochBasedTrainLoop):
-        length = len(runner.train_dataloader)
-    for done in range(1, runner.iter + 1):
-        for one in by_iter:
-            one.step()
-        # The last epoch may have all its iterations and not be over.
-        if length and done % length == 0 and done // length <= runner.epoch:
-            for one in by_epoch:
-                one.step()
-
-
-_FACTS = {
-    'iteration': N_('iteration'),
-    'epoch': N_('epoch'),
-    'time': N_('saved at'),
-    'versions': N_('versions'),
-    'seed': N_('seed'),
-    'loss_scale': N_('loss scale'),
-    'lr': N_('learning rate'),
-    'finite': N_('finite'),
-    'sections': N_('sections'),
-    'weights': N_('weights'),
-}
-
-
-@dataclass(frozen=True)
-class Description:
-    """A checkpoint, described for a person.
-
-    Args:
-        facts (Mapping[str, str]): What it is, by name.
-        weights (Mapping[str, Tensor]): What the model has in it.
-    """
-
-    facts: Mapping[str, str]
-    weights: Mapping[str, Tensor]
-
-
-def describe_checkpoint(path: str | Path) -> Description:
-    """Read a checkpoint, or a file of weights only.
-
-    Raises:
-        BadCheckpoint: If it is neither.
-    """
-    content = load_file(path)
-    if not isinstance(content, Mapping):
-        raise no_dict(path, content)
-    weights = content.get('state_dict', content)
-    tensors = {
-        str(name): value
-        for name, value in _as_dict(weights).items()
-        if isinstance(value, Tensor)
-    }
-    return Description(_facts(Path(path), content, tensors), tensors)
-
-
-def _facts(
-    path: Path, content: Mapping[str, Any], tensors: Mapping[str, Tensor]
-) -> dict[str, str]:
-    meta = _as_dict(content.get('meta'))
-    optimizer = _as_dict(content.get('optimizer'))
-    manifest = Manifest.read(path)
-    versions = dict(manifest.versions) if manifest else {}
-    if not versions and 'mmengine_version' in meta:
-        versions['mmengine'] = meta['mmengine_version']
-    has_sections = 'state_dict' in content
-    poison = find_poison(content if has_sections else {'state_dict': content})
-    found = {
-        'iteration': meta.get('iter'),
-        'epoch': meta.get('epoch'),
-        'time': meta.get('time'),
-        'versions': ', '.join(f'{k} {v}' for k, v in versions.items()),
-        'seed': meta.get('seed'),
-        'loss_scale': _each(optimizer, _scale_in),
-        'lr': _each(optimizer, _rates_in),
-        'finite': _('NO: {culprits}', culprits=list_culprits(poison))
-        if poison
-        else _('yes'),
-        'sections': ', '.join(map(str, content)) if has_sections else None,
-        'weights': _(
-            '{tensors:tensor|tensors}, {values} values',
-            tensors=len(tensors),
-            values=sum(tensor.numel() for tensor in tensors.values()),
-        ),
-    }
-    return {
-        _(_FACTS[name]): value if isinstance(value, str) else short_repr(value)
-        for name, value in found.items()
-        if value not in (None, '')
-    }
-
-
-def compare_states(
-    one: Mapping[str, Tensor], other: Mapping[str, Tensor]
-) -> dict[str, str]:
-    """Describe how the weights of two checkpoints differ, by name."""
-    found = {
-        name: _difference(one.get(name), other.get(name))
-        for name in {**one, **other}
-    }
-    return {name: text for name, text in found.items() if text is not None}
-
-
-def _difference(one: Tensor | None, other: Tensor | None) -> str | None:
-    if one is None or other is None:
-        return _(
-            'only in the first' if other is None else 'only in the second'
-        )
-    if one.shape != other.shape or one.dtype != other.dtype:
-        return f'{kind_of(one)} -> {kind_of(other)}'
-    if torch.equal(one, other):
-        return None
-    left, right = one.detach(), other.detach()
-    if not left.is_complex():
-        left, right = left.double(), right.double()
-    gap = (left - right).abs()
-    # Those that are NaN in both are no difference.
-    gap = gap[~(torch.isnan(left) & torch.isnan(right))]
-    if gap.numel() == 0 or bool((gap == 0).all()):
-        return None
-    return _('differs by up to {gap:.3g}', gap=float(gap.max()))
-
-
-def kind_of(tensor: Tensor) -> str:
-    """Its shape and type, in short."""
-    shape = ' x '.join(map(str, tensor.shape)) or '1'
-    return f'{shape} {str(tensor.dtype).rpartition(".")[2]}'
-
-
-def _each(optimizer: Mapping[str, Any], show: Callable[[Any], str]) -> str:
-    """Show something of every wrapper in a saved section."""
-    wrappers = {'': optimizer}
-    if 'param_groups' not in optimizer:
-        wrappers = {
-            f'{name}: ': one
-            for name, one in optimizer.items()
-            if 'param_groups' in _as_dict(one)
-        }
-    shown = {name: show(one) for name, one in wrappers.items()}
-    return ', '.join(name + text for name, text in shown.items() if text)
-
-
-def _scale_in(state: Mapping[str, Any]) -> str:
-    scaler = _as_dict(state.get('loss_scaler'))
-    return str(scaler.get('scale')) if scaler else ''
-
-
-def _rates_in(state: Mapping[str, Any]) -> str:
-    """The lowest and the highest learning rate."""
-    rates = sorted(
-        {
-            float(group['lr'])
-            for group in map(_as_dict, state.get('param_groups', ()))
-            if isinstance(group.get('lr'), (int, float))
-        }
-    )
-    return ' ... '.join(f'{rate:g}' for rate in rates[:1] + rates[1:][-1:])
-
-
-def _as_dict(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
-
-
 def prepare_to_resume(checkpoint: dict[str, Any]) -> list[str]:
     """Add what mmcv 1.x did not save.
 
@@ -610,9 +327,22 @@ def prepare_to_resume(checkpoint: dict[str, Any]) -> list[str]:
 
 
 def prepare_and_log(runner: Runner, checkpoint: dict[str, Any]) -> None:
-    """Call :func:`prepare_to_resume`, and log what it has changed."""
+    """Call :func:`prepare_to_resume`, and log what it has changed.
+
+    Raises:
+        CheckpointError: If a run is resumed, and none has saved this.
+    """
+    if runner_view.is_resuming(runner):
+        try:
+            check_sections(checkpoint)
+        except ValueError as error:
+            raise _no_run(error) from error
     for note in prepare_to_resume(checkpoint):
         runner.logger.info(_('mmstable: checkpoint: {note}.', note=note))
+
+
+def _no_run(error: ValueError) -> CheckpointError:
+    return CheckpointError(_('no run saves this: {reason}', reason=error))
 
 
 def _loss_scaler_of_mmcv(meta: Mapping[str, Any]) -> dict[str, Any] | None:

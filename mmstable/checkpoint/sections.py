@@ -159,6 +159,15 @@ _GROUP = fields(
         ),
     }
 )
+
+
+def _group(value: Any) -> dict[str, Any]:
+    group = _GROUP(value)
+    if 'params' not in group:
+        raise ValueError('must have `params`')
+    return group
+
+
 _SCALER = fields(
     {
         **_numbers(
@@ -180,7 +189,7 @@ _STATE = {
 _OPTIMIZER = fields(
     dict(
         state=mapping_of(_parameter, fields(_STATE)),
-        param_groups=list_of(_GROUP),
+        param_groups=list_of(_group),
         safe_step=StepTally.saved,
         loss_scaler=_SCALER,
     )

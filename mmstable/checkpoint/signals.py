@@ -20,7 +20,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from mmstable.messages import N_, _
-from mmstable.messages.shell import shell_command, shell_word
+from mmstable.messages.secrets import shell_command, shell_word
 
 if TYPE_CHECKING:
     # A command imports this before anything that takes seconds.

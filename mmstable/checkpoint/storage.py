@@ -1,11 +1,22 @@
-"""Write the files of checkpoints: complete, read back, or not at all."""
+"""Write the files of checkpoints, and remove those that are not needed.
+
+A file is complete and was read back, or does not get its name. A process can
+be killed between any two steps: a checkpoint without its manifest, a manifest
+without its checkpoint, and an old checkpoint beside the new one can be left.
+The next start or save removes the leftovers of this run, known by their
+manifests. Files of other runs are never touched.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import io
 import logging
+import re
 import shutil
+from collections.abc import Collection
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any, BinaryIO, cast
@@ -21,13 +32,20 @@ from mmstable.checkpoint.loading import (
     BadCheckpoint,
     check_container,
     inspect_checkpoint,
+    read_content,
 )
-from mmstable.checkpoint.manifest import MANIFEST, Manifest, remove_manifest
+from mmstable.checkpoint.manifest import (
+    MANIFEST,
+    Lineage,
+    Manifest,
+    manifests_in,
+    remove_manifest,
+)
 from mmstable.checkpoint.shards import SHARDS, folders_in, remove_shards
 from mmstable.io.files import atomic_file, remove_leftovers
 from mmstable.messages import _
 
-# What a zip archive and small objects need besides the tensors.
+# Bytes that a zip archive and small objects need besides the tensors.
 _RESERVE = 1 << 20
 
 
@@ -41,9 +59,11 @@ class CheckpointStorage:
 
     Args:
         hook (CheckpointHook): The hook, after it has found its back-end.
+        lineage (Lineage): The place of this start among all starts.
     """
 
-    def __init__(self, hook: CheckpointHook) -> None:
+    def __init__(self, hook: CheckpointHook, lineage: Lineage) -> None:
+        self.lineage = lineage
         self.folder = str(hook.out_dir)
         self._backend = hook.file_backend
         self.is_local = hook.file_client_args is None and isinstance(
@@ -61,10 +81,9 @@ class CheckpointStorage:
         Raises:
             OSError: If it fails again; an older file of this name stays.
         """
-        write = self._write_local if self.is_local else self._upload
         if self.is_local:
-            Path(self.folder).mkdir(parents=True, exist_ok=True)
-            self._check_space(content_size(checkpoint))
+            self.check_space(content_size(checkpoint))
+        write = self._write_local if self.is_local else self._upload
         try:
             write(checkpoint, self.path(name))
         except OSError as error:
@@ -128,9 +147,7 @@ class CheckpointStorage:
                 # learn whether the reader accepts them.
                 inspect_checkpoint(path)
         except BadCheckpoint as error:
-            from mmstable.checkpoint.reader.rebuild import Refused
-
-            if not isinstance(error.__cause__, Refused):
+            if not error.is_refused:
                 raise OSError(
                     _('it was damaged on its way: {error}', error=error.reason)
                 ) from error
@@ -158,12 +175,57 @@ class CheckpointStorage:
         elif self._backend.isfile(path + MANIFEST):
             self._backend.remove(path + MANIFEST)
 
-    def clear_up(self) -> None:
-        """Remove the unfinished files of a process that was killed."""
+    def is_foreign(self, path: str) -> bool:
+        """Whether a checkpoint says that it is not of this run's past."""
+        manifest = Manifest.read(Path(path)) if self.is_local else None
+        return (
+            manifest is not None
+            and manifest.lineage is not None
+            and not self._is_own(manifest)
+        )
+
+    def _is_own(self, manifest: Manifest) -> bool:
+        return manifest.lineage is not None and self.lineage.includes(
+            manifest.lineage, manifest.iteration
+        )
+
+    def remove_outdated(
+        self,
+        kind: str,
+        template: str,
+        before: int,
+        kept: Collection[str] = (),
+    ) -> None:
+        """Remove checkpoints on a local disk that newer ones have replaced.
+
+        Args:
+            kind (str): Of the checkpoints, as their manifests have it.
+            template (str): How they are named, with '{}' for a number.
+            before (int): Only those with fewer iterations done.
+            kept (Collection[str]): Names of those that stay. Defaults to ().
+        """
         if not self.is_local:
             return
-        remove_leftovers(Path(self.folder))
-        for path in folders_in(Path(self.folder)):
+        begin, __, end = template.partition('{')
+        end = end.partition('}')[2]
+        pattern = re.compile(rf'{re.escape(begin)}\d+{re.escape(end)}')
+        for path, manifest in manifests_in(Path(self.folder)).items():
+            if (
+                manifest.kind == kind
+                and self._is_own(manifest)
+                and manifest.iteration < before
+                and path.name not in kept
+                and pattern.fullmatch(path.name)
+            ):
+                self.remove(str(path))
+
+    def clear_up(self) -> None:
+        """Remove and complete what a process that was killed has left."""
+        if not self.is_local:
+            return
+        folder = Path(self.folder)
+        remove_leftovers(folder)
+        for path in folders_in(folder):
             try:
                 record = inspect_checkpoint(path)['mmstable'][SHARDS]
                 remove_shards(path, but=record['folder'])
@@ -171,23 +233,34 @@ class CheckpointStorage:
                 # One that cannot be read is left to the user.
                 if not path.exists():
                     remove_shards(path)
+        for path, manifest in manifests_in(folder).items():
+            if not path.exists() and self._is_own(manifest):
+                remove_manifest(path)
+        for path in folder.glob('*.pth'):
+            if Manifest.read(path) is None:
+                # Whatever is wrong with it, it is not ours.
+                with suppress(Exception):
+                    self._complete(path)
 
-    def probe(self, size: int) -> None:
-        """Make sure that a checkpoint can be saved.
+    def _complete(self, path: Path) -> None:
+        """Write the manifest of a checkpoint of this run."""
+        checkpoint = inspect_checkpoint(path)
+        manifest = Manifest.of(checkpoint, path.stat().st_size, '')
+        if self._is_own(manifest):
+            # It was looked through before it was saved.
+            content = read_content(path, values_up_to=0, with_digest=True)
+            replace(manifest, sha256=content.sha256).write(path)
 
-        Args:
-            size (int): Bytes of its tensors.
+    def check_space(self, size: int) -> None:
+        """Make sure that a checkpoint of so many bytes can be saved.
 
         Raises:
             OSError: If it cannot.
         """
         Path(self.folder).mkdir(parents=True, exist_ok=True)
         with TemporaryFile(dir=self.folder):
-            self._check_space(size)
-
-    def _check_space(self, size: int) -> None:
-        needed = size + _RESERVE
-        free = shutil.disk_usage(self.folder).free
+            needed = size + _RESERVE
+            free = shutil.disk_usage(self.folder).free
         if free < needed:
             raise OSError(
                 _(
@@ -199,8 +272,6 @@ class CheckpointStorage:
 
     def free_space(self) -> str:
         """Describe the free space of the folder."""
-        if not self.is_local:
-            return _('an unknown number of bytes')
         try:
             free = shutil.disk_usage(self.folder).free
         except OSError as error:

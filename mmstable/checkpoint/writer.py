@@ -27,6 +27,7 @@ import shutil
 import threading
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, Callable
@@ -41,15 +42,14 @@ from mmengine.optim import OptimWrapper
 from mmengine.runner import Runner
 
 from mmstable import runner_view
-from mmstable.checkpoint.audit import Placeholders, steps_are_good
-from mmstable.checkpoint.content import (
-    Storages,
-    build,
-    capture,
-    content_size,
+from mmstable.checkpoint.audit import (
+    Placeholders,
+    list_culprits,
+    steps_are_good,
 )
+from mmstable.checkpoint.content import build, capture, content_size
+from mmstable.checkpoint.folders import EMERGENCY
 from mmstable.checkpoint.manifest import LABEL, Lineage
-from mmstable.checkpoint.save import Poisoned, kind_of
 from mmstable.checkpoint.shards import (
     SHARDS,
     find_poison_on_all,
@@ -59,47 +59,61 @@ from mmstable.checkpoint.shards import (
 )
 from mmstable.checkpoint.storage import CheckpointStorage, warn
 from mmstable.errors import ConfigError, ResultNotSaved
-from mmstable.events import records
+from mmstable.events import Culprit, records
 from mmstable.messages import N_, _
 from mmstable.optim.observer import monitor_of
 from mmstable.state.run_state import RunState, name_saved_states
 from mmstable.state.snapshot import Snapshot
 
-NOT_SAVED = N_('mmstable: {name} is not saved: {reason}.{last_good}')
+_NOT_SAVED = N_('mmstable: {name} is not saved: {reason}.{last_good}')
 
 
+class Poisoned(Exception):
+    """The state to be saved is not finite.
+
+    Args:
+        culprits (list[Culprit]): Where.
+    """
+
+    def __init__(self, culprits: list[Culprit]) -> None:
+        # As the argument of the base, so that it survives being pickled.
+        super().__init__(culprits)
+        self.culprits = culprits
+
+    def __str__(self) -> str:
+        return _('not finite: {names}', names=list_culprits(self.culprits))
+
+
+@dataclass
 class PendingSave:
     """A checkpoint on its way to the disk.
 
     Args:
         name (str): The name of the file.
-        iteration (int): Iterations done in it.
+        meta (Mapping): Epochs and iterations done.
+        state (Mapping, optional): State of the run for a resume; without it,
+            only the weights are saved. Defaults to None.
         then (Callable): Called on the main process after it was saved.
         undo (Callable): Takes back, on all ranks, the announcement of a
             checkpoint that was not saved.
     """
 
-    def __init__(
-        self,
-        name: str,
-        iteration: int,
-        then: Callable[[], object] = int,
-        undo: Callable[[], object] = int,
-    ) -> None:
-        self.name = name
-        self.iteration = iteration
-        self.then, self.undo = then, undo
-        self.failure: BaseException | None = None
-        # Whether nothing in it that is not finite has reached a step.
-        self.steps_are_good = False
-        # Whether all ranks know the verdict of the audit.
-        self.is_agreed = False
-        self.is_reported = False
-        # Whether the run was rolled back since: no poison is left in it.
-        self.is_superseded = False
-        self.audited = threading.Event()
-        # Writes it in the background; the process waits for its end.
-        self.thread: threading.Thread | None = None
+    name: str
+    meta: Mapping[str, int]
+    state: Mapping[str, Any] | None = None
+    then: Callable[[], object] = int
+    undo: Callable[[], object] = int
+    failure: BaseException | None = None
+    # Whether nothing in it that is not finite has reached a step.
+    steps_are_good: bool = False
+    # Whether all ranks know the verdict of the audit.
+    is_agreed: bool = False
+    is_reported: bool = False
+    # Whether the run was rolled back since: no poison is left in it.
+    is_superseded: bool = False
+    audited: threading.Event = field(default_factory=threading.Event)
+    # Writes it in the background; the process waits for its end.
+    thread: threading.Thread | None = None
 
     def wait(self) -> bool:
         """Wait for the thread; whether the checkpoint is known to be saved."""
@@ -135,11 +149,9 @@ class CheckpointWriter:
         max_unsaved: float = math.inf,
         free_memory: Callable[[], int] | None = None,
     ) -> None:
-        self._owner = type(hook).__name__
-        self._is_limited = hook.max_keep_ckpts > 0
-        self.storage = CheckpointStorage(hook)
+        self._hook = hook
+        self.storage = CheckpointStorage(hook, lineage)
         self._placeholders = placeholders
-        self._lineage = lineage
         self._max_unsaved = max_unsaved
         self._free_memory = free_memory
         # When and how often storage failed before anything was saved.
@@ -156,7 +168,7 @@ class CheckpointWriter:
         self,
         runner: Any,
         name: str,
-        settings: Mapping[str, Any],
+        meta: Mapping[str, int],
         state: Mapping[str, Any] | None = None,
         then: Callable[[], object] = int,
         undo: Callable[[], object] = int,
@@ -168,9 +180,9 @@ class CheckpointWriter:
         Args:
             runner (Runner or FlexibleRunner): The runner.
             name (str): The name of the file.
-            settings (Mapping): For :func:`~mmstable.checkpoint.content.build`.
-            state (Mapping, optional): State of the run for a resume. Defaults
-                to None.
+            meta (Mapping): Epochs and iterations done.
+            state (Mapping, optional): State of the run for a resume; without
+                it, only the weights are saved. Defaults to None.
             then (Callable): Called on the main process, perhaps in the
                 background, after the checkpoint was saved.
             undo (Callable): Called on all ranks by :meth:`settle` if it was
@@ -183,18 +195,12 @@ class CheckpointWriter:
         # Reading a verdict may take an agreement of all ranks; the main
         # process alone would wait for it in vain.
         runner_view.resolve_steps(runner)
-        pending = PendingSave(name, settings['meta']['iter'], then, undo)
+        pending = PendingSave(name, meta, state, then, undo)
         if is_sharded_run(runner):
-            self._save_shards(runner, pending, settings, state or {})
+            self._save_shards(runner, pending)
         elif is_main_process():
-            self._write(
-                runner,
-                pending,
-                settings,
-                state or {},
-                snapshot,
-                waits=self._free_memory is None,
-            )
+            waits = self._free_memory is None
+            self._write(runner, pending, snapshot, waits=waits)
         self.pending = pending
         # Not whether it is still running: ranks and runs would differ.
         in_background = [pending.thread is not None]
@@ -215,7 +221,7 @@ class CheckpointWriter:
             return self.failure is None
         pending.wait()
         outcome: list[Any] = [
-            self._failure_of(runner, pending),
+            _named(runner, pending.failure),
             self._is_overdue(pending.failure),
         ]
         broadcast_object_list(outcome)
@@ -279,23 +285,28 @@ class CheckpointWriter:
         self,
         runner: Any,
         name: str,
-        settings: Mapping[str, Any],
+        meta: Mapping[str, int],
         state: Mapping[str, Any],
-    ) -> BaseException | None:
+    ) -> bool:
         """Save on this rank at once, without the other ranks.
 
         Args:
             runner (Runner or FlexibleRunner): The runner.
             name (str): The name of the file.
-            settings (Mapping): As for :meth:`save`.
+            meta (Mapping): As for :meth:`save`.
             state (Mapping): As for :meth:`save`.
 
         Returns:
-            BaseException or None: Why it could not be saved.
+            bool: Whether it was saved; if not, the reason is logged.
         """
-        pending = PendingSave(name, settings['meta']['iter'])
-        self._write(runner, pending, settings, state)
-        return self._failure_of(runner, pending)
+        pending = PendingSave(name, meta, state)
+        self._write(runner, pending)
+        failure = _named(runner, pending.failure)
+        if failure is not None:
+            runner.logger.error(
+                _(_NOT_SAVED, name=name, reason=failure, last_good='')
+            )
+        return failure is None
 
     def probe(self, runner: Runner) -> None:
         """Report at the start if checkpoints will not be saved."""
@@ -303,7 +314,7 @@ class CheckpointWriter:
         if not self.storage.is_local or not is_built or is_sharded_run(runner):
             return
         try:
-            self.storage.probe(RunState(runner).size())
+            self.storage.check_space(RunState(runner).size())
         except OSError as error:
             runner.logger.error(
                 _(
@@ -318,22 +329,23 @@ class CheckpointWriter:
         self,
         runner: Any,
         pending: PendingSave,
-        settings: Mapping[str, Any],
-        state: Mapping[str, Any],
         snapshot: Snapshot | None = None,
         shards: dict[str, Any] | None = None,
+        groups: Any = None,
         waits: bool = True,
     ) -> None:
         """Build a checkpoint; capture it for a thread, or write it at once."""
         pending.steps_are_good = steps_are_good(runner)
         kept = {} if snapshot is None else snapshot.memory.storages()
         try:
-            checkpoint = build(runner, kept=kept, **settings)
+            checkpoint = build(
+                runner, pending.meta, *self._parts(pending), groups, kept
+            )
             own = checkpoint.setdefault('mmstable', {})
-            own[self._owner] = dict(state)
+            own[type(self._hook).__name__] = dict(pending.state or {})
             own[LABEL] = {
-                'kind': kind_of(pending.name, self._is_limited),
-                'lineage': self._lineage.as_dict(),
+                'kind': self._kind(pending.name),
+                'lineage': self.storage.lineage.as_dict(),
             }
             if shards is not None:
                 own[SHARDS] = shards
@@ -350,8 +362,24 @@ class CheckpointWriter:
         pending.thread = threading.Thread(target=work, name='mmstable-save')
         pending.thread.start()
 
+    def _parts(self, pending: PendingSave) -> tuple[bool, bool]:
+        """Whether to save the optimizer, and the schedules."""
+        is_whole = pending.state is not None
+        hook = self._hook
+        return (
+            is_whole and hook.save_optimizer,
+            is_whole and hook.save_param_scheduler,
+        )
+
+    def _kind(self, name: str) -> str:
+        """Why a checkpoint is saved, which decides what may remove it."""
+        for kind, begin in ('emergency', EMERGENCY[:10]), ('best', 'best_'):
+            if name.startswith(begin):
+                return kind
+        return 'rolling' if self._hook.max_keep_ckpts > 0 else 'kept'
+
     def _capture(
-        self, checkpoint: dict[str, Any], kept: Storages
+        self, checkpoint: dict[str, Any], kept: Mapping[int, Any]
     ) -> dict[str, Any] | None:
         """Copy a checkpoint; None if training has to wait for the writer."""
         needed = content_size(checkpoint, kept)
@@ -400,7 +428,8 @@ class CheckpointWriter:
             )
             if poison:
                 raise Poisoned(poison)
-            checkpoint['mmstable'][self._owner]['placeholders'] = known
+            own = checkpoint['mmstable'][type(self._hook).__name__]
+            own['placeholders'] = known
             pending.audited.set()
             self.storage.write(pending.name, checkpoint)
         except BaseException as error:
@@ -408,7 +437,12 @@ class CheckpointWriter:
             if not threading.main_thread().is_alive():
                 # The training has ended: nothing polls.
                 warn(
-                    _(NOT_SAVED, name=pending.name, reason=error, last_good='')
+                    _(
+                        _NOT_SAVED,
+                        name=pending.name,
+                        reason=error,
+                        last_good='',
+                    )
                 )
             return
         finally:
@@ -427,13 +461,7 @@ class CheckpointWriter:
                 )
             )
 
-    def _save_shards(
-        self,
-        runner: Any,
-        pending: PendingSave,
-        settings: Mapping[str, Any],
-        state: Mapping[str, Any],
-    ) -> None:
+    def _save_shards(self, runner: Any, pending: PendingSave) -> None:
         """Save the shards of all ranks, then the file that names them."""
         if not self.storage.is_local:
             pending.failure = ConfigError(
@@ -441,7 +469,7 @@ class CheckpointWriter:
                 f'only, not to {self.storage.folder}.'
             )
             return
-        parts, groups = local_parts(runner, settings['save_optimizer'])
+        parts, groups = local_parts(runner, self._parts(pending)[0])
         poison = find_poison_on_all(parts)
         if poison:
             pending.failure = Poisoned(poison)
@@ -455,8 +483,7 @@ class CheckpointWriter:
             pending.failure = None
             return
         if pending.failure is None:
-            settings = {**settings, 'groups': groups}
-            self._write(runner, pending, settings, state, shards=record)
+            self._write(runner, pending, shards=record, groups=groups)
         if pending.failure is None:
             remove_shards(path, but=folder.name)
         else:
@@ -469,15 +496,6 @@ class CheckpointWriter:
         now = time.monotonic()
         self._first_failure = self._first_failure or now
         return now - self._first_failure > 60 * self._max_unsaved
-
-    def _failure_of(
-        self, runner: Any, pending: PendingSave
-    ) -> BaseException | None:
-        """Return why a checkpoint was not saved, with names of parameters."""
-        failure = pending.failure
-        if isinstance(failure, Poisoned) and not is_sharded_run(runner):
-            return Poisoned(name_saved_states(failure.culprits, runner))
-        return failure
 
     def _report(
         self, runner: Any, pending: PendingSave, failure: BaseException
@@ -499,18 +517,18 @@ class CheckpointWriter:
                 **facts,
             )
             event = records.Poisoned.now(
-                pending.iteration, culprits=tuple(failure.culprits)
+                pending.meta['iter'], culprits=tuple(failure.culprits)
             )
         else:
-            text = _(NOT_SAVED, **facts)
-            if pending.iteration < runner.max_iters:
+            text = _(_NOT_SAVED, **facts)
+            if pending.meta['iter'] < runner.max_iters:
                 text = _(
                     'mmstable: {name} is not saved: {reason}. Training '
                     'continues.{last_good}',
                     **facts,
                 )
             event = records.CheckpointFailed.now(
-                pending.iteration, name=pending.name, reason=str(failure)
+                pending.meta['iter'], name=pending.name, reason=str(failure)
             )
             self._failures += 1
             if self.last_good is not None or self._failures == 1:
@@ -526,3 +544,10 @@ class CheckpointWriter:
             runner.logger.log(level, text)
         if not (isinstance(failure, Poisoned) and pending.is_superseded):
             monitor_of(runner).emit(runner, event)
+
+
+def _named(runner: Any, failure: BaseException | None) -> BaseException | None:
+    """Return why a checkpoint was not saved, with names of parameters."""
+    if isinstance(failure, Poisoned) and not is_sharded_run(runner):
+        return Poisoned(name_saved_states(failure.culprits, runner))
+    return failure

@@ -24,7 +24,7 @@ from mmengine.optim import AmpOptimWrapper, OptimWrapper
 from mmengine.registry import init_default_scope
 
 import mmstable.cli.command as cli
-from mmstable.check.config_tree import kind_of, walk
+from mmstable.check.config_tree import kind_of, walk, wrapper_paths
 from mmstable.check.registry import SCOPES
 from mmstable.check.rules.names import top_level_keys
 from mmstable.errors import UsageError
@@ -35,7 +35,7 @@ from mmstable.legacy.translate import translate
 from mmstable.messages import N_, _
 from mmstable.messages.secrets import mask_words
 from mmstable.optim import SafeAmpOptimWrapper, SafeOptimWrapper
-from mmstable.protection import Draft, Group, apply_changes, scoped
+from mmstable.protection import Group, Protection, apply_changes, scoped
 from mmstable.registry import take_bare_names
 from mmstable.settings import config_root, did_you_mean, nearest, suggest
 
@@ -442,10 +442,10 @@ def enable_amp(cfg: Config, precision: str = 'auto') -> None:
         precision (str): 'fp16', 'bf16', or 'auto' for what the config says,
             or else the wrapper's default. Defaults to 'auto'.
     """
-    draft = Draft(plain_settings(cfg))
+    draft = Protection(plain_settings(cfg))
     if draft.get('optim_wrapper') is None:
         raise cli.usage_error('--amp: the config has no `optim_wrapper`.')
-    for path in draft.wrappers() or [('optim_wrapper',)]:
+    for path in wrapper_paths(draft.settings) or [('optim_wrapper',)]:
         if draft.wrapper_class(path) not in _PLAIN_WRAPPERS:
             raise cli.usage_error(
                 '--amp: `optim_wrapper.type` must be one of {known}, got '

@@ -9,7 +9,7 @@ import mmstable.cli.command as cli
 from mmstable.checkpoint.signals import wait_for_training
 from mmstable.cli import train
 from mmstable.messages import N_, _
-from mmstable.messages.shell import shell_command
+from mmstable.messages.secrets import shell_command
 
 if TYPE_CHECKING:
     from mmstable.cli.rank_supervisor import RankSupervisor

@@ -10,7 +10,7 @@ from mmstable.messages import _
 
 def inspect(args: argparse.Namespace) -> int:
     """Describe a checkpoint, or compare two, and return the exit code."""
-    from mmstable.checkpoint.resume import (
+    from mmstable.checkpoint.describe import (
         compare_states,
         describe_checkpoint,
         kind_of,

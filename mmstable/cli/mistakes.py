@@ -42,7 +42,7 @@ from mmstable.dist.launch import rank_of, ranks_of
 from mmstable.errors import CheckFailed, MMStableError, UsageError
 from mmstable.finding import Finding, Severity
 from mmstable.messages import N_, _
-from mmstable.messages.shell import shell_command
+from mmstable.messages.secrets import shell_command
 from mmstable.settings import did_you_mean, one_of
 
 # Their classes raise for what they are given, not for faults of their own.

@@ -51,7 +51,6 @@ def protect(args: argparse.Namespace) -> int:
 
     from mmstable.cli import config
     from mmstable.cli.train import protection_of
-    from mmstable.protection import protection_lines
 
     if args.output is not None:
         config.check_target(args.output)
@@ -66,7 +65,7 @@ def protect(args: argparse.Namespace) -> int:
     config.refuse_old(args.config, settings)
     protection = protection_of(cfg, args)
     title = _('protected with preset {preset}:', preset=protection.preset)
-    for line in protection_lines(protection, title):
+    for line in protection.lines(title):
         cli.say(line)
     if not protection.changes:
         if not protection.strategy:

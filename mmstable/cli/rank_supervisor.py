@@ -18,7 +18,7 @@ from typing import Any
 
 from torch.distributed import TCPStore
 
-from mmstable.checkpoint.remote import AnyPath
+from mmstable.checkpoint.folders import AnyPath
 from mmstable.cli.command import say, tell
 from mmstable.cli.supervise import NotStarted, Supervisor
 from mmstable.dist.store import StoreClient, leave_value, read_value

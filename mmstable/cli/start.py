@@ -20,15 +20,18 @@ from mmengine.dist import all_gather_object
 
 from mmstable.checkpoint import catalog, loaders, loading
 from mmstable.checkpoint.config_text import config_values
-from mmstable.checkpoint.remote import AnyPath, path_of
-from mmstable.checkpoint.save import checkpoint_folder
+from mmstable.checkpoint.folders import (
+    AnyPath,
+    checkpoint_folder,
+    path_of,
+    send_file,
+)
 from mmstable.checkpoint.shards import MARK
-from mmstable.checkpoint.sharing import send_file
 from mmstable.cli.command import near_files, say, tell, usage_error, working
 from mmstable.dist.collectives import decide_on_rank_zero
 from mmstable.errors import CheckpointError
 from mmstable.messages import _
-from mmstable.messages.shell import shell_command
+from mmstable.messages.secrets import shell_command
 from mmstable.protection import owner_of_optimizer
 from mmstable.vis_backend import continue_runs, run_ids
 

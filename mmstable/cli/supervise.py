@@ -18,7 +18,7 @@ from typing import Any
 
 from mmstable import errors
 from mmstable.checkpoint.catalog import Candidate, rank_candidates
-from mmstable.checkpoint.remote import AnyPath
+from mmstable.checkpoint.folders import AnyPath
 from mmstable.checkpoint.signals import SAVE, SIGNALS, ask_to_save
 from mmstable.cli.command import tell
 from mmstable.cli.start import without_start

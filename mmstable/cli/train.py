@@ -195,7 +195,6 @@ def _prepare(
     from mmstable.cli import start as starts
     from mmstable.cli.mistakes import check_start, check_work_dir
     from mmstable.dist.collectives import join_ranks
-    from mmstable.protection import protection_lines
 
     if mask_words(args.words) != args.words:
         cli.tell(
@@ -223,7 +222,7 @@ def _prepare(
     if protection is not None:
         text = N_('protected with preset {preset} (--as-is changes nothing):')
         title = _(text, preset=protection.preset)
-        changes = list(protection_lines(protection, title))
+        changes = list(protection.lines(title))
     return cfg, warnings, changes
 
 

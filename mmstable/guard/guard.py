@@ -35,8 +35,7 @@ from mmstable.guard.rollback import LearningRateFactor, Rollback
 from mmstable.io.schema import count
 from mmstable.loops.question import CannotAsk
 from mmstable.loops.train_step import StepRecord
-from mmstable.messages import N_, _
-from mmstable.messages.shell import RateLimit
+from mmstable.messages import N_, RateLimit, _
 from mmstable.optim.spike import Peak, StepHold
 from mmstable.state.snapshot import Snapshot
 

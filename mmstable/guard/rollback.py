@@ -19,7 +19,7 @@ from mmstable.io.schema import count, within
 from mmstable.loops.question import CannotAsk
 from mmstable.memory.host import host_room
 from mmstable.messages import _, readable
-from mmstable.state.run_state import RunState, Weights
+from mmstable.state.run_state import RunState
 from mmstable.state.schedules import catch_up, schedule_positions
 from mmstable.state.snapshot import Snapshot, Snapshots
 
@@ -176,7 +176,7 @@ class Rollback(Saved):
             if found is None:
                 return None
             content = load_checkpoint(found.path, sha256=found.sha256)
-            RunState(runner).restore(content)
+            RunState(runner).load(content)
             done = found.iteration, str(found.path)
         catch_up(runner, positions)
         self.spent += 1
@@ -205,7 +205,7 @@ class Rollback(Saved):
         """
         snapshots = self.snapshots.candidates() if self.snapshots else []
         for place, snapshot in enumerate(snapshots):
-            restore = partial(Weights().restore, runner, snapshot.parts[0])
+            restore = partial(RunState(runner).load_weights, snapshot)
             if is_better(restore):
                 if place and self.snapshots is not None:
                     # A state that was bad already when it was kept.
@@ -217,7 +217,7 @@ class Rollback(Saved):
         if found is None:
             raise CannotAsk(_('there is no earlier state'))
         content = load_checkpoint(found.path, sha256=found.sha256)
-        return is_better(partial(Weights().load, runner, content))
+        return is_better(partial(RunState(runner).load_weights, content))
 
     def note_good_step(self) -> None:
         """Count a step that was applied."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Mapping, Sequence, Sized
+from collections.abc import Mapping, Sized
 from functools import partial
 from typing import TYPE_CHECKING, Any, Callable
 
@@ -49,7 +49,7 @@ from mmstable.loops.workers import (
 )
 from mmstable.messages import N_, _
 from mmstable.registry import HOOKS, register_globally
-from mmstable.settings import integer, names, one_of
+from mmstable.settings import integer
 from mmstable.state.rng import own_rng
 
 if TYPE_CHECKING:
@@ -84,15 +84,15 @@ _OBEYED = {
 class EmergencyCheckpointHook(Hook):
     """Save what there is before a run ends ahead of time, or when asked to.
 
-    On a signal the iteration that is on, of training or of validation, is
-    finished first, and so is a window of gradient accumulation; all ranks
-    agree. Then ``emergency_iter_N.pth`` is saved. After SIGUSR1 training
-    continues. After the others the command to resume is printed, and the run
-    ends with exit code 128 + the signal's number. Further signals do not cut
-    the save short; only Ctrl-C pressed twice on a terminal ends the run at
-    once. If training does not get there within 12 seconds, a thread saves the
-    newest snapshot in host memory, and ends the run. Workers of data loaders
-    leave signals to the main process.
+    On SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2 or SIGXCPU the iteration that
+    is on, of training or of validation, is finished first, and so is a window
+    of gradient accumulation; all ranks agree. Then ``emergency_iter_N.pth``
+    is saved. After SIGUSR1 training continues. After the others the command
+    to resume is printed, and the run ends with exit code 128 + the signal's
+    number. Further signals do not cut the save short; only Ctrl-C pressed
+    twice on a terminal ends the run at once. If training does not get there
+    within 12 seconds, a thread saves the newest snapshot in host memory, and
+    ends the run. Workers of data loaders leave signals to the main process.
 
     Before a time limit (``mmstable train --max-time``, or that of a Slurm
     job) the run is saved and ends with exit code 25.
@@ -109,8 +109,6 @@ class EmergencyCheckpointHook(Hook):
     run has taken over the work dir, nothing is saved.
 
     Args:
-        signals (Sequence[str]): What to listen to. Defaults to ('SIGTERM',
-            'SIGINT', 'SIGHUP', 'SIGUSR1', 'SIGUSR2', 'SIGXCPU').
         interval (int): With several ranks, iterations between two checks
             whether one of them got a signal, where that takes a collective
             call: in validation, and in training if the ranks do not share
@@ -120,12 +118,8 @@ class EmergencyCheckpointHook(Hook):
     # After the checkpoint of this iteration, if there is one (VERY_LOW).
     priority = 'LOWEST'
 
-    def __init__(
-        self, signals: Sequence[str] = SIGNALS, interval: int = 10
-    ) -> None:
-        for name in names(_NAME, 'signals', signals):
-            one_of(_NAME, 'signals', name, SIGNALS)
-        self._signal = StopSignal(names(_NAME, 'signals', signals))
+    def __init__(self, interval: int = 10) -> None:
+        self._signal = StopSignal(SIGNALS)
         self._deaths = WorkerDeaths()
         self._interval = integer(_NAME, 'interval', interval)
         self._is_training = False
@@ -343,10 +337,7 @@ class EmergencyCheckpointHook(Hook):
     def _obey(self, runner: Runner, request: Request) -> None:
         """Save; stop if the request is to stop. A collective call."""
         with self._ending:
-            self._obey_now(runner, request)
-
-    def _obey_now(self, runner: Runner, request: Request) -> None:
-        path = self._save(runner)
+            path = self._save(runner)
         asker, self._asker = self._asker or request.name, None
         ends, is_saved = request is not SAVE, path is not None
         facts = dict(signal=asker, path=path, resume=resume_hint(runner, path))
@@ -380,15 +371,12 @@ class EmergencyCheckpointHook(Hook):
             return
         if is_half_updated(runner):
             resume = resume_from_last(runner)
-            runner.logger.error(
-                _(
-                    'mmstable: training failed with {error} while the '
-                    'weights were being updated, so no emergency checkpoint '
-                    'is saved. {resume}',
-                    error=error,
-                    resume=resume,
-                )
+            line = N_(
+                'mmstable: training failed with {error} while the weights '
+                'were being updated, so no emergency checkpoint is saved. '
+                '{resume}'
             )
+            runner.logger.error(_(line, error=error, resume=resume))
             add_note(exception, resume)
             return
         done = runner_view.iterations_done(runner)
@@ -396,23 +384,20 @@ class EmergencyCheckpointHook(Hook):
         path = self._save(runner, own_rng(runner, done), reason)
         if path is None:
             return
-        facts = dict(error=error, path=path, resume=resume_hint(runner, path))
-        runner.logger.error(
-            _(
-                'mmstable: training failed with {error}. The state before it '
-                'is saved in {path}. {resume}',
-                **facts,
-            )
-            if reason is None
-            else _(
+        line = N_(
+            'mmstable: training failed with {error}. The state before it '
+            'is saved in {path}. {resume}'
+        )
+        if reason is not None:
+            line = N_(
                 'mmstable: training failed with {error}. The state is saved '
                 'in {path}, but it is not exactly the one before: {reason}. '
-                '{resume}',
-                **facts,
-                reason=reason,
+                '{resume}'
             )
-        )
-        add_note(exception, facts['resume'])
+        resume = resume_hint(runner, path)
+        facts = dict(error=error, path=path, resume=resume, reason=reason)
+        runner.logger.error(_(line, **facts))
+        add_note(exception, resume)
         number = self._signal.pending
         if number is not None and number is not SAVE:
             # It was about to stop, which may be what the exception is about.

@@ -18,7 +18,7 @@ from mmengine.hooks.hook import DATA_BATCH
 from mmengine.runner import Runner
 
 from mmstable import runner_view
-from mmstable.checkpoint.save import EMERGENCY, point_to
+from mmstable.checkpoint.folders import EMERGENCY, point_to
 from mmstable.events.samples import read_losses
 from mmstable.hooks.step_hook import QuietHook
 from mmstable.io.files import read_bounded, replace_text

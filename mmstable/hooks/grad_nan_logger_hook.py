@@ -20,8 +20,7 @@ from mmstable.io.schema import (
     text,
     within,
 )
-from mmstable.messages import N_, _
-from mmstable.messages.shell import RateLimit
+from mmstable.messages import N_, RateLimit, _
 from mmstable.registry import HOOKS, register_globally
 from mmstable.settings import integer, language, number
 

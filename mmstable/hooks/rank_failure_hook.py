@@ -17,7 +17,7 @@ from mmengine.hooks.hook import DATA_BATCH
 from mmengine.runner import Runner
 
 from mmstable import runner_view
-from mmstable.checkpoint.save import EMERGENCY
+from mmstable.checkpoint.folders import EMERGENCY
 from mmstable.checkpoint.signals import RESUME_FROM_NEWEST, resume_hint
 from mmstable.errors import (
     MMStableError,

@@ -22,7 +22,7 @@ from mmstable.optim.grad_health import clean_name, fingerprints
 from mmstable.optim.step import copy_tensors
 from mmstable.registry import HOOKS, register_globally
 from mmstable.settings import flag, integer, one_of
-from mmstable.state.run_state import Averages, RunState
+from mmstable.state.run_state import RunState, Sections
 
 _NAME = 'ReplicaCheckHook'
 _ACTIONS = ('warn', 'repair', 'stop')
@@ -94,7 +94,8 @@ class ReplicaCheckHook(StepHook):
     def after_bad_step(self, runner: Runner, report: StepReport) -> None:
         """Let averages of weights follow a rank that was repaired."""
         if report.copied_from is not None:
-            copy_tensors(_averages(runner).values(), report.copied_from)
+            averages = _averages(RunState(runner).tensors())
+            copy_tensors([one for __, one in averages], report.copied_from)
 
     def _check(self, runner: Runner) -> None:
         state = self._state(runner)
@@ -138,17 +139,27 @@ class ReplicaCheckHook(StepHook):
         sections = RunState(runner).tensors()
         state = [
             (clean_name(name), value)
-            for name, value in sections['state_dict'].items()
+            for name, value in sections.pop('state_dict').items()
             if self._buffers or isinstance(value, Parameter)
         ]
         # Of a sharded optimizer every rank holds a part of its own.
+        optimizer = sections.pop('optimizer')
         if self._optimizer and not runner_view.has_sharded_optimizer(runner):
             # Sorted: ranks may have got their state in another order.
             state += [
                 (f'optimizer.{name}', value)
-                for name, value in sorted(sections['optimizer'].items())
+                for name, value in sorted(optimizer.items())
             ]
-        return state + list(_averages(runner).items())
+        return state + _averages(sections)
+
+
+def _averages(sections: Sections) -> list[tuple[str, Tensor]]:
+    return [
+        (f'{section}.{name}', value)
+        for section, tensors in sections.items()
+        for name, value in tensors.items()
+        if section.startswith('ema') and isinstance(value, Parameter)
+    ]
 
 
 def _are_equal(marks: Tensor) -> bool:
@@ -172,13 +183,3 @@ def _compare(marks: Tensor) -> dict[int, list[int]]:
         usual = Counter(column).most_common(1)[0][0]
         found[index] = [r for r, mark in enumerate(column) if mark != usual]
     return found
-
-
-def _averages(runner: Runner) -> dict[str, Tensor]:
-    """The averages of the weights that ``EMAHook`` keeps."""
-    return {
-        f'{section}.{name}': value
-        for section, tensors in Averages().tensors(runner).items()
-        for name, value in tensors.items()
-        if isinstance(value, Parameter)
-    }

@@ -9,8 +9,8 @@ from mmengine.hooks import CheckpointHook, Hook
 from mmengine.runner import Runner
 
 from mmstable import runner_view
+from mmstable.checkpoint.folders import checkpoint_folder
 from mmstable.checkpoint.loaders import drop_foreign_references
-from mmstable.checkpoint.save import checkpoint_folder
 from mmstable.checkpoint.shards import SHARDS
 from mmstable.dist.collectives import decide_on_rank_zero
 from mmstable.errors import CheckpointError
@@ -22,7 +22,7 @@ from mmstable.settings import flag, number, text
 from mmstable.state.progress import STARTS_ANEW, judge
 
 if TYPE_CHECKING:
-    from mmstable.checkpoint.resume import ConfiguredSchedule
+    from mmstable.state.schedules import ConfiguredSchedule
 
 _NAME = 'ResumeCheckHook'
 
@@ -179,7 +179,7 @@ class ResumeReportHook(Hook):
         """Remember the schedule of the config."""
         choose_language(runner.hooks)
         if hasattr(runner.optim_wrapper, 'param_groups'):
-            from mmstable.checkpoint.resume import ConfiguredSchedule
+            from mmstable.state.schedules import ConfiguredSchedule
 
             self._configured = ConfiguredSchedule(runner)
 
@@ -210,8 +210,10 @@ class ResumeReportHook(Hook):
             moves = self._override or bool(
                 'param_schedulers' in missing and runner.param_schedulers
             )
-            if not is_new:
-                self._report_changes(runner, self._configured, moves)
+            changes = [] if is_new else self._configured.differences(runner)
+            if changes:
+                line = _REPLACED if moves else _KEPT
+                runner.logger.warning(_(line, changes=changes))
             if moves:
                 self._configured.move_to(runner)
                 hook = runner_view.find_hook(runner, SafeParamSchedulerHook)
@@ -227,7 +229,9 @@ class ResumeReportHook(Hook):
             'epoch': runner.epoch,
             _('iteration'): _('{iteration} of {last}', **where),
             _('learning rate'): rate,
-            'loss scale': _scales(runner),
+            'loss scale': _join(
+                runner, read_scale, _('none, losses are not scaled')
+            ),
             **({_('optimizer'): _(STARTS_ANEW)} if is_new else {}),
             **_run_state(runner),
         }
@@ -245,14 +249,6 @@ class ResumeReportHook(Hook):
                 )
             )
 
-    def _report_changes(
-        self, runner: Runner, configured: ConfiguredSchedule, moves: bool
-    ) -> None:
-        changes = configured.differences(runner)
-        if changes:
-            line = _REPLACED if moves else _KEPT
-            runner.logger.warning(_(line, changes=changes))
-
 
 def _pad(text: str, width: int) -> str:
     """Fill up to a width, in which Chinese characters count twice."""
@@ -262,10 +258,6 @@ def _pad(text: str, width: int) -> str:
 
 def _rates(runner: Runner) -> str:
     return _join(runner, read_lr, _('none'))
-
-
-def _scales(runner: Runner) -> str:
-    return _join(runner, read_scale, _('none, losses are not scaled'))
 
 
 def _join(runner: Runner, read: Any, nothing: str) -> str:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Callable
@@ -19,16 +20,17 @@ from mmengine.runner import Runner
 
 from mmstable import runner_view
 from mmstable.checkpoint.audit import Placeholders, placeholders_of
-from mmstable.checkpoint.manifest import Lineage, lineage_in
-from mmstable.checkpoint.save import (
+from mmstable.checkpoint.folders import (
     EMERGENCY,
-    TrainedWeights,
+    checkpoint_folder,
     checkpoint_folders,
     hook_arguments,
     point_to,
+    warn_if_not_shared,
 )
+from mmstable.checkpoint.loaders import keep_own_references
+from mmstable.checkpoint.manifest import Lineage, lineage_in
 from mmstable.checkpoint.shards import check_sharded, is_sharded_run
-from mmstable.checkpoint.sharing import warn_if_not_shared
 from mmstable.checkpoint.signals import RESUME_FROM_NEWEST, resume_hint
 from mmstable.errors import ResultNotSaved
 from mmstable.events.monitor import SAVED_STATES, read_state
@@ -53,7 +55,6 @@ from mmstable.state.run_state import RunState
 from mmstable.state.snapshot import Snapshot
 
 if TYPE_CHECKING:
-    from mmstable.checkpoint.retention import Retention
     from mmstable.checkpoint.writer import CheckpointWriter
 
 _NAME = 'SafeCheckpointHook'
@@ -120,7 +121,8 @@ class SafeCheckpointHook(CheckpointHook, QuietHook):
         self._reporter = _SaveReporter()
         self._hook_states = HookStates()
         self._resumer = ProgressResumer()
-        self._weights = TrainedWeights()
+        # Whether a validation has swapped the weights with their average.
+        self._is_averaged = False
         self._is_ready = False
         # Whether this process has added anything to what it has loaded.
         self._has_trained = False
@@ -128,7 +130,6 @@ class SafeCheckpointHook(CheckpointHook, QuietHook):
         self._waiting: int | None = None
         # Of the checkpoint that was loaded.
         self._resumed: Lineage | None = None
-        self._retention: Retention | None = None
         # Of the newest checkpoint, which may be on its way.
         self._last_iteration: int | None = None
         # Metrics that no validation gave, although they were to be compared.
@@ -189,25 +190,21 @@ class SafeCheckpointHook(CheckpointHook, QuietHook):
 
     def before_train(self, runner: Runner) -> None:
         """Find out where to save."""
-        from mmstable.checkpoint.retention import keep_own_best, settle_best
-
         info = runner.message_hub.runtime_info
-        # mmengine would remove files here, and folders of these names.
+        # mmengine would remove files here, and folders of these names, and
+        # the best checkpoints of other runs.
         kept = list(info.pop('keep_ckpt_ids', ()))
+        folder = checkpoint_folder(self.out_dir, runner.work_dir)
+        keep_own_references(info, folder)
         super().before_train(runner)
-        self._begin_lineage(runner)
-        if self._writer.storage.is_local:
-            keep_own_best(self, info)
         # Without a limit: an old one goes when a new one is there.
         self.keep_ckpt_ids = deque(kept)
+        self._begin_lineage(runner)
+        storage = self._writer.storage
         if is_main_process():
-            self._writer.storage.clear_up()
-            if self._retention is not None:
-                self._retention.complete_manifests()
-            self._tidy(self.keep_ckpt_ids, runner.iter)
-        if self.save_best and self._writer.storage.is_local:
-            settle_best(self, runner, self._retention)
-        if self._writer.storage.is_local:
+            storage.clear_up()
+            self._tidy(kept, runner.iter)
+        if storage.is_local:
             warn_if_not_shared(runner, Path(self.out_dir))
         # A resumed run has the checkpoint that it was resumed from.
         if runner.iter > 0:
@@ -221,7 +218,6 @@ class SafeCheckpointHook(CheckpointHook, QuietHook):
     def _begin_lineage(self, runner: Runner) -> None:
         """Give this start its place among all starts in the folder."""
         from mmstable.checkpoint.catalog import last_start_in
-        from mmstable.checkpoint.retention import Retention
         from mmstable.checkpoint.writer import CheckpointWriter
 
         found: list[Any] = [None]
@@ -229,18 +225,13 @@ class SafeCheckpointHook(CheckpointHook, QuietHook):
             before = last_start_in(checkpoint_folders(runner))
             found = [Lineage.after(before, self._resumed, runner.iter)]
         broadcast_object_list(found)
-        lineage = found[0]
         self._writer = CheckpointWriter(
             self,
             self._placeholders,
-            lineage,
+            found[0],
             self._max_unsaved,
             free_memory=_free_memory if self._is_async else None,
         )
-        if self._writer.storage.is_local:
-            self._retention = Retention(
-                Path(self.out_dir), lineage, self._writer.storage.remove
-            )
 
     def _restore_progress(self, runner: Runner) -> None:
         self._resumer.restore(runner)
@@ -327,13 +318,28 @@ class SafeCheckpointHook(CheckpointHook, QuietHook):
             runner, step, dict(epoch=runner.epoch, iter=runner.iter)
         )
 
-    def before_val(self, runner: Runner) -> None:
-        """Remember the weights before they are swapped with others."""
-        self._weights.before_val(runner)
+    def before_val_epoch(self, runner: Runner) -> None:
+        """Note that the hooks of averages have swapped the weights."""
+        self._is_averaged = True
 
-    def after_val(self, runner: Runner) -> None:
-        """They are there again."""
-        self._weights.after_val()
+    def after_val_epoch(
+        self, runner: Runner, metrics: dict[str, float]
+    ) -> None:
+        """They are swapped back; save the best."""
+        self._is_averaged = False
+        super().after_val_epoch(runner, metrics)
+
+    @contextmanager
+    def _trained_weights(self, runner: Runner) -> Iterator[None]:
+        """Let the model hold its own weights while it is saved."""
+        hooks = runner_view.average_hooks(runner) if self._is_averaged else []
+        for hook in hooks:
+            runner_view.swap_average(hook)
+        try:
+            yield
+        finally:
+            for hook in reversed(hooks):
+                runner_view.swap_average(hook)
 
     def forget_window(self) -> None:
         """Note that a rollback has replaced the state on its way to disk."""
@@ -366,7 +372,7 @@ class SafeCheckpointHook(CheckpointHook, QuietHook):
         name = EMERGENCY.format(meta['iter'])
         kept = list(self.keep_ckpt_ids)
         point = partial(point_to, runner, self._writer.storage.path(name))
-        with self._weights.in_place(runner):
+        with self._trained_weights(runner):
             self._save(runner, name, meta, kept, point, inexact)
         return self.last_ckpt if self._writer.settle(runner) else None
 
@@ -402,7 +408,7 @@ class SafeCheckpointHook(CheckpointHook, QuietHook):
             return self.last_ckpt
         state = self._capture(runner, inexact, all_ranks=False)
         state['rng'].update(rng)
-        with self._weights.in_place(runner):
+        with self._trained_weights(runner):
             return self._write_alone(runner, meta, state)
 
     def save_snapshot(self, runner: Runner, snapshot: Snapshot) -> str | None:
@@ -429,17 +435,9 @@ class SafeCheckpointHook(CheckpointHook, QuietHook):
     def _write_alone(
         self, runner: Runner, meta: dict[str, int], state: dict[str, Any]
     ) -> str | None:
-        from mmstable.checkpoint.writer import NOT_SAVED
-
         check_owned(look=True)
         name = EMERGENCY.format(meta['iter'])
-        failure = self._writer.save_alone(
-            runner, name, self._save_settings(meta), state
-        )
-        if failure is not None:
-            runner.logger.error(
-                _(NOT_SAVED, name=name, reason=failure, last_good='')
-            )
+        if not self._writer.save_alone(runner, name, meta, state):
             return None
         path = self._writer.storage.path(name)
         point_to(runner, path)
@@ -452,25 +450,18 @@ class SafeCheckpointHook(CheckpointHook, QuietHook):
         state.update(self._hook_states.state_dict(runner))
         return state if inexact is None else {**state, 'inexact': inexact}
 
-    def _save_settings(self, meta: dict) -> dict[str, Any]:
-        return dict(
-            save_optimizer=self.save_optimizer,
-            save_param_scheduler=self.save_param_scheduler,
-            meta=meta,
-        )
-
     def _save_checkpoint_with_step(
         self, runner: Any, step: int, meta: dict
     ) -> None:
-        from mmstable.checkpoint.retention import split_outdated
-
         # If the one before was not saved, it is not among those to keep.
         self._writer.settle(runner)
         name = self.filename_tmpl.format(step)
         path = self._writer.storage.path(name)
-        kept, outdated = split_outdated(
-            self.keep_ckpt_ids, step, self.max_keep_ckpts
-        )
+        kept, outdated = [], []
+        if self.max_keep_ckpts > 0:
+            kept = [*(one for one in self.keep_ckpt_ids if one != step), step]
+            outdated = kept[: -self.max_keep_ckpts]
+            kept = kept[-self.max_keep_ckpts :]
 
         def clean_up() -> None:
             if point_to(runner, path):
@@ -513,7 +504,7 @@ class SafeCheckpointHook(CheckpointHook, QuietHook):
         self._writer.save(
             runner,
             name,
-            self._save_settings(meta),
+            meta,
             self._capture(runner, inexact),
             then=then,
             undo=partial(self._announce, runner, *before),
@@ -534,23 +525,87 @@ class SafeCheckpointHook(CheckpointHook, QuietHook):
         return None
 
     def _save_best_checkpoint(self, runner: Runner, metrics: dict) -> None:
+        """Save one for each metric that is better than ever before.
+
+        mmengine's method removes the old best file, then writes the new one.
+        This one writes first, and if that fails, the old one remains.
+        """
         # A validation without training has nothing to save.
         if not self.save_best or not hasattr(self, 'file_backend'):
             return
-        from mmstable.checkpoint.retention import save_best
-
         missing = {*self.key_indicators} - {'auto', *metrics}
         self._report_missing(runner, missing, metrics)
-        scores = {**metrics, **dict.fromkeys(sorted(missing))}
-        if not save_best(self, runner, scores, self._writer):
-            return
-        if not self._writer.settle(runner):
+        if 'auto' in self.key_indicators:
+            self._init_rule(self.rules, [next(iter(metrics))])
+        is_updated = False
+        for key, rule in zip(self.key_indicators, self.rules):
+            score = metrics.get(key)
+            if score is not None:
+                is_updated |= self._save_if_best(runner, key, rule, score)
+        if not is_updated or not self._writer.settle(runner):
             return
         # Once more, with the best score in it.
         if self.last_ckpt is not None and self._has_to_wait(runner):
             self._waiting = runner.epoch if self.by_epoch else runner.iter
         elif self.last_ckpt is not None:
             self._save_end(runner, runner.epoch)
+
+    def _save_if_best(
+        self, runner: Runner, key: str, rule: str, score: Any
+    ) -> bool:
+        # The best one of another metric may be on its way.
+        self._writer.settle(runner)
+        suffix = '' if len(self.key_indicators) == 1 else f'_{key}'
+        info = runner.message_hub.runtime_info
+        best = info.get(f'best_score{suffix}', self.init_value_map[rule])
+        if not self.is_better_than[key](score, best):
+            return False
+        kind = 'epoch' if self.by_epoch else 'iter'
+        step = getattr(runner, kind)
+        name = f'best_{key}_{self.filename_tmpl.format(step)}'
+        name = name.replace('/', '_')
+        storage = self._writer.storage
+        path = storage.path(name)
+        # Part of the checkpoint.
+        before = self._set_best(runner, suffix, (score, path))
+
+        def replace_old() -> None:
+            runner.logger.info(
+                f'The best checkpoint with {score:0.4f} {key} at {step} '
+                f'{kind} is saved to {name}.'
+            )
+            if before[1] not in (None, path):
+                storage.remove(before[1])
+                runner.logger.info(
+                    f'The previous best checkpoint {before[1]} is removed'
+                )
+
+        self._writer.save(
+            runner,
+            name,
+            dict(epoch=runner.epoch, iter=runner.iter),
+            then=replace_old,
+            undo=partial(self._set_best, runner, suffix, before),
+        )
+        return True
+
+    def _set_best(
+        self, runner: Runner, suffix: str, best: tuple[Any, Any]
+    ) -> tuple[Any, Any]:
+        """Note score and path of the best checkpoint; return the old ones."""
+        hub = runner.message_hub
+        old_score = hub.runtime_info.get(f'best_score{suffix}')
+        if suffix:
+            paths, key = self.best_ckpt_path_dict, suffix[1:]
+        else:
+            paths, key = vars(self), 'best_ckpt_path'
+        old_path, paths[key] = paths.get(key), best[1]
+        for name, value in zip(('best_score', 'best_ckpt'), best):
+            if value is not None:
+                hub.update_info(name + suffix, value)
+            elif name + suffix in hub.runtime_info:
+                hub.pop_info(name + suffix)
+        return old_score, old_path
 
     def _report_missing(
         self, runner: Runner, missing: set[str], metrics: dict
@@ -593,19 +648,17 @@ class SafeCheckpointHook(CheckpointHook, QuietHook):
     ) -> None:
         for step in outdated:
             path = self._writer.storage.path(self.filename_tmpl.format(step))
-            retention = self._retention
-            if retention is None or not retention.is_foreign(Path(path)):
+            if not self._writer.storage.is_foreign(path):
                 self._writer.storage.remove(path)
         self._tidy(kept, iteration + 1)
 
     def _tidy(self, kept: Iterable[int], before: int) -> None:
         """Remove needless checkpoints, also those that a kill has left."""
-        if self._retention is not None and self.max_keep_ckpts > 0:
+        if self.max_keep_ckpts > 0:
             names = {self.filename_tmpl.format(step) for step in kept}
-            self._retention.remove_outdated(
-                'rolling', self.filename_tmpl, before, names
-            )
-            self._retention.remove_outdated('emergency', EMERGENCY, before)
+            remove = self._writer.storage.remove_outdated
+            remove('rolling', self.filename_tmpl, before, names)
+            remove('emergency', EMERGENCY, before)
 
 
 class _SaveReporter(QuietHook):

@@ -29,6 +29,16 @@ SUPERVISOR = 'MMSTABLE_SUPERVISOR_FILE'
 # Set by torchrun.
 _TORCHRUN = 'TORCHELASTIC_MAX_RESTARTS'
 _MAX_BYTES = 1 << 16
+_FAILURE = '.failure'
+_check_failure = record(
+    rank=integer(0),
+    node=text(255),
+    iteration=integer(-1),
+    error=text(1000),
+    decided=boolean,
+    saver=integer(-1),
+    code=integer(0, 255),
+)
 _work_file: Path | None = None
 
 
@@ -99,28 +109,15 @@ def write_failure(failure: Any) -> None:
     """
     path = os.environ.get(SUPERVISOR)
     if path:
-        _write(failure_file(Path(path)), json.dumps(asdict(failure)))
-
-
-def failure_file(heartbeat: Path) -> Path:
-    """Return the file of a failure beside the heartbeat of a process."""
-    return heartbeat.with_suffix('.failure')
+        _write(Path(path).with_suffix(_FAILURE), json.dumps(asdict(failure)))
 
 
 def read_failure(heartbeat: Path) -> dict[str, Any] | None:
     """Read what :func:`write_failure` wrote; None if nothing."""
-    check = record(
-        rank=integer(0),
-        node=text(255),
-        iteration=integer(-1),
-        error=text(1000),
-        decided=boolean,
-        saver=integer(-1),
-        code=integer(0, 255),
-    )
+    path = heartbeat.with_suffix(_FAILURE)
     try:
-        content = read_bounded(failure_file(heartbeat), _MAX_BYTES)
-        return check(parse_json(content, _MAX_BYTES))
+        content = read_bounded(path, _MAX_BYTES)
+        return _check_failure(parse_json(content, _MAX_BYTES))
     except (OSError, ValueError):
         return None
 

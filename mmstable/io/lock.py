@@ -29,7 +29,7 @@ from mmstable.errors import WorkDirInUse
 from mmstable.io.files import create, read_bounded
 from mmstable.io.process import BackgroundThread, ProcessIdentity
 from mmstable.io.schema import integer, parse_json, record, text
-from mmstable.messages import _, printable
+from mmstable.messages import N_, _, printable
 
 NAME = '.mmstable-lock'
 # Seconds between two touches of the file, and how long to wait for one.
@@ -141,23 +141,25 @@ def _refuse_if_alive(
         )
         is_there = _is_touched(path)
     if is_there:
-        who = _describe(other)
-        raise WorkDirInUse(
-            _(
+        raise _in_use(
+            N_(
                 "'{folder}' is in use: {who} trains there, and two runs in "
                 "one folder overwrite each other's files. Choose another "
-                '--work-dir, or stop that run. --force starts anyway.',
-                folder=path.parent,
-                who=who,
-            )
+                '--work-dir, or stop that run. --force starts anyway.'
+            ),
+            path,
+            other,
         )
 
 
-def _describe(other: ProcessIdentity | None) -> str:
-    if other is None:
-        return _('an unknown process')
-    host = printable(other.host, 100)
-    return _('process {pid} on {host}', pid=other.pid, host=host)
+def _in_use(
+    text: str, path: Path, other: ProcessIdentity | None
+) -> WorkDirInUse:
+    who = _('an unknown process')
+    if other is not None:
+        host = printable(other.host, 100)
+        who = _('process {pid} on {host}', pid=other.pid, host=host)
+    return WorkDirInUse(_(text, folder=path.parent, who=who))
 
 
 # The locks of this process, and those that others have taken, with whom.
@@ -178,14 +180,14 @@ def check_owned(look: bool = False) -> None:
     for held in _held if look else ():
         _find_taken(held, ProcessIdentity.of_this_process())
     for path, other in _taken.items():
-        raise WorkDirInUse(
-            _(
+        raise _in_use(
+            N_(
                 "'{folder}' is in use: {who} has taken it over while this "
                 'run was suspended or cut off. This run stops, and writes '
-                'nothing more.',
-                folder=path.parent,
-                who=_describe(other),
-            )
+                'nothing more.'
+            ),
+            path,
+            other,
         )
 
 

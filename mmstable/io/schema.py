@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
+from functools import cache
 from typing import Any, Callable
 
 from mmstable.messages import printable, short_repr
@@ -54,27 +55,45 @@ def parse_json(content: bytes, longest: int, digits: int | None = 20) -> Any:
         raise ValueError('is nested too deeply') from None
 
 
-def _require(is_valid: bool, rule: str, value: Any) -> None:
-    if not is_valid:
-        raise ValueError(f'must be {rule}, got {short_repr(value)}')
-
-
-def _require_size(value: Any, most: int, unit: str) -> None:
-    if len(value) > most:
-        raise ValueError(f'must have at most {most} {unit}, has {len(value)}')
-
-
-def integer(least: int = _INT_MIN, most: int = _INT_MAX) -> Check:
-    """A whole number in a range, both ends included."""
-    rule = f'{least} to {most}'
-
-    def check(value: Any) -> int:
-        is_int = is_numeric(value) and not isinstance(value, float)
-        _require(is_int, 'an integer', value)
-        _require(least <= value <= most, rule, value)
+def _must_be(rule: str, is_valid: Callable[[Any], Any]) -> Check:
+    def check(value: Any) -> Any:
+        if not is_valid(value):
+            raise ValueError(f'must be {rule}, got {short_repr(value)}')
         return value
 
     return check
+
+
+def _at_most(most: int | None, unit: str, value: Any) -> Any:
+    if most is not None and len(value) > most:
+        raise ValueError(f'must have at most {most} {unit}, has {len(value)}')
+    return value
+
+
+def anything(value: Any) -> Any:
+    """Any value at all."""
+    return value
+
+
+# True or false; an object with any keys and values.
+boolean = _must_be('true or false', lambda value: isinstance(value, bool))
+an_object = _must_be('an object', lambda value: isinstance(value, dict))
+_string = _must_be('a string', lambda value: isinstance(value, str))
+_array = _must_be('an array', lambda value: isinstance(value, (list, tuple)))
+_numeric = _must_be('a number', is_numeric)
+_finite = _must_be('finite', math.isfinite)
+_integer = _must_be(
+    'an integer',
+    lambda value: is_numeric(value) and not isinstance(value, float),
+)
+
+
+@cache
+def integer(least: int = _INT_MIN, most: int = _INT_MAX) -> Check:
+    """A whole number in a range, both ends included."""
+    rule = f'{least} to {most}'
+    in_range = _must_be(rule, lambda value: least <= value <= most)
+    return lambda value: in_range(_integer(value))
 
 
 # A number of iterations, steps or bytes, exact as a float of JSON.
@@ -83,18 +102,15 @@ count = integer(0, 2**53)
 
 def any_number(value: Any) -> float:
     """A number, also NaN or an infinity."""
-    _require(is_numeric(value), 'a number', value)
     try:
-        return float(value)
+        return float(_numeric(value))
     except OverflowError:
         raise ValueError('must be a number of 64 bits') from None
 
 
 def number(value: Any) -> float:
     """A finite number."""
-    known = any_number(value)
-    _require(math.isfinite(known), 'finite', known)
-    return known
+    return _finite(any_number(value))
 
 
 def number_or_inf(value: Any) -> float:
@@ -115,47 +131,20 @@ def json_number(value: Any) -> float:
 def within(least: float, most: float = math.inf) -> Check:
     """A finite number in a range, both ends included."""
     rule = f'{least:g} to {most:g}'
-
-    def check(value: Any) -> float:
-        known = number(value)
-        _require(least <= known <= most, rule, value)
-        return known
-
-    return check
+    in_range = _must_be(rule, lambda value: least <= value <= most)
+    return lambda value: in_range(number(value))
 
 
-def anything(value: Any) -> Any:
-    """Any value at all."""
-    return value
-
-
-def boolean(value: Any) -> bool:
-    """True or false."""
-    _require(isinstance(value, bool), 'true or false', value)
-    return value
-
-
+@cache
 def text(longest: int | None = None) -> Check:
     """A string of at most so many characters."""
-
-    def check(value: Any) -> str:
-        _require(isinstance(value, str), 'a string', value)
-        if longest is not None:
-            _require_size(value, longest, 'characters')
-        return value
-
-    return check
+    return lambda value: _at_most(longest, 'characters', _string(value))
 
 
 def one_of(*values: str) -> Check:
     """One of a few strings."""
     rule = f'one of {", ".join(map(repr, values))}'
-
-    def check(value: Any) -> str:
-        _require(isinstance(value, str) and value in values, rule, value)
-        return value
-
-    return check
+    return _must_be(rule, lambda one: isinstance(one, str) and one in values)
 
 
 def optional(check: Check) -> Check:
@@ -177,46 +166,32 @@ def or_default(check: Check, default: Any = None) -> Check:
 
 def list_of(check: Check, most: int = _MAX_ENTRIES) -> Check:
     """An array of at most so many values of one kind."""
-
-    def check_list(value: Any) -> list[Any]:
-        _require(isinstance(value, (list, tuple)), 'an array', value)
-        _require_size(value, most, 'entries')
-        return [check(item) for item in value]
-
-    return check_list
+    return lambda value: [
+        check(item) for item in _at_most(most, 'entries', _array(value))
+    ]
 
 
 def tuple_of(*checks: Check) -> Check:
     """An array with one value for each check."""
-    rule = f'an array of {len(checks)}'
-
-    def check_tuple(value: Any) -> tuple[Any, ...]:
-        is_array = isinstance(value, (list, tuple))
-        _require(is_array and len(value) == len(checks), rule, value)
-        return tuple(check(item) for check, item in zip(checks, value))
-
-    return check_tuple
-
-
-def an_object(value: Any) -> dict[Any, Any]:
-    """An object with any keys and values."""
-    _require(isinstance(value, dict), 'an object', value)
-    return value
+    is_array = _must_be(
+        f'an array of {len(checks)}',
+        lambda value: (
+            isinstance(value, (list, tuple)) and len(value) == len(checks)
+        ),
+    )
+    return lambda value: tuple(
+        check(item) for check, item in zip(checks, is_array(value))
+    )
 
 
 def mapping_of(
     check_key: Check, check: Check, most: int = _MAX_ENTRIES
 ) -> Check:
     """An object with any keys of one kind, to values of one kind."""
-
-    def check_mapping(value: Any) -> dict[Any, Any]:
-        _require_size(an_object(value), most, 'entries')
-        return {
-            check_key(key): check_field(key, check, one)
-            for key, one in value.items()
-        }
-
-    return check_mapping
+    return lambda value: {
+        check_key(key): check_field(key, check, one)
+        for key, one in _at_most(most, 'entries', an_object(value)).items()
+    }
 
 
 def record(**checks: Check) -> Check:
@@ -240,14 +215,10 @@ def fields(checks: Mapping[str, Check]) -> Check:
 
     Other keys are not checked.
     """
-
-    def check_fields(value: Any) -> dict[Any, Any]:
-        return {
-            key: check_field(key, checks.get(key, anything), one)
-            for key, one in an_object(value).items()
-        }
-
-    return check_fields
+    return lambda value: {
+        key: check_field(key, checks.get(key, anything), one)
+        for key, one in an_object(value).items()
+    }
 
 
 def check_field(name: Any, check: Check, value: Any) -> Any:

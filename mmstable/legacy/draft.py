@@ -21,7 +21,6 @@ class Translation:
     Args:
         settings (dict): The config in plain types, changed step by step.
         origins (dict): From new keys to the old ones they came from.
-        remarks (dict): From new keys to a summary of their values.
         findings (list): Settings that were not translated one to one.
         by_epoch (bool): Whether the run is counted in epochs.
         all_old (bool): Whether no part of it was written for mmengine.
@@ -29,7 +28,6 @@ class Translation:
 
     settings: dict[str, Any]
     origins: dict[str, list[str]] = field(default_factory=dict)
-    remarks: dict[str, str] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
     by_epoch: bool = True
     all_old: bool = True
@@ -44,13 +42,10 @@ class Translation:
         return [one for one in self.findings if one.severity in severities]
 
     def summary(self) -> list[str]:
-        """Return lines like 'old keys -> new keys (remark)'."""
+        """Return lines like 'old keys -> new keys'."""
         lines: dict[str, list[str]] = {}
         for new, old in self.origins.items():
-            remark = self.remarks.get(new)
-            lines.setdefault(', '.join(old), []).append(
-                f'{new} ({remark})' if remark else new
-            )
+            lines.setdefault(', '.join(old), []).append(new)
         return [f'{old} -> {", ".join(new)}' for old, new in lines.items()]
 
     def put(self, key: str, value: Any, *origins: str) -> None:

@@ -74,7 +74,11 @@ _TEXT = (
     'file_client_args',
 )
 # Arguments of every hook: LoggerHook applies them to all back-ends.
-_COMMON = ('type', 'interval', 'ignore_last', 'by_epoch', 'priority')
+_COMMON = (
+    *('type', 'interval', 'ignore_last', 'by_epoch', 'priority'),
+    # mmengine needs no such thing.
+    'reset_flag',
+)
 # The last loss scale is more useful than a mean.
 _LAST_SCALE = {
     'data_src': 'stable/loss_scale',
@@ -135,7 +139,10 @@ def _put_visualizer(
         known = {*shared, *_COMMON}
         if kind == 'TextLoggerHook':
             known.update(_TEXT)
-        _report_unknown(draft, path, hook, known)
+        for key in [one for one in hook if one not in known]:
+            if hook[key] is not None:
+                why = N_('{value!r}: not an argument of the back-end')
+                draft.leave(f'{path}.{key}', why, value=hook[key])
         asked = hook.get('interval', interval)
         if asked != interval:
             why = N_('{asked}: all back-ends use the interval {interval}')
@@ -144,22 +151,6 @@ def _put_visualizer(
     if backends:
         visualizer = {'type': 'Visualizer', 'vis_backends': backends}
         draft.fill('visualizer', visualizer, 'log_config')
-
-
-def _report_unknown(
-    draft: Translation, path: str, hook: Mapping[str, Any], known: set[str]
-) -> None:
-    for name, value in hook.items():
-        where = f'{path}.{name}'
-        if name in known or value is None:
-            continue
-        if name == 'reset_flag':
-            draft.note(where, 'not needed')
-            continue
-        why = N_('{value!r}: not an argument of the back-end')
-        if name == 'log_dir':
-            why = N_("{value!r}: mmengine uses vis_data in the run's folder")
-        draft.leave(where, why, value=value)
 
 
 def _checked(draft: Translation, path: str, hook: Any) -> dict[str, Any]:
@@ -250,11 +241,9 @@ def add_runtime_hooks(draft: Translation) -> None:
         return
     hooks = draft.settings.get('custom_hooks') or []
     known = set(map(class_name, hooks))
-    new = {k: hook for k, hook in runtime_hooks().items() if k not in known}
-    for hook in new.values():
-        draft.append('custom_hooks', hook, *origins)
-    if new:
-        draft.remarks['custom_hooks'] = ', '.join(new)
+    for name, hook in runtime_hooks().items():
+        if name not in known:
+            draft.append('custom_hooks', hook, *origins)
 
 
 def translate_environment(draft: Translation) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from mmstable.legacy.draft import Translation, usage_errors
-from mmstable.messages import N_, _
+from mmstable.messages import N_
 from mmstable.settings import integer
 
 _EPOCHS = ('max_epochs', 'mmstable.SafeEpochBasedTrainLoop')
@@ -74,7 +74,6 @@ def _put_loop(
         return
     draft.by_epoch = length == 'max_epochs'
     draft.put('train_cfg', {'type': loop, length: total, **settled}, *old)
-    draft.remarks['train_cfg'] = f'{length} {total}'
 
 
 def _drop_workflow(draft: Translation) -> None:
@@ -104,7 +103,6 @@ def _move_model_settings(draft: Translation) -> None:
             draft.leave(key, '`model.{key}` is set, and is kept', key=key)
         else:
             draft.put('model', {**model, key: value}, key)
-            draft.remarks['model'] = _('moved, unchanged')
         del draft.settings[key]
 
 

@@ -122,7 +122,6 @@ def translate_optimizer(draft: Translation) -> None:
             draft.settle(wrapper, new, count, f'optimizer_config.{name}')
     draft.drop('optimizer_config', settings)
     draft.put('optim_wrapper', wrapper, *old)
-    draft.remarks['optim_wrapper'] = _remark(wrapper)
 
 
 def _check_names(
@@ -185,20 +184,6 @@ def _set_optimizer(draft: Translation, wrapper: dict[str, Any]) -> None:
         draft.leave('optimizer.constructor', why, name=constructor)
 
 
-def _remark(wrapper: Mapping[str, Any]) -> str:
-    words = [str(wrapper['type']).rpartition('.')[2]]
-    for name in ('loss_scale', 'clip_grad'):
-        value = wrapper.get(name)
-        if isinstance(value, Mapping):
-            value = ' '.join(f'{key} {one}' for key, one in value.items())
-        if name == 'loss_scale' and name in wrapper or value:
-            words.append(f'{name} {value}')
-    if 'accumulative_counts' in wrapper:
-        count = wrapper['accumulative_counts']
-        words.append(_('{count} iterations per step', count=count))
-    return ', '.join(words)
-
-
 _SCHEDULES: dict[str, type[PolicyScheduler]] = {
     'lr_config': PolicyLR,
     'momentum_config': PolicyMomentum,
@@ -220,8 +205,6 @@ def translate_schedule(draft: Translation) -> None:
             schedulers += _schedulers(draft, key, config)
     if old and known is None:
         draft.put('param_scheduler', schedulers or None, *old)
-        remark = ', '.join(map(_schedule_remark, schedulers))
-        draft.remarks['param_scheduler'] = remark or _('constant')
 
 
 def _schedulers(
@@ -282,11 +265,3 @@ def _take_warmup(
     with usage_errors():
         check_warmup(key, taken['warmup'], length, taken['warmup_ratio'])
     return taken
-
-
-def _schedule_remark(scheduler: Mapping[str, Any]) -> str:
-    name = scheduler['type'].rpartition('.')[2]
-    text = f'{name} {scheduler["policy"]}'
-    if 'warmup' in scheduler:
-        text += ' after {warmup} warm-up of {warmup_iters}'.format(**scheduler)
-    return text

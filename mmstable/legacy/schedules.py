@@ -21,10 +21,7 @@ from mmengine.optim.scheduler.momentum_scheduler import MomentumSchedulerMixin
 
 from mmstable.registry import PARAM_SCHEDULERS, register_globally
 from mmstable.settings import (
-    flag,
     integer,
-    integers,
-    is_number,
     known_settings,
     number,
     one_of,
@@ -307,38 +304,6 @@ def check_length(where: str, settings: Mapping[str, Any], total: int) -> None:
         refuse(where, 'cyclic_times', rule, settings['cyclic_times'])
 
 
-def _check_list(where: str, name: str, value: Any) -> None:
-    is_list = isinstance(value, (list, tuple))
-    if not is_list or not all(map(is_number, value)):
-        refuse(where, name, 'a list of numbers', value)
-    if name == 'periods':
-        integers(where, name, value)
-
-
-def _check_ratios(where: str, name: str, value: Any) -> None:
-    ratios = value if isinstance(value, (list, tuple)) else [value]
-    if len(ratios) not in (1, 2) or not all(map(is_number, ratios)):
-        refuse(where, name, 'a number or a pair of numbers', value)
-
-
-_share = partial(number, at_least=0, at_most=1)
-_positive = partial(number, above=0)
-_CHECKS: Mapping[str, Callable[[str, str, Any], Any]] = {
-    **dict.fromkeys(('gamma', 'power', 'minimum', 'minimum_ratio'), number),
-    **dict.fromkeys(('start_percent', 'pct_start'), _share),
-    **dict.fromkeys(('div_factor', 'final_div_factor'), _positive),
-    'step': integers,
-    'periods': _check_list,
-    'restart_weights': _check_list,
-    'target_ratio': _check_ratios,
-    'cyclic_times': integer,
-    'step_ratio_up': partial(number, at_least=0, below=1),
-    'anneal_strategy': partial(one_of, known=('cos', 'linear')),
-    'total_steps': integer,
-    'three_phase': flag,
-}
-
-
 # mmengine's default of `end`.
 _NO_END = int(1e9)
 # Settings that may be a list with one value for each parameter group.
@@ -453,10 +418,6 @@ class PolicyScheduler(_ParamScheduler):
             raise ValueError(
                 f'{where} needs exactly one of `{both[0]}` and `{both[1]}`.'
             )
-        for name, value in settings.items():
-            check = _CHECKS.get(cls.words.get(name, name))
-            if check is not None and value is not None:
-                check(where, name, value)
         periods = settings.get('periods')
         weights = settings.get('restart_weights', (1,))
         if periods is not None and len(periods) != len(weights):
@@ -514,21 +475,17 @@ class PolicyScheduler(_ParamScheduler):
 
     def _per_group(self, optimizer: Any, name: str, value: Any) -> list[Any]:
         inner = getattr(optimizer, 'optimizer', optimizer)
-        kind = type(inner).__name__
-        where = f'{type(self).__name__}: `{name}`'
         if isinstance(value, dict):
             # By class, as in mmcv with several optimizers.
-            if kind not in value:
-                names = ', '.join(value)
-                raise ValueError(f'{where} is for {names}, not for {kind}.')
-            value = value[kind]
+            value = value[type(inner).__name__]
         if not isinstance(value, (list, tuple)):
             return [value]
+        # Not counting the group without parameters that mmengine adds.
         count = len(inner.param_groups)
         if len(value) != count:
             raise ValueError(
-                f'{where} has {len(value)} values for {count} parameter '
-                'groups.'
+                f'{type(self).__name__}: `{name}` has {len(value)} values for '
+                f'{count} parameter groups.'
             )
         return list(value)
 

@@ -15,6 +15,7 @@ import json
 import os
 import re
 import reprlib
+from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -70,7 +71,6 @@ PO_FILE = Path(__file__).parents[1] / 'locale/zh_CN/LC_MESSAGES/mmstable.po'
 
 # Characters of a field, which may be a message itself.
 _LONGEST = 4000
-_SEPARATORS = {'en': ', ', 'zh_cn': '、'}
 
 # By the command line, which wins over the hooks of a run.
 _preferred: str | None = None
@@ -95,7 +95,7 @@ def _(message: str, /, **fields: Any) -> str:
     """
     lang = language()
     template = message if lang == 'en' else read_po().get(message, message)
-    text = _Formatter(_SEPARATORS[lang]).vformat(template, (), fields)
+    text = _FORMATTERS[lang].vformat(template, (), fields)
     if MASK in str(fields.get('command', '')):
         text += _(
             ' Replace {mask} by the values of the secrets first.',
@@ -140,6 +140,9 @@ class _Formatter(Formatter):
             return f'{value} {one if value == 1 else several}'
         text = super().format_field(value, format_spec)
         return printable(text, _LONGEST)
+
+
+_FORMATTERS = {'en': _Formatter(', '), 'zh_cn': _Formatter('、')}
 
 
 def choose_language(hooks: Iterable[object]) -> None:
@@ -267,3 +270,34 @@ def readable_time(seconds: float) -> str:
     if seconds < 48 * 3600:
         return f'{seconds / 3600:.1f} h'
     return f'{seconds / 86400:.1f} d'
+
+
+class RateLimit:
+    """At most so many lines in so many iterations.
+
+    Args:
+        most (int): How many lines.
+        per (int): In how many iterations.
+    """
+
+    def __init__(self, most: int, per: int) -> None:
+        self._per = per
+        self._printed: deque[int] = deque(maxlen=most)
+        self._unprinted: list[int] = []
+
+    def allows(self, iteration: int) -> bool:
+        """Whether a line may be printed; if not, it is counted."""
+        full = len(self._printed) == self._printed.maxlen
+        if full and iteration - self._printed[0] < self._per:
+            self._unprinted.append(iteration)
+            return False
+        self._printed.append(iteration)
+        return True
+
+    def take_unprinted(self) -> tuple[int, int, int] | None:
+        """Lines not printed since the last call: count, first, last."""
+        if not self._unprinted:
+            return None
+        facts = len(self._unprinted), self._unprinted[0], self._unprinted[-1]
+        self._unprinted = []
+        return facts

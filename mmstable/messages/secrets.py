@@ -1,4 +1,4 @@
-"""Keep secrets out of logs, records and printed commands.
+"""Keep secrets out of logs, records and commands to copy into a shell.
 
 A value is masked if the name of its setting is that of a secret. The value
 itself is no clue: a weak password looks like any other word.
@@ -6,7 +6,9 @@ itself is no clue: a weak password looks like any other word.
 
 from __future__ import annotations
 
+import os
 import re
+import shlex
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -120,3 +122,31 @@ def mask_values(value: Any) -> Any:
         kind = tuple if isinstance(value, tuple) else list
         return kind(map(mask_values, value))
     return _LOGIN.sub(MASK, value) if isinstance(value, str) else value
+
+
+def shell_command(words: Iterable[str]) -> str:
+    """Quote words as a command line, in printable characters.
+
+    Secrets are masked; :func:`mmstable.messages._` adds a note about that.
+    """
+    return ' '.join(map(shell_word, mask_words(words)))
+
+
+def shell_word(word: str) -> str:
+    r"""Quote one word of a command line.
+
+    A word with control characters is written as GNU ``ls`` shows it, as in
+    ``$'runs/\033[31m'``. Plain ``dash`` does not know that form; bash, zsh,
+    ksh and POSIX of 2024 do.
+    """
+    if word.isprintable():
+        return shlex.quote(word)
+    return f"$'{''.join(map(_in_dollar_quotes, word))}'"
+
+
+def _in_dollar_quotes(character: str) -> str:
+    if character in ('\\', "'"):
+        return f'\\{character}'
+    if character.isprintable():
+        return character
+    return ''.join(f'\\{byte:03o}' for byte in os.fsencode(character))

@@ -56,11 +56,6 @@ class SortedWindow:
         self._values.clear()
         self._ordered.clear()
 
-    def lower_median(self) -> float:
-        """The median, or the value below it; NaN if nothing is there."""
-        ordered = self._ordered
-        return ordered[(len(ordered) - 1) // 2] if ordered else math.nan
-
     def quantile(self, share: float) -> float:
         """The value that so large a share of all is below, interpolated."""
         place = (len(self._ordered) - 1) * share

@@ -29,7 +29,7 @@ from mmstable.io.schema import (
     whole,
 )
 from mmstable.messages import N_, _
-from mmstable.messages.shell import shell_command
+from mmstable.messages.secrets import shell_command
 from mmstable.optim.loss_scale import ScalePolicy
 from mmstable.report.diagnosis_machine import (
     data_suspects,

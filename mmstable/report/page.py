@@ -24,7 +24,7 @@ from mmstable.finding import Finding, Severity
 from mmstable.io.files import replace_text
 from mmstable.io.schema import finite, mapping, shorten
 from mmstable.messages import LANGUAGES, _, language, speaking
-from mmstable.messages.shell import shell_command
+from mmstable.messages.secrets import shell_command
 from mmstable.report.diagnosis import (
     config_lines,
     diagnose,

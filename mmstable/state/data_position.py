@@ -296,32 +296,18 @@ def drawing_no_seed(dataloader: DataLoader) -> Iterator[None]:
         dataloader.generator = before
 
 
-_SECONDS_BETWEEN_LINES = 5.0
-
-
 def reread(batches: Iterator[Any], count: int) -> None:
-    """Draw batches and drop them, with a line of progress now and then.
+    """Draw batches and drop them.
 
     Args:
         batches (Iterator): Where to draw from. It may end early.
         count (int): How many to draw.
     """
-    start = last = time.monotonic()
-    for done in range(count):
-        now = time.monotonic()
-        if now - last >= _SECONDS_BETWEEN_LINES:
-            last = now
-            line = _(
-                'Read {done} of {count} past batches, {seconds:.0f} s left.',
-                done=done,
-                count=count,
-                seconds=(now - start) * (count - done) / done if done else 0,
-            )
-            print_log(line, logger='current')
-        try:
-            next(batches)
-        except StopIteration:
-            return
+    start = time.monotonic()
+    if count:
+        line = _('Reading {count} past batches again ...', count=count)
+        print_log(line, logger='current')
+    next(islice(batches, count, count), None)
     line = _(
         'Read {count} past batches again in {seconds:.1f} s.',
         count=count,

@@ -144,60 +144,65 @@ def _octets(value: Any) -> Tensor:
     return value.cpu()
 
 
-def _decoded(value: Any) -> Tensor:
-    # Four characters for three bytes.
-    packed = text(2 * LONGEST_STATE)(value)
-    data = base64.b64decode(packed, validate=True)
-    return _octets(torch.frombuffer(bytearray(data), dtype=torch.uint8))
-
-
-def rng_schema(octets: Check) -> Check:
-    """Return the check of a state as ``capture_rng`` returns it.
-
-    Args:
-        octets (Check): Reads the state of one generator as a tensor.
-    """
-
-    def state_of(kind: type) -> Check:
-        def check(value: Any) -> Tensor:
-            state = octets(value)
-            # Also accelerators have short ones.
-            if not isinstance(parse_state(state), kind) or (
-                kind is Tensor and state.numel() != _torch_size()
-            ):
-                raise ValueError('must be the state of its generator')
-            return state
-
-        return check
-
-    def any_state(value: Any) -> Tensor:
-        state = octets(value)
-        parse_state(state)
+def _state_of(kind: type) -> Check:
+    def check(value: Any) -> Tensor:
+        state = _octets(value)
+        # Also accelerators have short ones.
+        if not isinstance(parse_state(state), kind) or (
+            kind is Tensor and state.numel() != _torch_size()
+        ):
+            raise ValueError('must be the state of its generator')
         return state
-
-    known: dict[str, Check] = dict(
-        python=state_of(tuple),
-        numpy=optional(state_of(dict)),
-        torch=state_of(Tensor),
-        devices=mapping_of(text(16), list_of(octets, _MOST_DEVICES), 1),
-    )
-
-    def check(value: Any) -> dict[str, Any]:
-        more: dict[str, Check] = dict(
-            generators=list_of(any_state, _MOST_GENERATORS), pass_start=check
-        )
-        present = value if isinstance(value, dict) else {}
-        return record(
-            **known, **{key: more[key] for key in more if key in present}
-        )(value)
 
     return check
 
 
-# The state of a process, as it is in a checkpoint or a bundle.
-check_rng = rng_schema(_octets)
-# The same, from another rank: what :func:`pack_rng` returned.
-unpack_rng = rng_schema(_decoded)
+def _any_state(value: Any) -> Tensor:
+    state = _octets(value)
+    parse_state(state)
+    return state
+
+
+_STATES: dict[str, Check] = dict(
+    python=_state_of(tuple),
+    numpy=optional(_state_of(dict)),
+    torch=_state_of(Tensor),
+    devices=mapping_of(text(16), list_of(_octets, _MOST_DEVICES), 1),
+)
+
+
+def check_rng(value: Any) -> dict[str, Any]:
+    """Check a state as ``capture_rng`` returns it, from a file.
+
+    Raises:
+        ValueError: If no generator can have it.
+    """
+    more: dict[str, Check] = dict(
+        generators=list_of(_any_state, _MOST_GENERATORS), pass_start=check_rng
+    )
+    present = more.keys() & value if isinstance(value, dict) else ()
+    return record(**_STATES, **{key: more[key] for key in present})(value)
+
+
+def unpack_rng(packed: Any) -> dict[str, Any]:
+    """Check what :func:`pack_rng` returned, from another rank.
+
+    Raises:
+        ValueError: If it cannot have returned that.
+    """
+
+    def decode(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: decode(one) for key, one in value.items()}
+        if isinstance(value, list):
+            return [decode(one) for one in value]
+        if value is None:
+            return None
+        # Four characters for three bytes.
+        data = base64.b64decode(text(2 * LONGEST_STATE)(value), validate=True)
+        return torch.frombuffer(bytearray(data), dtype=torch.uint8)
+
+    return check_rng(decode(packed))
 
 
 def pack_rng(state: Any) -> Any:

@@ -41,111 +41,249 @@ from mmstable.state.snapshot import HostCopy, HostMemory, Snapshot
 
 # Names of tensors by section, both as in a checkpoint.
 Sections = dict[str, dict[str, Tensor]]
-
-
-class Part:
-    """A part of what a run has learned."""
-
-    def tensors(self, runner: Runner) -> Sections:
-        """Return the live tensors, to look through them."""
-        return {}
-
-    def capture(self, runner: Runner, memory: HostMemory) -> Any:
-        """Copy everything, as data that nothing changes later."""
-        raise NotImplementedError
-
-    def restore(self, runner: Runner, state: Any, on_host: bool) -> None:
-        """Restore what :meth:`capture` returned.
-
-        Args:
-            runner (Runner): The runner.
-            state (Any): What was captured.
-            on_host (bool): Whether to replace tensors of a lost device,
-                without reading or writing it.
-        """
-        raise NotImplementedError
-
-    def load(self, runner: Runner, checkpoint: Mapping[str, Any]) -> None:
-        """Restore what a checkpoint has, as strict as mmengine's resume."""
-        raise NotImplementedError
-
-
 # Other sparse layouts are for tables, and torch cannot write to them.
 _READABLE = (torch.strided, torch.sparse_coo)
+# What a wrapper of mmstable knows of its own past, which stays.
+_COUNTS = 'safe_step'
+# What mmengine calls the state of a loss scaler.
+_SCALE = 'loss_scaler'
+# What schedules change in a group; betas have the momentum in them.
+_RATES = ('lr', 'momentum', 'betas')
 
 
-class _Modules(Part):
-    """Weights and all buffers of some modules, by section."""
+class RunState:
+    """What a run has learned so far.
 
-    def modules(self, runner: Runner) -> dict[str, Module]:
-        """Return the modules, by their section of a checkpoint."""
-        raise NotImplementedError
-
-    def _is_late(self, tensor: Tensor) -> bool:
-        """Whether nothing but an optimizer step changes a tensor."""
-        return False
-
-    def tensors(self, runner: Runner) -> Sections:
-        modules = self.modules(runner).items()
-        return {section: _tensors(module) for section, module in modules}
-
-    def capture(self, runner: Runner, memory: HostMemory) -> Any:
-        return {
-            section: {
-                name: memory.copy(tensor, self._is_late(tensor))
-                for name, tensor in tensors.items()
-            }
-            for section, tensors in self.tensors(runner).items()
-        }
-
-    def restore(
-        self, runner: Runner, state: Any, on_host: bool = False
-    ) -> None:
-        for section, module in self.modules(runner).items():
-            restore_tensors(module, state.get(section, {}), on_host)
-
-
-class Weights(_Modules):
-    """Those of the model inside DDP and the like.
-
-    A checkpoint has what ``model.state_dict()`` gives, which may be less: the
-    rest is left as it is.
+    Args:
+        runner (Runner): The runner.
     """
 
-    def _is_late(self, tensor: Tensor) -> bool:
-        # Running statistics change in the forward pass.
-        return isinstance(tensor, Parameter)
+    def __init__(self, runner: Runner) -> None:
+        self._runner = runner
 
-    def modules(self, runner: Runner) -> dict[str, Module]:
-        """The model."""
-        return {'state_dict': unwrap(runner.model)}
-
-    def load(self, runner: Runner, checkpoint: Mapping[str, Any]) -> None:
-        """Load what is there, and warn of what is missing."""
-        load_state_dict(
-            runner_view.saved_model(runner),
-            checkpoint['state_dict'],
-            strict=False,
-            logger=runner.logger,
-        )
-
-
-class Averages(_Modules):
-    """The averages of the weights that ``EMAHook`` keeps."""
-
-    def modules(self, runner: Runner) -> dict[str, Module]:
-        """All averages."""
-        hooks = runner_view.average_hooks(runner)
+    def modules(self) -> dict[str, Module]:
+        """The model inside DDP and the like, and averages, by section."""
+        hooks = runner_view.average_hooks(self._runner)
         return {
-            f'ema{number or ""}_state_dict': hook.ema_model
-            for number, hook in enumerate(hooks)
+            'state_dict': unwrap(self._runner.model),
+            **{
+                f'ema{number or ""}_state_dict': hook.ema_model
+                for number, hook in enumerate(hooks)
+            },
         }
 
-    def load(self, runner: Runner, checkpoint: Mapping[str, Any]) -> None:
-        """Let the hooks load them, and swap them with the weights."""
+    def tensors(self) -> Sections:
+        """The live tensors: name by section, called as in a checkpoint."""
+        found = {
+            section: module_tensors(module)
+            for section, module in self.modules().items()
+        }
+        paths = parameter_paths(self._runner)
+        found['optimizer'] = {
+            f'{paths[name].get(id(param), number)}.{key}': value
+            for name, held in runner_view.optimizers(self._runner).items()
+            for number, (param, state) in enumerate(held.state.items())
+            for key, value in state.items()
+            if isinstance(value, Tensor)
+        }
+        return found
+
+    def capture(self, old: Snapshot | None = None) -> Snapshot:
+        """Copy everything to host memory.
+
+        Args:
+            old (Snapshot, optional): One whose memory can be used again.
+                Defaults to None.
+        """
+        runner, tensors = self._runner, self.tensors()
+        every = [one for some in tensors.values() for one in some.values()]
+        memory = HostMemory(every) if old is None else old.memory.reuse(every)
+        stream = copy_stream(runner_view.device_of(runner.model))
+        memory.late = [] if stream.is_beside else None
+        optimizers = runner_view.optimizers(runner)
+        modules = {
+            section: {
+                # Running statistics change in the forward pass.
+                name: memory.copy(
+                    tensor,
+                    late=section == 'state_dict'
+                    and isinstance(tensor, Parameter),
+                )
+                for name, tensor in some.items()
+            }
+            for section, some in tensors.items()
+            if section != 'optimizer'
+        }
+        states = {
+            name: [
+                (
+                    param,
+                    {
+                        key: memory.copy(value, late=True)
+                        if isinstance(value, Tensor)
+                        else copy.deepcopy(value)
+                        for key, value in state.items()
+                    },
+                )
+                for param, state in held.state.items()
+            ]
+            for name, held in optimizers.items()
+        }
+        stream.copy(memory.late or (), optimizers.values())
+        memory.late = None
+        meta = runner_view.resume_meta(runner)
+        progress = capture_progress(runner, all_ranks=False)
+        # The next batch is drawn already.
+        progress['rng'].update(own_rng(runner, meta['iter']))
+        return Snapshot(
+            modules,
+            states,
+            _settings(runner),
+            {
+                name: copy.deepcopy(scaler.state_dict())
+                for name, scaler in _scalers(runner)
+            },
+            [
+                copy.deepcopy(one.state_dict())
+                for one in runner_view.all_schedulers(runner)
+            ],
+            memory,
+            meta,
+            progress,
+            stream.end,
+        )
+
+    def restore(self, saved: Snapshot, on_host: bool = False) -> None:
+        """Restore a snapshot.
+
+        Args:
+            saved (Snapshot): What was captured.
+            on_host (bool): Whether to continue in host memory with the
+                snapshot, after a device is lost. The run can be saved then,
+                and not be trained. Defaults to False.
+        """
+        if not on_host:
+            copy_stream(runner_view.device_of(self._runner.model)).wait()
+        self._restore_schedules(saved.schedules)
+        self._restore_optimizers(saved, on_host)
+        for section, module in self.modules().items():
+            restore_tensors(module, saved.modules.get(section, {}), on_host)
+        self._forget_open_step()
+
+    def load(self, checkpoint: dict[str, Any]) -> None:
+        """Restore a checkpoint of this run, as mmengine resumes one.
+
+        Args:
+            checkpoint (dict): Its content, which is changed.
+        """
+        runner = self._runner
+        copy_stream(runner_view.device_of(runner.model)).wait()
+        if has_schedules(checkpoint):
+            saved = checkpoint['param_schedulers']
+            if isinstance(saved, Mapping):
+                saved = [state for group in saved.values() for state in group]
+            self._restore_schedules(saved)
+        self._load_optimizers(checkpoint)
+        # A checkpoint has weights and averages in each other's place, until
+        # the hooks of the averages have loaded it.
         with runner_view.as_resuming(runner):
             for hook in runner_view.average_hooks(runner):
                 hook.after_load_checkpoint(runner, checkpoint)
+        self.load_weights(checkpoint)
+        self._forget_open_step()
+
+    def load_weights(self, saved: Snapshot | Mapping[str, Any]) -> None:
+        """Restore the weights only, of a snapshot or a checkpoint."""
+        if isinstance(saved, Snapshot):
+            model = unwrap(self._runner.model)
+            restore_tensors(model, saved.modules['state_dict'])
+        else:
+            load_state_dict(
+                runner_view.saved_model(self._runner),
+                saved['state_dict'],
+                strict=False,
+                logger=self._runner.logger,
+            )
+
+    def _restore_schedules(self, saved: Iterable[dict[str, Any]]) -> None:
+        """Set them back, apart from those that follow the validation."""
+        states = iter(saved)
+        for group in runner_view.schedulers(self._runner).values():
+            is_kept = follows_validation(group)
+            for one, state in zip(group, states):
+                if not is_kept:
+                    one.load_state_dict(copy.deepcopy(state))
+
+    def _restore_optimizers(self, saved: Snapshot, on_host: bool) -> None:
+        """Bring them back; parameters without a state lose theirs."""
+        runner = self._runner
+        for name, optimizer in runner_view.optimizers(runner).items():
+            present = dict(optimizer.state)
+            optimizer.state.clear()
+            for param, state in saved.states[name]:
+                known = present.get(param, {})
+                optimizer.state[param] = {
+                    key: value.restore(known.get(key), on_host)
+                    if isinstance(value, HostCopy)
+                    else copy.deepcopy(value)
+                    for key, value in state.items()
+                }
+        kept = _kept_rates(runner)
+        _apply(runner, copy.deepcopy(saved.settings))
+        if not on_host:
+            _apply(runner, kept)
+        for name, scaler in _scalers(runner):
+            scale = saved.scales[name]
+            if not on_host:
+                scale = _lower_scale(scaler, scale)
+            elif hasattr(scaler, '_scale'):
+                # torch's own would write to a tensor of the device.
+                scaler._scale = scaler._growth_tracker = None
+            scaler.load_state_dict(scale)
+
+    def _load_optimizers(self, checkpoint: Mapping[str, Any]) -> None:
+        """Load as mmengine does; without a state, optimizers start anew."""
+        runner = self._runner
+        settings, kept = _settings(runner), _kept_rates(runner)
+        if 'optimizer' in checkpoint:
+            runner.optim_wrapper.load_state_dict(
+                _with_counts(runner, checkpoint['optimizer'])
+            )
+        else:
+            # Moments of weights that were replaced mislead.
+            for optimizer in runner_view.optimizers(runner).values():
+                optimizer.state.clear()
+        if not has_schedules(checkpoint):
+            _apply(runner, settings)
+        _apply(runner, kept)
+
+    def size(self) -> int:
+        """Bytes that a snapshot takes once there is optimizer state."""
+        tensors = self.tensors()
+        size = sum(
+            one.numel() * one.element_size()
+            for section in tensors.values()
+            for one in section.values()
+        )
+        if not tensors['optimizer']:
+            # Before its first step an optimizer has none: assume Adam's.
+            size += 2 * sum(
+                param.numel() * param.element_size()
+                for optimizer in runner_view.optimizers(self._runner).values()
+                for group in optimizer.param_groups
+                for param in group['params']
+            )
+        return size
+
+    def _forget_open_step(self) -> None:
+        """Drop gradients and copies that belong to the replaced state."""
+        for wrapper in runner_view.wrappers(self._runner).values():
+            wrapper.zero_grad()
+            if hasattr(wrapper, 'reset'):
+                wrapper.reset()
+        for hook in self._runner.hooks:
+            if hasattr(hook, 'forget_window'):
+                hook.forget_window()
 
 
 def unsaved_buffers(module: Module) -> dict[str, Tensor]:
@@ -158,7 +296,8 @@ def unsaved_buffers(module: Module) -> dict[str, Tensor]:
     return {n: b for n, b in module.named_buffers() if n in names}
 
 
-def _tensors(module: Module) -> dict[str, Tensor]:
+def module_tensors(module: Module) -> dict[str, Tensor]:
+    """Weights and all buffers of a module, by name."""
     # Not `state_dict`: that leaves out buffers which are not persistent.
     found = {**dict(module.named_parameters()), **dict(module.named_buffers())}
     return {
@@ -172,7 +311,7 @@ def restore_tensors(
     module: Module, copies: Mapping[str, HostCopy], on_host: bool = False
 ) -> None:
     """Give weights and buffers these values, and their shapes if need be."""
-    live = _tensors(module)
+    live = module_tensors(module)
     for name, kept in copies.items():
         present = live.get(name)
         restored = kept.restore(present, on_host)
@@ -217,150 +356,19 @@ def name_saved_states(
         culprits (Iterable[Culprit]): Entries of a checkpoint.
         runner (Runner): The runner that saved it.
     """
-    known: dict[str, str] = {}
-    for wrapper, paths in parameter_paths(runner).items():
-        saved = (
-            f'{wrapper}.state'
-            if runner_view.has_many_wrappers(runner)
-            else 'state'
-        )
-        for number, path in enumerate(paths.values()):
-            known[f'optimizer.{saved}.{number}'] = f'optimizer.{path}'
-    return [_rename(culprit, known) for culprit in culprits]
-
-
-def _rename(culprit: Culprit, known: dict[str, str]) -> Culprit:
-    owner, _, entry = culprit.name.rpartition('.')
-    if owner not in known:
-        return culprit
-    return Culprit(f'{known[owner]}.{entry}', culprit.kind)
-
-
-class Schedules(Part):
-    """The parameter schedulers of all wrappers."""
-
-    def capture(
-        self, runner: Runner, memory: HostMemory
-    ) -> list[dict[str, Any]]:
-        """The state of each."""
-        schedulers = runner_view.all_schedulers(runner)
-        return [copy.deepcopy(one.state_dict()) for one in schedulers]
-
-    def restore(
-        self,
-        runner: Runner,
-        state: list[dict[str, Any]],
-        on_host: bool = False,
-    ) -> None:
-        """Set them back, apart from those that follow the validation."""
-        states = iter(state)
-        for group in runner_view.schedulers(runner).values():
-            is_kept = follows_validation(group)
-            for one, saved in zip(group, states):
-                if not is_kept:
-                    one.load_state_dict(copy.deepcopy(saved))
-
-    def load(self, runner: Runner, checkpoint: Mapping[str, Any]) -> None:
-        """Set them back, if the optimizers were."""
-        if not has_schedules(checkpoint):
-            return
-        saved = checkpoint['param_schedulers']
-        if isinstance(saved, Mapping):
-            saved = [state for group in saved.values() for state in group]
-        self.restore(runner, saved)
-
-
-# What a wrapper of mmstable knows of its own past, which stays.
-_COUNTS = 'safe_step'
-# What mmengine calls the state of a loss scaler.
-_SCALE = 'loss_scaler'
-# What schedules change in a group; betas have the momentum in them.
-_RATES = ('lr', 'momentum', 'betas')
-
-
-class Optimizers(Part):
-    """State and settings of all optimizers, and the scale of the losses."""
-
-    def tensors(self, runner: Runner) -> Sections:
-        """The state of each parameter, by the parameter's name."""
-        paths = parameter_paths(runner)
-        found = {
-            f'{paths[name].get(id(param), number)}.{key}': value
-            for name, optimizer in runner_view.optimizers(runner).items()
-            for number, (param, state) in enumerate(optimizer.state.items())
-            for key, value in state.items()
-            if isinstance(value, Tensor)
-        }
-        return {'optimizer': found}
-
-    def capture(self, runner: Runner, memory: HostMemory) -> dict[str, Any]:
-        """State of each parameter, settings of groups, loss scales."""
-        return {
-            'states': {
-                name: [
-                    (param, _copy(state, memory))
-                    for param, state in held.state.items()
-                ]
-                for name, held in runner_view.optimizers(runner).items()
-            },
-            'settings': _settings(runner),
-            'scales': {
-                name: copy.deepcopy(scaler.state_dict())
-                for name, scaler in _scalers(runner)
-            },
-        }
-
-    def restore(
-        self, runner: Runner, state: dict[str, Any], on_host: bool = False
-    ) -> None:
-        """Bring them back; parameters without a state lose theirs."""
-        for name, optimizer in runner_view.optimizers(runner).items():
-            present = dict(optimizer.state)
-            optimizer.state.clear()
-            for param, saved in state['states'][name]:
-                known = present.get(param, {})
-                optimizer.state[param] = {
-                    key: value.restore(known.get(key), on_host)
-                    if isinstance(value, HostCopy)
-                    else copy.deepcopy(value)
-                    for key, value in saved.items()
-                }
-        kept = _kept_rates(runner)
-        _apply(runner, copy.deepcopy(state['settings']))
-        if not on_host:
-            _apply(runner, kept)
-        for name, scaler in _scalers(runner):
-            scale = state['scales'][name]
-            if not on_host:
-                scale = _lower_scale(scaler, scale)
-            elif hasattr(scaler, '_scale'):
-                # torch's own would write to a tensor of the device.
-                scaler._scale = scaler._growth_tracker = None
-            scaler.load_state_dict(scale)
-
-    def load(self, runner: Runner, checkpoint: Mapping[str, Any]) -> None:
-        """Load as mmengine does; without a state, optimizers start anew."""
-        settings, kept = _settings(runner), _kept_rates(runner)
-        if 'optimizer' in checkpoint:
-            runner.optim_wrapper.load_state_dict(
-                _with_counts(runner, checkpoint['optimizer'])
-            )
-        else:
-            # Moments of weights that were replaced mislead.
-            for optimizer in runner_view.optimizers(runner).values():
-                optimizer.state.clear()
-        if not has_schedules(checkpoint):
-            _apply(runner, settings)
-        _apply(runner, kept)
-
-
-def _copy(state: Mapping[str, Any], memory: HostMemory) -> dict[str, Any]:
-    return {
-        key: memory.copy(value, late=True)
-        if isinstance(value, Tensor)
-        else copy.deepcopy(value)
-        for key, value in state.items()
+    has_many = runner_view.has_many_wrappers(runner)
+    known = {
+        f'optimizer.{f"{name}.state" if has_many else "state"}.{number}': path
+        for name, paths in parameter_paths(runner).items()
+        for number, path in enumerate(paths.values())
     }
+    parts = [(one, *one.name.rpartition('.')) for one in culprits]
+    return [
+        Culprit(f'optimizer.{known[owner]}.{entry}', one.kind)
+        if owner in known
+        else one
+        for one, owner, __, entry in parts
+    ]
 
 
 def _scalers(runner: Runner) -> Iterable[tuple[str, Any]]:
@@ -422,104 +430,3 @@ def _with_count(wrapper: Any, saved: Mapping[str, Any]) -> dict[str, Any]:
     if scaler is not None and _SCALE in saved:
         merged[_SCALE] = _lower_scale(scaler, saved[_SCALE])
     return merged
-
-
-PARTS: tuple[Part, ...] = (Weights(), Averages(), Optimizers(), Schedules())
-
-
-class RunState:
-    """What a run has learned so far.
-
-    Args:
-        runner (Runner): The runner.
-    """
-
-    def __init__(self, runner: Runner) -> None:
-        self._runner = runner
-
-    def tensors(self) -> Sections:
-        """The live tensors: name by section, called as in a checkpoint."""
-        return {
-            section: tensors
-            for part in PARTS
-            for section, tensors in part.tensors(self._runner).items()
-        }
-
-    def capture(self, old: Snapshot | None = None) -> Snapshot:
-        """Copy everything to host memory.
-
-        Args:
-            old (Snapshot, optional): One whose memory can be used again.
-                Defaults to None.
-        """
-        runner = self._runner
-        tensors = [
-            one
-            for section in self.tensors().values()
-            for one in section.values()
-        ]
-        memory = (
-            HostMemory(tensors) if old is None else old.memory.reuse(tensors)
-        )
-        stream = copy_stream(runner_view.device_of(runner.model))
-        memory.late = [] if stream.is_beside else None
-        parts = [part.capture(runner, memory) for part in PARTS]
-        optimizers = runner_view.optimizers(runner).values()
-        stream.copy(memory.late or (), optimizers)
-        memory.late = None
-        meta = runner_view.resume_meta(runner)
-        progress = capture_progress(runner, all_ranks=False)
-        # The next batch is drawn already.
-        progress['rng'].update(own_rng(runner, meta['iter']))
-        return Snapshot(parts, memory, meta, progress, stream.end)
-
-    def restore(
-        self, saved: Snapshot | Mapping[str, Any], on_host: bool = False
-    ) -> None:
-        """Restore a snapshot, or a checkpoint of this run.
-
-        Args:
-            saved (Snapshot or Mapping): What was captured, or the content of
-                a checkpoint, which is changed.
-            on_host (bool): Whether to continue in host memory with the
-                snapshot, after a device is lost. The run can be saved then,
-                and not be trained. Defaults to False.
-        """
-        if not on_host:
-            copy_stream(runner_view.device_of(self._runner.model)).wait()
-        # Backwards: a checkpoint has weights and averages in each other's
-        # place, until the hooks of the averages have loaded it.
-        for number, part in reversed(list(enumerate(PARTS))):
-            if isinstance(saved, Snapshot):
-                part.restore(self._runner, saved.parts[number], on_host)
-            else:
-                part.load(self._runner, saved)
-        self._forget_open_step()
-
-    def size(self) -> int:
-        """Bytes that a snapshot takes once there is optimizer state."""
-        tensors = self.tensors()
-        size = sum(
-            one.numel() * one.element_size()
-            for section in tensors.values()
-            for one in section.values()
-        )
-        if not tensors['optimizer']:
-            # Before its first step an optimizer has none: assume Adam's.
-            size += 2 * sum(
-                param.numel() * param.element_size()
-                for optimizer in runner_view.optimizers(self._runner).values()
-                for group in optimizer.param_groups
-                for param in group['params']
-            )
-        return size
-
-    def _forget_open_step(self) -> None:
-        """Drop gradients and copies that belong to the replaced state."""
-        for wrapper in runner_view.wrappers(self._runner).values():
-            wrapper.zero_grad()
-            if hasattr(wrapper, 'reset'):
-                wrapper.reset()
-        for hook in self._runner.hooks:
-            if hasattr(hook, 'forget_window'):
-                hook.forget_window()

@@ -1,11 +1,13 @@
-"""Where schedules are, and how they catch up with the run."""
+"""Where schedules are, and how they move to where the run is."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import copy
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from mmengine.runner import Runner
+from mmengine.runner import EpochBasedTrainLoop, Runner
 
 from mmstable import runner_view
 from mmstable.io.schema import integer, optional, record, tuple_of
@@ -144,3 +146,106 @@ class ScheduleBacklog:
         """Take over what :meth:`state_dict` gave."""
         self.steps, self.hold = state['owed'], state['hold']
         self._plan, self._left = state['plan'], state['left']
+
+
+_INITIAL = 'initial_'
+
+
+class ConfiguredSchedule:
+    """The schedule that the config asks for, and the optimizer's settings.
+
+    Args:
+        runner (Runner): A runner that has built its schedule, but has not
+            loaded a checkpoint.
+    """
+
+    def __init__(self, runner: Runner) -> None:
+        self._values = {
+            name: [_start_values(group) for group in wrapper.param_groups]
+            for name, wrapper in runner_view.wrappers(runner).items()
+        }
+
+    def differences(self, runner: Runner) -> list[str]:
+        """What the config says otherwise than a checkpoint that was loaded.
+
+        Each as 'lr 0.005 (0.01)', with the checkpoint's in brackets.
+        """
+        found: list[str] = []
+        wrappers = runner_view.wrappers(runner)
+        for name, wrapper in wrappers.items():
+            prefix = f'{name}: ' if len(wrappers) > 1 else ''
+            known = set()
+            for group, values in zip(wrapper.param_groups, self._values[name]):
+                restored = _start_values(group)
+                for key, value in values.items():
+                    other = restored.get(key, value)
+                    if key.startswith(_INITIAL) or key in known:
+                        continue
+                    if _numbers(value) != _numbers(other):
+                        known.add(key)
+                        found.append(
+                            f'{prefix}{key} {_show(value)} ({_show(other)})'
+                        )
+        return found
+
+    def move_to(self, runner: Runner) -> None:
+        """Replace the runner's schedule by this, at its iteration."""
+        for name, wrapper in runner_view.wrappers(runner).items():
+            for group, values in zip(wrapper.param_groups, self._values[name]):
+                group.update(values)
+        configured = runner.cfg.get('param_scheduler')
+        if configured is None:
+            return
+        with warnings.catch_warnings():
+            # Of steps that the optimizer did not take: others took them.
+            warnings.simplefilter('ignore')
+            runner.param_schedulers = runner.build_param_scheduler(
+                copy.deepcopy(configured)
+            )
+            _repeat(runner)
+
+
+def _start_values(group: dict[str, Any]) -> dict[str, Any]:
+    """Its numbers, those that schedules change as they were at the start."""
+    values = {
+        key: value
+        for key, value in group.items()
+        # Others choose how torch computes, not what.
+        if key == 'lr'
+        or (items := _items(value))
+        and set(map(type, items)) <= {int, float}
+    }
+    for key, value in group.items():
+        if key.startswith(_INITIAL):
+            values[key] = values[key[len(_INITIAL) :]] = value
+    return values
+
+
+def _items(value: Any) -> Sequence[Any]:
+    return value if isinstance(value, (tuple, list)) else [value]
+
+
+def _numbers(value: Any) -> list[float]:
+    # Also a learning rate that is a tensor.
+    return [float(one) for one in _items(value)]
+
+
+def _show(value: Any) -> str:
+    return ', '.join(f'{one:g}' for one in _numbers(value))
+
+
+def _repeat(runner: Runner) -> None:
+    """Take all steps of the past: each builds on the one before it."""
+    schedulers = runner_view.all_schedulers(runner)
+    by_epoch = [one for one in schedulers if one.by_epoch]
+    by_iter = [one for one in schedulers if not one.by_epoch]
+    length = 0
+    if isinstance(runner.train_loop, EpochBasedTrainLoop):
+        length = len(runner.train_dataloader)
+    for done in range(1, runner.iter + 1):
+        for one in by_iter:
+            one.step()
+        # The last epoch may have all its iterations and not be over.
+        if length and done % length == 0 and done // length <= runner.epoch:
+            for one in by_epoch:
+                one.step()

@@ -149,7 +149,11 @@ class Snapshot:
     """The state of a run in host memory.
 
     Args:
-        parts (list): What every part of the state captured.
+        modules (dict): Weights, buffers and averages, by section and name.
+        states (dict): State of each parameter, by optimizer.
+        settings (list): Those of all groups of all optimizers.
+        scales (dict): State of each loss scaler, by optimizer.
+        schedules (list): State of each schedule.
         memory (HostMemory): The memory it took.
         meta (dict[str, int]): Epoch and iteration, as in a checkpoint.
         progress (dict): Random generators of this rank, and its position in
@@ -158,7 +162,11 @@ class Snapshot:
             everything is in host memory. Defaults to None.
     """
 
-    parts: list[Any]
+    modules: dict[str, dict[str, HostCopy]]
+    states: dict[str, list[tuple[Tensor, dict[str, Any]]]]
+    settings: list[dict[str, Any]]
+    scales: dict[str, Any]
+    schedules: list[dict[str, Any]]
     memory: HostMemory
     meta: dict[str, int]
     progress: dict[str, Any]
@@ -175,7 +183,7 @@ class Snapshot:
 
     def copy_seconds(self) -> float:
         """Seconds that a device took to copy it; it must be the newest."""
-        blocks = self.parts[0]['state_dict'].values()
+        blocks = self.modules['state_dict'].values()
         device = next((one.device for one in blocks), torch.device('cpu'))
         return copy_stream(device).seconds()
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Callable
 
 from mmstable.checkpoint.loading import load_checkpoint
+from tests.preloaded import Preloaded
 from tests.toys import assert_same
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -195,10 +196,6 @@ def torchrun(ranks: int = 2) -> list[str]:
     ]
 
 
-def _listen_to_sighup() -> None:
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)
-
-
 class Run:
     """A run in a process group of its own.
 
@@ -207,6 +204,7 @@ class Run:
         work_dir: Name of its work directory.
         options: More words of its command line.
         command: The words before them.
+        imports: Whether it is about what happens while it imports torch.
         variables: More environment variables.
     """
 
@@ -216,20 +214,26 @@ class Run:
         work_dir: str,
         *options: str,
         command: list[str] | None = None,
+        imports: bool = False,
         **variables: object,
     ) -> None:
         self.work_dir = folder / work_dir
-        self.process = subprocess.Popen(
-            [*(command or TRAIN), '--work-dir', work_dir, *options],
-            cwd=folder,
-            env=environment(folder, **variables),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-            # The tests may run below `nohup`.
-            preexec_fn=_listen_to_sighup,  # noqa: PLW1509
-        )
+        words = [*(command or TRAIN), '--work-dir', work_dir, *options]
+        env = environment(folder, **variables)
+        if imports:
+            self.process = subprocess.Popen(
+                words,
+                cwd=folder,
+                env=env,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                start_new_session=True,
+            )
+        else:
+            self.process = Preloaded(
+                words[1:], folder, env, subprocess.STDOUT, new_session=True
+            )
         self.text = ''
 
     def wait_for(self, seen: Callable[[str], bool]) -> None:

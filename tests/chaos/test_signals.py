@@ -202,7 +202,7 @@ def test_sigusr1_harms_no_import(tmp_path, command):
     (tmp_path / 'sitecustomize.py').write_text(ASKS_EARLY)
     name, *rest = command
     words = [sys.executable, '-m', 'mmstable', name, 'none.py', *rest]
-    run = Run(tmp_path, 'run', command=words)
+    run = Run(tmp_path, 'run', command=words, imports=True)
     assert run.finish() == 2, run.text
     assert 'no config file' in run.text
 

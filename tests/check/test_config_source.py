@@ -57,7 +57,7 @@ def leaf(tmp_path: Path) -> Path:
         ('optim_wrapper.type', 'base.py:2'),
         ('param_scheduler.end', 'leaf.py:8'),
         ('custom_hooks.1.type', 'base.py:9'),
-        ('train_dataloader.batch_size', 'base.py:13'),
+        ('train_dataloader.batch_size', 'base.py:14'),
         # What replaces it is to blame for what is missing.
         ('val_cfg.type', 'leaf.py:10'),
         # Set nowhere: the nearest above it.

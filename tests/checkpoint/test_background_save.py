@@ -14,7 +14,7 @@ from mmengine.hooks import Hook
 
 from mmstable.checkpoint import content, storage, writer
 from mmstable.checkpoint.catalog import find_checkpoint, verify_checkpoint
-from mmstable.checkpoint.save import finish_saves
+from mmstable.checkpoint.folders import finish_saves
 from mmstable.hooks import safe_checkpoint_hook
 from mmstable.io import files
 from mmstable.report import CheckpointFailed

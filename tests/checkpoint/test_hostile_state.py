@@ -162,6 +162,7 @@ STATES = {
     'optimizer.state': [],
     'optimizer': {},
     'optimizer.param_groups.0': True,
+    'optimizer.param_groups': [{}],
     'optimizer.param_groups.0.lr': NAN,
     'optimizer.param_groups.0.betas': 0.9,
     'optimizer.param_groups.0.params': [[0]],
@@ -215,3 +216,13 @@ def test_a_misfit_ends_in_words(saved, tmp_path, path, value):
     section = path.partition('.')[0]
     with pytest.raises(CheckpointError, match=f'no run saves .*`{section}`'):
         run(tmp_path, 6, resume=True, load_from=file)
+
+
+def test_a_label_of_another_kind_is_left_alone(saved, tmp_path):
+    """The start looks for files of this run that have no manifest."""
+    content = read_saved(saved / 'iter_4.pth')
+    put(content, 'mmstable.label', (1, 2))
+    torch.save(content, tmp_path / 'iter_4.pth')
+    file = tmp_path / 'iter_4.pth'
+    assert run(tmp_path, 6, resume=True, load_from=str(file)).iter == 6
+    assert not file.with_name('iter_4.pth.json').exists()

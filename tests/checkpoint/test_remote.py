@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from mmstable.checkpoint.catalog import find_checkpoint
+from mmstable.checkpoint.folders import RemotePath
 from mmstable.checkpoint.loading import BadCheckpoint, load_checkpoint
-from mmstable.checkpoint.remote import RemotePath
 from mmstable.errors import CheckpointError
 from tests.checkpoint import standin
 from tests.hooks.test_safe_checkpoint_hook import (
@@ -135,7 +135,7 @@ model = dict(type='ToyModel')
 train_dataloader = dict(
     batch_size=2, num_workers=0, collate_fn=dict(type='default_collate'),
     sampler=dict(type='InfiniteSampler'), dataset=dict(type='ToyData'))
-train_cfg = dict(by_epoch=False, max_iters={iterations})
+train_cfg = dict(by_epoch=False, max_iters=6)
 optim_wrapper = dict(optimizer=dict(type='SGD', lr=0.1))
 default_hooks = dict(checkpoint=dict(
     type='mmstable.SafeCheckpointHook', interval=2, by_epoch=False,
@@ -144,32 +144,22 @@ default_hooks = dict(checkpoint=dict(
 
 
 def test_the_command_resumes_from_there(tmp_path, bucket):
-    def run(iterations):
-        path = tmp_path / 'config.py'
-        (tmp_path / 'remote_toys.py').write_text(TOYS)
-        path.write_text(CONFIG.format(iterations=iterations))
-        done = subprocess.run(
-            [
-                sys.executable,
-                '-m',
-                'mmstable',
-                'train',
-                str(path),
-                '--work-dir',
-                str(tmp_path / 'work'),
-                '--resume',
-            ],
-            cwd=ROOT,
-            env={**os.environ, 'PYTHONPATH': f'{ROOT}:{tmp_path}'},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout + done.stderr
-
-    assert 'resumed from' not in run(4)
-    assert 'resumed from standin://runs/work/iter_4.pth' in run(6)
+    train(tmp_path / 'work', max_iters=4, checkpoint=REMOTE)
+    path = tmp_path / 'config.py'
+    (tmp_path / 'remote_toys.py').write_text(TOYS)
+    path.write_text(CONFIG)
+    work = ['--work-dir', str(tmp_path / 'work'), '--resume']
+    done = subprocess.run(
+        [sys.executable, '-m', 'mmstable', 'train', str(path), *work],
+        cwd=ROOT,
+        env={**os.environ, 'PYTHONPATH': f'{ROOT}:{tmp_path}'},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    said = done.stdout + done.stderr
+    assert done.returncode == 0, said
+    assert 'resumed from standin://runs/work/iter_4.pth' in said
     assert checkpoints(bucket / 'runs/work') == [
         'iter_2.pth',
         'iter_4.pth',

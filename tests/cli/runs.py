@@ -10,6 +10,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from tests.preloaded import Preloaded
+
 ROOT = Path(__file__).resolve().parents[2]
 # As pip writes it.
 SCRIPT = """
@@ -51,10 +53,14 @@ def start(
     command: list[str], folder: Path, path: str = str(ROOT), **env: str
 ) -> subprocess.Popen[str]:
     """Start a command in a folder; only mmstable itself is on the path."""
+    variables = {**os.environ, 'PYTHONPATH': path, **env}
+    is_python = command[0] == sys.executable and command[1][:2] != '-B'
+    if is_python and path == str(ROOT) and 'PYTHONSAFEPATH' not in env:
+        return Preloaded(command[1:], folder, variables)
     return subprocess.Popen(
         command,
         cwd=folder,
-        env={**os.environ, 'PYTHONPATH': path, **env},
+        env=variables,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

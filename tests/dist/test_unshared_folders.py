@@ -8,7 +8,7 @@ import platform
 from pathlib import Path
 from types import SimpleNamespace
 
-from mmstable.checkpoint import sharing
+from mmstable.checkpoint import folders
 from mmstable.cli import start
 from tests.ranks import run_ranks
 
@@ -27,7 +27,7 @@ def settle_down(rank: int, folder: Path) -> None:
 def resume(rank: int, folder: Path) -> None:
     settle_down(rank, folder)
     start._LONGEST_LAG_S = 0
-    sharing._PIECE = 1000
+    folders._PIECE = 1000
     if rank == 0:
         Path('work').mkdir()
         Path(NAME).write_bytes(CONTENT)
@@ -46,9 +46,9 @@ def warn(rank: int, folder: Path) -> None:
     logger = logging.getLogger('unshared')
     logger.warning = lines.append  # type: ignore[method-assign,assignment]
     runner = SimpleNamespace(logger=logger)
-    sharing.warn_if_not_shared(runner, shared)
+    folders.warn_if_not_shared(runner, shared)
     assert lines == []
-    sharing.warn_if_not_shared(runner, Path('own'))
+    folders.warn_if_not_shared(runner, Path('own'))
     assert len(lines) == (rank == 0)
     assert all('host1 do not see own of rank 0' in one for one in lines)
     if rank == 0:

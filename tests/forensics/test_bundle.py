@@ -17,7 +17,7 @@ from mmengine.structures import BaseDataElement, InstanceData
 from mmstable.batch import Packed, unpack
 from mmstable.checkpoint import catalog
 from mmstable.checkpoint.catalog import find_checkpoint
-from mmstable.checkpoint.save import finish_saves
+from mmstable.checkpoint.folders import finish_saves
 from mmstable.checkpoint.storage import CheckpointStorage
 from mmstable.errors import BundleError
 from mmstable.forensics.bundle import read_bundle

@@ -16,8 +16,8 @@ from torch.utils.data import DataLoader
 
 from mmstable.checkpoint import storage
 from mmstable.checkpoint.catalog import find_checkpoint, verify_checkpoint
+from mmstable.checkpoint.folders import finish_saves
 from mmstable.checkpoint.manifest import Manifest
-from mmstable.checkpoint.save import finish_saves
 from mmstable.errors import ConfigError, ResultNotSaved
 from mmstable.hooks import SafeCheckpointHook
 from mmstable.io import files as atomic_file
@@ -379,7 +379,7 @@ def test_disk_that_stays_full_keeps_the_old_one(tmp_path, full_disk):
 
 
 def test_pointer_that_cannot_be_written_removes_nothing(tmp_path, monkeypatch):
-    from mmstable.checkpoint import save as module
+    from mmstable.checkpoint import folders as module
 
     def fail(path, text, **kwargs):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

@@ -231,7 +231,7 @@ def is_reported(path: str, translation: Translation) -> bool:
 
 
 @given(OLD_CONFIGS)
-@settings(max_examples=150, **EXAMPLES)
+@settings(max_examples=60, **EXAMPLES)
 def test_nothing_is_dropped_without_a_report(config: OldConfig) -> None:
     old = config.keys
     before = copy.deepcopy(old)
@@ -251,7 +251,7 @@ def test_nothing_is_dropped_without_a_report(config: OldConfig) -> None:
 
 
 @given(config=OLD_CONFIGS)
-@settings(max_examples=30, **EXAMPLES)
+@settings(max_examples=12, **EXAMPLES)
 def test_the_text_says_the_same_and_stays(
     tmp_path: Path, config: OldConfig
 ) -> None:
@@ -267,7 +267,7 @@ def test_the_text_says_the_same_and_stays(
 
 def test_the_texts_are_formatted(tmp_path: Path) -> None:
     pytest.importorskip('ruff')
-    for seed in range(150):
+    for seed in range(60):
         old = OldConfig(random.Random(seed)).keys
         text = render(translate(old), 'old.py')
         (tmp_path / f'new_{seed}.py').write_text(text)
@@ -290,7 +290,7 @@ RUNTIME = (
 )
 
 
-@pytest.mark.parametrize('seed', range(8))
+@pytest.mark.parametrize('seed', range(4))
 def test_mmengine_takes_what_comes_out(tmp_path: Path, seed: int) -> None:
     old = OldConfig(random.Random(seed))
     old.add_optimizer()

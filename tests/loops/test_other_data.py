@@ -288,12 +288,7 @@ class Foreign:
         'foreign epochs',
     ],
 )
-def test_data_that_cannot_be_moved_is_read_again(
-    tmp_path, monkeypatch, make, loop, read
-):
-    monkeypatch.setattr(
-        mmstable.state.data_position, '_SECONDS_BETWEEN_LINES', 0
-    )
+def test_data_that_cannot_be_moved_is_read_again(tmp_path, make, loop, read):
     whole = train(tmp_path / 'whole', make(), loop)
     rest = resume(
         tmp_path / 'rest', tmp_path / 'whole' / 'iter_6.pth', make(), loop
@@ -301,8 +296,8 @@ def test_data_that_cannot_be_moved_is_read_again(
     assert diary(rest).numbers == diary(whole).numbers[6:]
     assert_same(weights(rest.model), weights(whole.model))
     log = log_of(rest)
+    assert f'Reading {read} past batches again' in log
     assert f'Read {read} past batches again in ' in log
-    assert log.count('s left.') == read
 
 
 def test_an_unknown_sampler_is_moved_if_the_place_is_known(tmp_path):

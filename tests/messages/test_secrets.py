@@ -13,8 +13,8 @@ from mmstable.messages.secrets import (
     mask_text,
     mask_values,
     mask_words,
+    shell_command,
 )
-from mmstable.messages.shell import shell_command
 
 SECRETS = """
 token TOKEN hf_token auth_token accessToken access_token wandb_token bot_token

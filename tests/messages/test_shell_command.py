@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from mmstable.messages.shell import shell_command, shell_word
+from mmstable.messages.secrets import shell_command, shell_word
 
 WORDS = [
     'plain',

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import json
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -40,41 +41,47 @@ CLI_KEYWORDS = {
 }
 
 
-def all_calls() -> Iterator[tuple[Path, ast.Call]]:
-    """Calls in the order of the files."""
+@cache
+def all_calls() -> tuple[tuple[Path, ast.Call], ...]:
+    """Calls in the order of the files; parsing all of them takes seconds."""
+    found = []
     for path in sorted(PACKAGE.rglob('*.py')):
         if '.mim' in path.parts:
             continue
         tree = ast.parse(path.read_text(encoding='utf-8'))
-        found = [n for n in ast.walk(tree) if isinstance(n, ast.Call)]
-        found.sort(key=lambda node: (node.lineno, node.col_offset))
-        for node in found:
-            yield path, node
+        nodes = [n for n in ast.walk(tree) if isinstance(n, ast.Call)]
+        nodes.sort(key=lambda node: (node.lineno, node.col_offset))
+        found += [(path, node) for node in nodes]
+    return tuple(found)
 
 
-def calls() -> Iterator[tuple[Path, ast.Call]]:
+@cache
+def calls() -> tuple[tuple[Path, ast.Call], ...]:
     """Calls of ``_``, ``N_`` and the like, the message as first argument."""
+    found = []
     for path, node in all_calls():
         name = _called(node)
         if isinstance(node.func, ast.Name) and name in ('_', 'N_'):
-            yield path, node
+            found.append((path, node))
         elif path.parent.name == 'cli' and name in CLI_KEYWORDS:
             position = CLI_KEYWORDS[name]
             if len(node.args) > position:
                 args = node.args[position:]
-                yield path, ast.Call(ast.Name(name), args, node.keywords)
+                call = ast.Call(ast.Name(name), args, node.keywords)
+                found.append((path, call))
+    return tuple(found)
 
 
 def reports() -> Iterator[tuple[Path, ast.Call]]:
     """Calls like ``draft.note(path, text, field=...)``."""
     for path, node in all_calls():
-        if ast.unparse(node.func) in REPORTS:
+        if _dotted(node.func) in REPORTS:
             yield path, node
 
 
 def texts_of(path: Path, node: ast.Call) -> list[ast.expr]:
     """The arguments of a call that are texts to translate."""
-    name = ast.unparse(node.func)
+    name = _dotted(node.func)
     if name in ('_', 'N_'):
         return node.args[:1]
     if path.parent.name == 'cli' and _called(node) in CLI_KEYWORDS:
@@ -84,6 +91,12 @@ def texts_of(path: Path, node: ast.Call) -> list[ast.expr]:
         return [node.args[REPORTS[name]]]
     texts = ('what', 'why', 'fix') if name in DECLARATIONS else ()
     return [word.value for word in node.keywords if word.arg in texts]
+
+
+def _dotted(node: ast.AST) -> str:
+    if isinstance(node, ast.Attribute):
+        return f'{_dotted(node.value)}.{node.attr}'
+    return node.id if isinstance(node, ast.Name) else ''
 
 
 def _called(node: ast.AST) -> str:

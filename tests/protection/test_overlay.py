@@ -70,7 +70,7 @@ def written(path: Path, preset: str, write: Any = overlay) -> str:
     # Python's own modules would be among the keys.
     after = {k: v for k, v in settings_of(output).items() if k in wanted}
     assert after == wanted
-    assert find_changes(after, preset).changes == ()
+    assert find_changes(after, preset).changes == []
     return text
 
 

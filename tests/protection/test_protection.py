@@ -19,7 +19,6 @@ from mmstable.protection import (
     Protection,
     apply_changes,
     find_changes,
-    protection_lines,
 )
 from mmstable.settings import runtime_hooks
 
@@ -52,7 +51,7 @@ def protected(
     assert settings == before
     new = copy.deepcopy(settings)
     apply_changes(new, found.changes)
-    assert find_changes(new, *args[:1]).changes == ()
+    assert find_changes(new, *args[:1]).changes == []
     return new, found
 
 
@@ -82,7 +81,7 @@ def test_classes_are_replaced_and_arguments_kept() -> None:
     )
     assert kinds(new) == [*runtime_hooks()]
     assert 'test_cfg' not in new
-    assert found.left == ()
+    assert found.left == []
 
 
 @pytest.mark.parametrize(
@@ -160,10 +159,10 @@ def test_what_others_derived_is_left_alone_and_named() -> None:
     new, found = protected(settings)
     assert new['default_hooks']['checkpoint'] == checkpoint
     assert new['optim_wrapper'] == wrapper
-    assert found.left == (
+    assert found.left == [
         'optim_wrapper (ApexOptimWrapper)',
         'default_hooks.checkpoint (OwnCheckpointHook)',
-    )
+    ]
 
 
 def test_what_is_switched_off_stays_off() -> None:
@@ -302,11 +301,12 @@ def test_of_engines_the_optimizer_is_left_alone() -> None:
     assert found.strategy == 'DeepSpeedStrategy'
     assert new['optim_wrapper'] == PLAIN['optim_wrapper']
     assert 'checkpoint' not in new.get('default_hooks', {})
-    assert found.words(Group.HOOK) == [
+    hooks = [one.word for one in found.changes if one.group is Group.HOOK]
+    assert hooks == [
         *('EventLogHook', 'MemoryGuardHook', 'EmergencyCheckpointHook'),
         *('RankFailureHook', 'HangWatchdogHook', 'EngineHook'),
     ]
-    (first, *_) = protection_lines(found, 'title')
+    (first, *_) = found.lines('title')
     assert 'DeepSpeedStrategy owns optimizer' in first
     assert 'Not protected: bad steps' in first
 
@@ -319,7 +319,7 @@ def test_a_strategy_saves_its_own_checkpoints(strategy) -> None:
     new, found = protected(settings)
     assert 'checkpoint' not in new['default_hooks']
     assert new['optim_wrapper']['type'] == 'mmstable.SafeOptimWrapper'
-    assert found.left == ('default_hooks.checkpoint (CheckpointHook)',)
+    assert found.left == ['default_hooks.checkpoint (CheckpointHook)']
 
 
 def test_fsdp_gets_checkpoints_that_can_be_resumed() -> None:

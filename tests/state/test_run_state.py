@@ -203,10 +203,10 @@ def test_memory_and_disk_restore_the_same(tmp_path):
         runner.optim_wrapper.param_groups[0]['lr'] = 7.0
         runner.optim_wrapper.loss_scaler.load_state_dict({'scale': 128.0})
         runner.param_schedulers[0].step()
-        state.restore(saved)
+        (state.load if isinstance(saved, dict) else state.restore)(saved)
         assert_same(now(), known)
     # A scale that has overflowed since is not brought back.
     for saved in (snapshot, load_checkpoint(tmp_path / 'iter_6.pth')):
         runner.optim_wrapper.loss_scaler.load_state_dict({'scale': 2.0})
-        state.restore(saved)
+        (state.load if isinstance(saved, dict) else state.restore)(saved)
         assert runner.optim_wrapper.loss_scaler.get_scale() == 2.0

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-import subprocess
+import re
 import sys
 import threading
 from functools import partial
@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from mmengine.config import Config
+from mmengine.registry import VISBACKENDS
 from mmengine.visualization import BaseVisBackend
 
 from mmstable import vis_backend
@@ -21,6 +22,7 @@ from mmstable.vis_backend import (
     continue_runs,
     run_ids,
 )
+from tests.preloaded import run_script
 
 
 class Recorder(BaseVisBackend):
@@ -122,7 +124,7 @@ def test_images_are_bounded_by_their_size():
     assert queue.wait(10)
 
 
-def test_a_process_that_ends_writes_what_waits():
+def test_a_process_that_ends_writes_what_waits(tmp_path):
     code = (
         'import sys, time\n'
         'from mmstable.vis_backend import CallQueue\n'
@@ -130,8 +132,7 @@ def test_a_process_that_ends_writes_what_waits():
         'queue.put(lambda: time.sleep(0.3))\n'
         'queue.put(lambda: print("written", flush=True))\n'
     )
-    done = subprocess.check_output([sys.executable, '-c', code], text=True)
-    assert done == 'written\n'
+    assert run_script(code, tmp_path) == (0, 'written\n')
 
 
 @pytest.mark.parametrize(
@@ -197,12 +198,31 @@ def test_all_starts_of_a_run_are_one_on_a_dashboard(tmp_path):
     assert third[0]['backend']['init_kwargs']['id'] != settings['id']
 
 
+def test_tensorboard_reads_all_starts_as_one(tmp_path):
+    reading = pytest.importorskip(
+        'tensorboard.backend.event_processing.event_accumulator'
+    )
+    for number, resume in enumerate([False, True, True]):
+        backends = [dict(type='TensorboardVisBackend')]
+        continue_runs(backends, tmp_path, {}, resume)
+        # As mmengine's visualizer does.
+        folder = tmp_path / str(number) / 'vis_data'
+        backends[0].setdefault('save_dir', str(folder))
+        backend = VISBACKENDS.build(backends[0])
+        backend.add_scalar('loss', 1.0, step=number)
+        backend.close()
+    found = reading.EventAccumulator(str(tmp_path / '0' / 'vis_data')).Reload()
+    assert [one.step for one in found.Scalars('loss')] == [0, 1, 2]
+    assert not (tmp_path / '1').exists()
+
+
 @pytest.mark.parametrize('content', ['', '[]', '{"WandbVisBackend": 1}'])
 def test_ids_that_make_no_sense_are_replaced(tmp_path, content):
     (tmp_path / 'dashboards.json').write_text(content)
     backends = [dict(type='WandbVisBackend')]
     ids = run_ids(backends, tmp_path, True)
-    assert len(ids['WandbVisBackend']) == 16
+    # All that SwanLab takes.
+    assert re.fullmatch('[a-z0-9]{21}', ids['SwanlabVisBackend'])
     assert run_ids([dict(type='LocalVisBackend')], tmp_path, True) == {}
 
 

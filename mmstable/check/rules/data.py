@@ -17,7 +17,7 @@ from mmstable.check.config_tree import (
     walk,
     whole_number,
 )
-from mmstable.check.rule import Violation, error, hint, setting, warning
+from mmstable.check.rule import Violation, error, setting, warning
 from mmstable.errors import ConfigError
 from mmstable.finding import Severity
 from mmstable.loops.checks import check_batch_size, check_counts
@@ -62,29 +62,6 @@ def accumulation_too_long(view: ConfigView) -> Iterator[Violation]:
             yield Violation(wrapper.at('accumulative_counts'), error=reason)
 
 
-@hint(
-    what='{view.length} iterations are {steps:step|steps} with '
-    '`accumulative_counts={view.accumulation}`; the first schedule ends after '
-    '{first} iterations, or {first_steps:step|steps}.',
-    why='`max_iters`, schedules and warm-up count iterations, not steps.',
-    fix='multiply `max_iters`, intervals and schedules by '
-    '`accumulative_counts` if they were meant as optimizer steps',
-)
-def accumulation_not_counted(view: ConfigView) -> Iterator[Violation]:
-    """Find a run with fewer optimizer steps than iterations."""
-    counts, length = view.accumulation, view.length
-    if counts == 1 or view.by_epoch or not length or length < counts:
-        return
-    ends = [whole_number(one.get('end')) for one in view.schedulers]
-    first = min([length, *filter(None, ends)])
-    yield Violation(
-        'optim_wrapper.accumulative_counts',
-        steps=length // counts,
-        first=first,
-        first_steps=first // counts,
-    )
-
-
 @warning(
     what='`{path}` is {size}, but the training batch size is '
     '{view.batch_size}.',
@@ -96,7 +73,7 @@ def large_val_batch(view: ConfigView) -> Iterator[Violation]:
     places = ['val_dataloader.batch_size']
     places += [
         f'{path}.{name}'.lstrip('.')
-        for path, node in walk(view.settings)
+        for path, node in view.nodes('')
         for name in _SAMPLING
         if name in node
     ]
@@ -116,7 +93,7 @@ def batchnorm_of_one(view: ConfigView) -> Iterator[Violation]:
     """Find batch statistics of a single sample."""
     if view.batch_size != 1:
         return
-    for path, node in walk(view.get('model'), 'model'):
+    for path, node in view.nodes('model'):
         norm = node.get('norm_cfg')
         # With `norm_eval` the statistics are fixed.
         if node.get('norm_eval') or not isinstance(norm, dict):
@@ -166,35 +143,16 @@ def too_many_workers(view: ConfigView) -> Iterator[Violation]:
         yield Violation(path, change, workers=workers, all=workers * ranks)
 
 
-_LESS = N_('use fewer workers, a smaller `prefetch_factor` or smaller batches')
-
-
 @warning(
     what='{workers:worker|workers} x prefetch {prefetch} x '
     '{view.local_ranks:rank|ranks} x {size:.2f} GB per batch = {need:.2f} GB, '
     'but /dev/shm has {limit:.2f} GB free.',
     why='Workers die with a bus error when /dev/shm is full.',
-    fix=_LESS,
+    fix='use fewer workers, a smaller `prefetch_factor` or smaller batches',
 )
 def shared_memory(view: ConfigView) -> Iterator[Violation]:
     """Find prefetched batches that do not fit into /dev/shm."""
-    yield from _prefetched(view, view.machine.shared_memory)
-
-
-@warning(
-    what='{workers:worker|workers} x prefetch {prefetch} x '
-    '{view.local_ranks:rank|ranks} x {size:.2f} GB per batch = {need:.2f} GB, '
-    'but half of the free memory is {limit:.2f} GB.',
-    why='Prefetched batches use memory until the OOM killer ends a process.',
-    fix=_LESS,
-)
-def worker_memory(view: ConfigView) -> Iterator[Violation]:
-    """Find prefetched batches that use half of the free memory."""
-    free = view.machine.memory
-    yield from _prefetched(view, None if free is None else free // 2)
-
-
-def _prefetched(view: ConfigView, limit: int | None) -> Iterator[Violation]:
+    limit = view.machine.shared_memory
     for loader in view.loaders if limit is not None else ():
         workers = whole_number(loader.get('num_workers')) or 0
         prefetch = whole_number(loader.get('prefetch_factor')) or 2
@@ -291,12 +249,11 @@ _NO_FILE = N_("'{file}' does not exist.")
 def missing_data(view: ConfigView) -> Iterator[Violation]:
     """Find missing folders and annotation files of datasets."""
     seen: set[str] = set()
-    for loader in view.loaders:
-        for path, node in walk(loader.get('dataset'), loader.at('dataset')):
-            name, file = _missing(view, node) if _is_local(node) else ('', '')
-            if file and file not in seen:
-                seen.add(file)
-                yield Violation(f'{path}.{name}', file=file)
+    for path, node in view.data_nodes:
+        name, file = _missing(view, node) if _is_local(node) else ('', '')
+        if file and file not in seen:
+            seen.add(file)
+            yield Violation(f'{path}.{name}', file=file)
 
 
 @error(
@@ -307,7 +264,7 @@ def missing_data(view: ConfigView) -> Iterator[Violation]:
 def missing_weights(view: ConfigView) -> Iterator[Violation]:
     """Find missing checkpoints to start from."""
     places = [('load_from', view.get('load_from'))]
-    for path, node in walk(view.get('model'), 'model'):
+    for path, node in view.nodes('model'):
         places.append((f'{path}.pretrained', node.get('pretrained')))
         if kind_of(node) == 'Pretrained':
             places.append((f'{path}.checkpoint', node.get('checkpoint')))

@@ -13,7 +13,6 @@ from mmstable.check.config_tree import (
     ConfigView,
     Part,
     kind_of,
-    walk,
     whole_number,
 )
 from mmstable.check.registry import class_of, is_installed, names_in
@@ -118,7 +117,7 @@ def misspelt_type(view: ConfigView) -> Iterator[Violation]:
 def zero_std(view: ConfigView) -> Iterator[Violation]:
     """Find images that are divided by zero."""
     for key in ('model', 'data_preprocessor'):
-        for path, node in walk(view.get(key), key):
+        for path, node in view.nodes(key):
             values = node.get('std')
             if isinstance(values, (list, tuple)) and 0 in values:
                 yield Violation(f'{path}.std', value=values)
@@ -159,13 +158,12 @@ def _prefix(view: ConfigView, evaluator: Part) -> str | None:
 )
 def text_for_classes(view: ConfigView) -> Iterator[Violation]:
     """Find a string in place of class names; a file of names is fine."""
-    for loader in view.loaders:
-        for path, node in walk(loader.get('dataset'), loader.at('dataset')):
-            info = node.get('metainfo')
-            value = info.get('classes') if isinstance(info, Mapping) else None
-            if isinstance(value, str) and not view.machine.exists(value):
-                where = f'{path}.metainfo.classes'
-                yield Violation(where, {where: (value,)}, value=value)
+    for path, node in view.data_nodes:
+        info = node.get('metainfo')
+        value = info.get('classes') if isinstance(info, Mapping) else None
+        if isinstance(value, str) and not view.machine.exists(value):
+            where = f'{path}.metainfo.classes'
+            yield Violation(where, {where: (value,)}, value=value)
 
 
 @warning(
@@ -176,7 +174,7 @@ def text_for_classes(view: ConfigView) -> Iterator[Violation]:
 )
 def class_count(view: ConfigView) -> Iterator[Violation]:
     """Find heads whose number of outputs is not that of the classes."""
-    data = walk(view.get('train_dataloader.dataset'))
+    data = view.nodes('train_dataloader.dataset')
     names = (_class_names(view, node) for __, node in data)
     classes: int | None = len(next(filter(None, names), ())) or None
     heads = list(_heads(view))
@@ -193,7 +191,7 @@ def class_count(view: ConfigView) -> Iterator[Violation]:
 
 
 def _heads(view: ConfigView) -> Iterator[tuple[str, int]]:
-    for path, node in walk(view.get('model'), 'model'):
+    for path, node in view.nodes('model'):
         count = whole_number(node.get('num_classes'))
         # One of a list has its number at the end.
         name = path.rstrip('.0123456789')
@@ -224,25 +222,24 @@ def _class_names(view: ConfigView, node: Mapping[str, Any]) -> list[str]:
 )
 def missing_categories(view: ConfigView) -> Iterator[Violation]:
     """Find classes that a COCO annotation file does not have."""
-    for loader in view.loaders:
-        for path, node in walk(loader.get('dataset'), loader.at('dataset')):
-            file = os.path.join(
-                str(node.get('data_root') or ''), str(node.get('ann_file'))
+    for path, node in view.data_nodes:
+        file = os.path.join(
+            str(node.get('data_root') or ''), str(node.get('ann_file'))
+        )
+        if not file.endswith('.json'):
+            continue
+        names = _class_names(view, node)
+        found = _categories(file)
+        missing = [one for one in names if one not in found]
+        if found and missing:
+            yield Violation(
+                f'{path}.ann_file',
+                file=file,
+                count=len(found),
+                some=sorted(found)[:3],
+                missing=len(missing),
+                classes=len(names),
             )
-            if not file.endswith('.json'):
-                continue
-            names = _class_names(view, node)
-            found = _categories(file)
-            missing = [one for one in names if one not in found]
-            if found and missing:
-                yield Violation(
-                    f'{path}.ann_file',
-                    file=file,
-                    count=len(found),
-                    some=sorted(found)[:3],
-                    missing=len(missing),
-                    classes=len(names),
-                )
 
 
 def _categories(file: str) -> set[str]:

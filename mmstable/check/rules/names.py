@@ -19,8 +19,6 @@ from mmstable.check.config_tree import (
     LOADERS,
     ConfigView,
     Node,
-    Part,
-    children,
 )
 from mmstable.check.registry import (
     arguments_of,
@@ -62,7 +60,7 @@ _NUMERIC = (
     *LOADERS,
 )
 # Arguments of the user's own classes are not checked.
-_FOREIGN = ('dataset', 'collate_fn', 'sampler', 'batch_sampler')
+_FOREIGN = {'dataset', 'collate_fn', 'sampler', 'batch_sampler'}
 _NUMBER = re.compile(r'[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?', re.I)
 
 
@@ -115,15 +113,17 @@ def unknown_key(view: ConfigView) -> Iterator[Violation]:
 def text_for_number(view: ConfigView) -> Iterator[Violation]:
     """Find strings in place of numbers, as YAML reads 1e-4."""
     is_yaml = view.file.endswith(('.yaml', '.yml'))
-    for section in _NUMERIC:
-        for path, value in _values(section, view.get(section)):
-            if isinstance(value, str) and _NUMBER.fullmatch(value):
-                is_whole = value.lstrip('+-').isdigit()
-                right = int(value) if is_whole else float(value)
-                note = ''
-                if is_yaml and 'e' in value.lower():
-                    note = _(' (YAML reads 1e-4 as a string; write 1.0e-4)')
-                yield Violation(path, {path: right}, text=value, note=note)
+    for path, value in view.values.items():
+        if not isinstance(value, str) or not _NUMBER.fullmatch(value):
+            continue
+        section, *names = path.split('.')
+        if section in _NUMERIC and names and _FOREIGN.isdisjoint(names):
+            is_whole = value.lstrip('+-').isdigit()
+            right = int(value) if is_whole else float(value)
+            note = ''
+            if is_yaml and 'e' in value.lower():
+                note = _(' (YAML reads 1e-4 as a string; write 1.0e-4)')
+            yield Violation(path, {path: right}, text=value, note=note)
 
 
 @error(
@@ -174,13 +174,6 @@ def _merged(path: str, value: Any, base: Any) -> Iterator[tuple[str, Any]]:
         value = {**kept, **overriding(value)}
     if value != base:
         yield path, value
-
-
-def _values(path: str, node: Any) -> Iterator[tuple[str, Any]]:
-    for name, value in children(node):
-        if name not in _FOREIGN:
-            yield f'{path}.{name}', value
-            yield from _values(f'{path}.{name}', value)
 
 
 @warning(
@@ -280,11 +273,6 @@ class _Place(NamedTuple):
     taken: tuple[str, ...] = ()
     built: Any = None
 
-    @classmethod
-    def of(cls, part: Part, *args: Any, **kwargs: Any) -> _Place:
-        """Return the place of a part of the config."""
-        return cls(part.path, part.settings, *args, **kwargs)
-
 
 @error(
     at_start=False,
@@ -329,27 +317,30 @@ def _renamed(
 def places(view: ConfigView) -> Iterator[_Place]:
     """Yield all dicts that mmengine builds objects from."""
     # Not inside models: they build their layers in their own way.
-    yield _Place.of(view.part('model'), root.MODELS)
+    yield _Place('model', view.get('model'), root.MODELS)
     for name in ('train_cfg', 'val_cfg', 'test_cfg'):
-        yield _Place.of(view.part(name), root.LOOPS)
+        yield _Place(name, view.get(name), root.LOOPS)
     for one in view.wrappers:
-        yield _Place.of(one, root.OPTIM_WRAPPERS, _OF_WRAPPERS)
+        yield _Place(one.path, one.settings, root.OPTIM_WRAPPERS, _OF_WRAPPERS)
         path, optimizer = one.at('optimizer'), one.get('optimizer')
         yield _Place(path, optimizer, root.OPTIMIZERS)
     for one in view.hooks:
-        yield _Place.of(one, root.HOOKS, ('priority',))
+        yield _Place(one.path, one.settings, root.HOOKS, ('priority',))
     for one in view.evaluators:
-        yield _Place.of(one, root.METRICS)
+        yield _Place(one.path, one.settings, root.METRICS)
     for one in view.schedulers:
-        yield _Place.of(one, root.PARAM_SCHEDULERS, _OF_SCHEDULERS)
-    log = view.part('log_processor')
-    yield _Place.of(log, root.LOG_PROCESSORS, built=LogProcessor)
+        yield _Place(
+            one.path, one.settings, root.PARAM_SCHEDULERS, _OF_SCHEDULERS
+        )
+    name = 'log_processor'
+    registry = root.LOG_PROCESSORS
+    yield _Place(name, view.get(name), registry, built=LogProcessor)
     if view.get('runner_type') in _RUNNERS:
         # The runner builds these without a registry.
-        seeds = view.part('randomness')
-        yield _Place.of(seeds, None, built=Runner.set_randomness)
+        name, built = 'randomness', Runner.set_randomness
+        yield _Place(name, view.get(name), None, built=built)
         for one in view.loaders:
-            yield _Place.of(one, None, _OF_LOADERS, DataLoader)
+            yield _Place(one.path, one.settings, None, _OF_LOADERS, DataLoader)
     for one in view.loaders:
         path, node = one.at('dataset'), one.get('dataset')
         yield _Place(path, node, root.DATASETS)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from mmstable.check.config_tree import (
@@ -14,7 +13,6 @@ from mmstable.check.config_tree import (
     skips_steps,
     uses_amp,
     uses_fp16,
-    walk,
     whole_number,
 )
 from mmstable.check.rule import Violation, error, hint, setting, warning
@@ -22,10 +20,8 @@ from mmstable.check.source import ConfigSource, bases_of
 from mmstable.finding import Severity
 from mmstable.loops.checks import is_longer
 from mmstable.messages import N_
-from mmstable.settings import is_number
 
 _SAFE_AMP = 'mmstable.SafeAmpOptimWrapper'
-_LARGEST_FP16 = 65504.0
 # They step by the metric, in epoch-based and iteration-based runs.
 _ADAPTIVE = ('ReduceOnPlateauLR', 'ReduceOnPlateauParamScheduler')
 
@@ -51,15 +47,6 @@ setting(
     False,
     what='gradient clipping raises on the first overflow.',
     why='With AMP an overflow is normal and costs one step, not the run.',
-)
-setting(
-    'clipped_twice',
-    Severity.ERROR,
-    'wrappers.*.clip_grad',
-    lambda view, part, clip: clip and view.clip_hooks,
-    None,
-    what='both GradClipHook and `{path}` clip the gradients.',
-    why='GradClipHook refuses to start next to `clip_grad`.',
 )
 # GPUs before Ampere. The machine is asked last: that initializes CUDA.
 setting(
@@ -148,31 +135,6 @@ def frozen_scale(view: ConfigView) -> Iterator[Violation]:
 def _with_safe_wrapper(wrapper: Part, scale: Any) -> Violation:
     change = {wrapper.at('type'): _SAFE_AMP}
     return Violation(wrapper.at('loss_scale'), change, scale=scale)
-
-
-@warning(
-    what='the loss scale starts at {scale:g}, the loss weight is {weight:g}.',
-    why='A loss of 1, or its gradient, overflows: fp16 ends at 65504.',
-)
-def high_scale(view: ConfigView) -> Iterator[Violation]:
-    """Find an initial scale that overflows for a weighted loss of 1."""
-    nodes = [node for _, node in walk(view.get('model'))]
-    found: list[Any] = [node.get('loss_weight') for node in nodes]
-    weight = float(max([1, *filter(is_number, found)]))
-    for wrapper in filter(uses_fp16, view.wrappers):
-        name = 'loss_scale'
-        if isinstance(wrapper.get(name), Mapping):
-            name = 'loss_scale.init_scale'
-        start = wrapper.get(name)
-        # 'dynamic' starts high on purpose, and drops within a few steps.
-        if is_number(start) and start * weight > _LARGEST_FP16:
-            half = max(_LARGEST_FP16 / weight / 2, 1.0)
-            yield Violation(
-                wrapper.at('loss_scale'),
-                {wrapper.at(name): 2.0 ** math.floor(math.log2(half))},
-                scale=start,
-                weight=weight,
-            )
 
 
 # OpenMMLab's config names: 8xb32 is 8 GPUs with 32 samples each.

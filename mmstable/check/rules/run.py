@@ -2,28 +2,18 @@
 
 from __future__ import annotations
 
-import ast
-import inspect
 import math
 import os
-import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-
-from mmengine.model import BaseModel
-from mmengine.registry import MODELS
-from mmengine.runner import get_priority
 
 from mmstable.check.config_tree import (
     ConfigView,
     Part,
     kind_of,
-    uses_amp,
-    walk,
     whole_number,
 )
-from mmstable.check.registry import class_of
 from mmstable.check.rule import Violation, error, hint, setting, warning
 from mmstable.finding import Severity
 from mmstable.messages import _
@@ -85,65 +75,16 @@ setting(
     fix='uninstall all of them, and install the one that you want',
 )
 
-# The priority of each hook: a step is resolved first, then averaged and
-# scheduled, then saved.
-_ORDER = {
-    'RuntimeInfoHook': 10,
-    'GradNanLoggerHook': 30,
-    'EventLogHook': 30,
-    'GradClipHook': 30,
-    'FaultForensicsHook': 35,
-    'DivergenceGuardHook': 40,
-    'EMAHook': 50,
-    'SafeEMAHook': 50,
-    'ParamSchedulerHook': 70,
-    'SafeParamSchedulerHook': 70,
-    'CheckpointHook': 90,
-    'SafeCheckpointHook': 90,
-    'EmergencyCheckpointHook': 100,
-}
 # A second hook of these classes repeats the work of the first.
-_SINGLE = {*_ORDER, 'IterTimerHook', 'LoggerHook', 'DistSamplerSeedHook'}
+_SINGLE = {
+    *('RuntimeInfoHook', 'IterTimerHook', 'LoggerHook'),
+    *('DistSamplerSeedHook', 'GradNanLoggerHook', 'EventLogHook'),
+    *('GradClipHook', 'FaultForensicsHook', 'DivergenceGuardHook'),
+    *('EMAHook', 'SafeEMAHook', 'ParamSchedulerHook'),
+    *('SafeParamSchedulerHook', 'CheckpointHook', 'SafeCheckpointHook'),
+    'EmergencyCheckpointHook',
+}
 _FAMILIES = ('EMAHook', 'ParamSchedulerHook', 'CheckpointHook')
-
-
-@warning(
-    what='{kind} with priority {priority} instead of {usual} changes places '
-    'with {others}.',
-    why='A hook that reacts to a step must run after the hook that resolves '
-    'it and before the one that saves it; otherwise skipped steps are '
-    'averaged, scheduled or saved.',
-    fix='remove `priority`',
-)
-def hook_priority(view: ConfigView) -> Iterator[Violation]:
-    """Find a priority that puts a hook before the one it depends on."""
-    known = [
-        (hook, _ORDER[hook.kind], _priority(hook))
-        for hook in view.hooks
-        if hook.kind in _ORDER
-    ]
-    for hook, usual, mine in known:
-        given = hook.get('priority')
-        others = [
-            other.kind
-            for other, place, theirs in known
-            if (place - usual) * (theirs - mine) < 0
-        ]
-        if given is not None and others:
-            rest = {k: v for k, v in hook.settings.items() if k != 'priority'}
-            yield Violation(
-                hook.at('priority'),
-                {hook.path: rest},
-                kind=hook.kind,
-                priority=given,
-                usual=usual,
-                others=others,
-            )
-
-
-def _priority(hook: Part) -> int:
-    given = hook.get('priority')
-    return _ORDER[hook.kind] if given is None else get_priority(given)
 
 
 @warning(
@@ -347,7 +288,7 @@ def unused_with_checkpointing(view: ConfigView) -> Iterator[Violation]:
     unused = view.get(path) or view.get(f'model_wrapper_cfg.{path}')
     if not unused or view.get('model_wrapper_cfg.static_graph'):
         return
-    for where, node in walk(view.get('model'), 'model'):
+    for where, node in view.nodes('model'):
         for name in _CHECKPOINTING:
             if node.get(name) is True:
                 yield Violation(path, path=f'{where}.{name}')
@@ -370,39 +311,11 @@ def no_oom_recovery(view: ConfigView) -> Iterator[Violation]:
         if 'FSDP' in kind or 'FullyShard' in kind:
             yield Violation(path, kind=kind)
             return
-    for path, node in walk(view.get('model'), 'model'):
+    for path, node in view.nodes('model'):
         norm = node.get('norm_cfg')
         if isinstance(norm, dict) and kind_of(norm) == 'SyncBN':
             yield Violation(f'{path}.norm_cfg', kind='SyncBN')
             return
-
-
-@warning(
-    what='{name} never enters `optim_wrapper.optim_context`.',
-    why='Without it there is no autocast, no gradient accumulation and no '
-    'protection of buffers: an fp16 run trains in fp32.',
-    fix='wrap the forward pass in `with optim_wrapper.optim_context(self):`',
-)
-def train_step_without_context(view: ConfigView) -> Iterator[Violation]:
-    """Find a custom ``train_step`` that never enters ``optim_context``."""
-    needs_it = view.accumulation > 1 or any(map(uses_amp, view.wrappers))
-    model = class_of(view, MODELS, view.get('model'))
-    step = getattr(model, 'train_step', None)
-    if not needs_it or step is None or step is BaseModel.train_step:
-        return
-    if not _enters_context(step):
-        yield Violation('model.type', name=step.__qualname__)
-
-
-def _enters_context(function: Any) -> bool:
-    try:
-        tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
-    except (OSError, TypeError, SyntaxError):
-        # The source is not available.
-        return True
-    names = {n.attr for n in ast.walk(tree) if isinstance(n, ast.Attribute)}
-    # The last two enter the context themselves.
-    return bool(names & {'optim_context', 'train_step', 'accumulate_grad'})
 
 
 _MAX_NAMES = 3
