@@ -135,9 +135,9 @@ class SafeParamSchedulerHook(StepHook, ParamSchedulerHook):
             if waits and not self._has_told:
                 self._has_told = True
                 line = _(
-                    'Iter {iteration}: the step is skipped, so its schedule '
-                    'waits, now and after every skipped step. It catches up '
-                    'until iteration {last}, by extra steps now and then.',
+                    'Iter {iteration}: step skipped; the LR schedule is held '
+                    'back one step and will catch up by iteration {last} '
+                    '(logged once)',
                     iteration=runner.iter + 1,
                     last=runner.max_iters,
                 )

@@ -117,7 +117,7 @@ def test_two_skips_by_hand(tmp_path, clean):
     runner = train(tmp_path, bad=[3, 4])
     places = [0, 1, 2, 2, 2, 3, 5, 6, 7, 9, 10]
     assert runner.rates.of() == [clean[place] for place in places]
-    assert log_of(runner).count('so its schedule waits') == 1
+    assert log_of(runner).count('the LR schedule is held back') == 1
 
 
 def test_the_stock_hook_does_not_wait(tmp_path, clean):
