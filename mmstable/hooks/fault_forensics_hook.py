@@ -208,11 +208,8 @@ class FaultForensicsHook(StepHook):
         faults = runner_view.stability_folder(runner) / 'faults'
         folder = faults / f'iter_{event.iteration}{rank}'
         saved = replace(event, bundle=str(folder))
-        text = '\n'.join(lines)
         try:
-            save_fault(
-                runner, folder, inputs, saved, text, self._max_size, is_lost
-            )
+            save_fault(runner, folder, inputs, saved, self._max_size, is_lost)
         except Exception as error:
             # A full disk must not end the run, nor a batch of strange things.
             lines.append(
