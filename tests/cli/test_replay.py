@@ -413,7 +413,9 @@ def test_far_modules_are_counted(capsys):
     assert lines[0] == 'Sequential  forward float32 -2..1 (1 NaN of 3)'
     assert lines[1] == '├── (7 more)'
     assert lines[2] == '├── 7: ReLU  not reached'
-    assert lines[5].startswith('├── 10: ReLU  forward float32 -2..1 (1 NaN of 3)')
+    assert lines[5].startswith(
+        '├── 10: ReLU  forward float32 -2..1 (1 NaN of 3)'
+    )
     assert lines[5].endswith('  <- here')
     assert lines[-1] == '└── (6 more)'
     show(module_tree(model, ranges, 'gone', 'x'))
