@@ -348,8 +348,7 @@ def _slow(args: argparse.Namespace, ranks: Sequence[Rank]) -> list[Any]:
             *lines,
             _(
                 'the times of modules are not measured: set '
-                'trace_modules=True of LiveProbeHook, or '
-                'PROBING_TORCH_PROFILING=on, before the run starts; '
+                'PROBING_TORCH_PROFILING=on before the run starts; '
                 '`mmstable profile CONFIG` tells more'
             ),
         ]

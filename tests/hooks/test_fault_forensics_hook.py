@@ -236,7 +236,7 @@ def test_a_bundle_that_cannot_be_written_is_no_reason_to_stop(tmp_path):
 
 
 def test_no_bundle_if_not_wanted(tmp_path):
-    _, (found,) = run(tmp_path, BadData(3), settings=dict(save_bundle=False))
+    _, (found,) = run(tmp_path, BadData(3), settings=dict(max_bundle_size=0))
     assert found.bundle is None
     assert not list(tmp_path.glob('**/faults'))
 
@@ -288,11 +288,6 @@ def test_a_healthy_run_dispatches_nothing_more(tmp_path, loop):
 def test_wrong_settings(settings, message):
     with pytest.raises(ValueError, match=f'FaultForensicsHook: {message}'):
         FaultForensicsHook(**settings)
-
-
-def test_a_flag_must_be_one():
-    with pytest.raises(TypeError, match='`save_bundle` must be a bool'):
-        FaultForensicsHook(save_bundle='yes')
 
 
 def test_one_iteration_is_examined_once(tmp_path):
