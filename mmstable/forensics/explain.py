@@ -73,9 +73,10 @@ def explain_step(
         for ago, one in zip(reversed(range(len(records))), records)
     ]
     obstacle = _obstacle(runner, model, all_inputs)
-    inputs, taken = (all_inputs or [None])[-1], 0.0
+    inputs, taken = None, 0.0
     if obstacle:
         finding = Finding(Verdict.NOT_EXAMINED, reason=obstacle)
+        inputs = all_inputs[-1] if all_inputs else None
     else:
         finder = CauseFinder(all_inputs, report.wrapper, seconds)
         finding = finder.run()

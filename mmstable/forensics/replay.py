@@ -211,9 +211,10 @@ class RecordingWrapper(OptimWrapper):
         scaled = loss * self._setup.loss_scale
         if not params:
             return {}
+        found: tuple[Tensor | None, ...]
         if _has_node(scaled, _REENTRANT):
             scaled.backward(retain_graph=keep)
-            found = [one.grad for one in params.values()]
+            found = tuple(one.grad for one in params.values())
             for one in params.values():
                 one.grad = None
         else:
@@ -471,7 +472,7 @@ Parsed = list[tuple[Tensor, dict[str, Tensor]]]
 def _parsed_losses(model: Any) -> Iterator[Parsed]:
     """Note what losses are the sum of, as the model adds them up."""
     parsed: Parsed = []
-    parse = getattr(model, 'parse_losses', None)
+    parse: Any = getattr(model, 'parse_losses', None)
 
     def note(losses: Any, *args: Any, **kwargs: Any) -> Any:
         result = parse(losses, *args, **kwargs)

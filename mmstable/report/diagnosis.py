@@ -11,7 +11,7 @@ import math
 import os
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 from itertools import groupby
 from statistics import median
@@ -599,7 +599,7 @@ def goodput(history: History) -> float | None:
     return min(1.0, useful * sum(seconds) / len(seconds) / wall)
 
 
-CHECKS = (
+CHECKS: tuple[Callable[[History], Finding | None], ...] = (
     bad_end,
     start_warnings,
     fault_place,
