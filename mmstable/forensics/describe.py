@@ -22,7 +22,7 @@ _SOURCES = {
 }
 _EXP = N_(
     'Use softplus instead of log(1 + exp(x)), logsumexp or log_softmax '
-    'instead of sums of exp.'
+    'instead of sums of exp; or clamp before it.'
 )
 # What a value is that an operation does not accept, and the verdict.
 _OUT_OF_RANGE = {
@@ -263,7 +263,7 @@ def _verdict(finding: Finding, model: str, loss_scale: float) -> str:
             'short; clip gradients (clip_grad=dict(max_norm=...)).{rewrite}',
             peaks=peaks or ['?'],
             rewrite=' ' + _(_EXP)
-            if culprit.function.startswith('exp')
+            if culprit.function.startswith(('exp', 'cosh', 'sinh'))
             else '',
         )
     return _(

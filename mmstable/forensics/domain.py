@@ -62,6 +62,8 @@ def usual_rewrite(error: DomainError | None, node: str) -> str:
         return _(_ROOT)
     if node.startswith(('Log', 'Xlogy')):
         return _(_LOG)
+    if node.startswith(('Acos', 'Asin', 'Atanh', 'Erfinv')):
+        return _(_ERRORS['outside_one'][1])
     return _(_ERRORS['undefined' if error is None else error.name][1])
 
 
@@ -132,7 +134,7 @@ _ERRORS = {
     ),
 }
 
-_LOGS = ('log', 'log2', 'log10', 'xlogy')
+_LOGS = ('log', 'log2', 'log10')
 _DIVISIONS = ('div', 'true_divide', 'remainder', 'fmod')
 _SOFTMAX = ('_softmax', '_log_softmax', '_safe_softmax', 'logsumexp')
 _SPREADS = ('var', 'std', 'var_mean', 'std_mean')
@@ -189,6 +191,8 @@ _RULES: tuple[
     ('log_negative', _LOGS, 0, _is_nan_of_negative),
     ('log_zero', _LOGS, 0, _has_zero),
     ('log_zero', ('log1p',), 0, lambda of, x: (x.low or 0) <= -1),
+    ('log_negative', ('xlogy',), -1, _is_nan_of_negative),
+    ('log_zero', ('xlogy',), -1, _has_zero),
     (
         'zero_by_zero',
         _DIVISIONS,
