@@ -60,7 +60,7 @@ def said(
     """What was said of a case, by aspect."""
     # A text is right if it has the words that are true.
     remedy = '' if case is None else case.remedy
-    texts = {one.text.splitlines()[-1] for one in found}
+    texts = {one.text.rpartition('\n')[2] for one in found}
     return {
         'operation': {one.op for one in found} - {''},
         'line': {one.lines[0].split(': ', 1)[1] for one in found if one.op},
