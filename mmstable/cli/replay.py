@@ -395,7 +395,7 @@ def _show(bundle: Bundle, inputs: StepInputs, finding: Finding) -> None:
     cli.show(*(f'{n}. {one}' for n, one in enumerate(finding.chain, 1)))
 
 
-def _debug(inputs: StepInputs, culprit: AnyOrigin) -> None:
+def _debug(inputs: StepInputs, culprit: Origin) -> None:
     from mmstable.batch import batch_size
     from mmstable.forensics.replay import replay_step
     from mmstable.forensics.trace import OriginTracer
