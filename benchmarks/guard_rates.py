@@ -30,7 +30,7 @@ from protocols import (
 from results import DEFAULT_FOLDER, Row, format_table, write_json
 from spike_series import FAR_REACHING, SERIES
 
-from mmstable.optim.spike import Peak
+from mmstable.optim.pending_step import Peak
 
 # The most percent of steps that may be repeated.
 MOST_ASKED = 1.0

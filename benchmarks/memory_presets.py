@@ -24,7 +24,7 @@ from torch.nn import functional as F
 
 from mmstable.memory.estimate import PRESETS, Preset, StepMeter, make_fake
 from mmstable.messages import readable
-from mmstable.oom.recompute import blocks_of, find_backbones, recomputed
+from mmstable.oom.recompute import blocks_of, choose_modules, recomputed
 
 SAMPLES = 16
 # Side of the pictures whose bytes are counted.
@@ -156,7 +156,7 @@ class Trainer:
         self.batch = batch_of(SAMPLES // preset.accumulation, side)
         blocks = [
             block
-            for one in find_backbones(self.model).values()
+            for one in choose_modules(self.model, None, '').values()
             for block in blocks_of(one)
         ]
         # Left open, and kept: it would end with the object.

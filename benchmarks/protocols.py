@@ -540,6 +540,11 @@ def run_protected(protocol: Protocol, preset: str = 'default') -> Result:
     config = protocol.config()
     found = find_changes(config._cfg_dict.to_dict(), preset)
     apply_changes(config._cfg_dict, found.changes)
+    hooks = [*config.default_hooks.values(), *config.custom_hooks]
+    for hook in hooks:
+        if hook and hook['type'].endswith('DivergenceGuardHook'):
+            # The one that it chooses depends on the load of the machine.
+            hook['snapshot_interval'] = 50
     return _run(config)
 
 

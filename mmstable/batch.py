@@ -49,9 +49,20 @@ def _leaves(
         yield from _leaves(value, name, items)
 
 
+def named_tensors(tree: Any) -> Iterator[tuple[str, Tensor]]:
+    """Walk over all tensors of a batch with their paths, as 'inputs[2]'."""
+    for path, value in _leaves(tree):
+        # Boxes of mmdet and the like hold one tensor.
+        inner = getattr(value, 'tensor', None)
+        if isinstance(value, Tensor):
+            yield path, value
+        elif isinstance(inner, Tensor):
+            yield f'{path}.tensor'.lstrip('.'), inner
+
+
 def tensors_in(tree: Any) -> Iterator[Tensor]:
     """Walk over all tensors of a batch, those of data samples included."""
-    return (one for _, one in _leaves(tree) if isinstance(one, Tensor))
+    return (one for _, one in named_tensors(tree))
 
 
 def bytes_of(tree: Any) -> int:
@@ -98,7 +109,10 @@ def take_samples(batch: Any, samples: list[int]) -> Any:
         batch (Any): What the data loader gave.
         samples (list[int]): Their indices.
     """
-    return _take(batch, samples, batch_size(batch))
+    size = batch_size(batch)
+    if isinstance(batch, (list, tuple)) and not _is_list_of_samples(batch):
+        return [_take(part, samples, size) for part in batch]
+    return _take(batch, samples, size)
 
 
 def name_sample(batch: Any, index: int) -> str:
@@ -147,21 +161,9 @@ def _length(part: Any) -> int:
     return batch_size(part) if isinstance(part, Mapping) else 0
 
 
-def _take(batch: Any, samples: list[int], size: int) -> Any:
-    if _is_list_of_samples(batch):
-        return [batch[index] for index in samples]
-    if isinstance(batch, Mapping):
-        return {
-            key: _take_part(one, samples, size) for key, one in batch.items()
-        }
-    if isinstance(batch, (list, tuple)):
-        return [_take_part(one, samples, size) for one in batch]
-    return _take_part(batch, samples, size)
-
-
-def _take_part(part: Any, samples: list[int], size: int) -> Any:
+def _take(part: Any, samples: list[int], size: int) -> Any:
     if isinstance(part, Mapping):
-        return _take(part, samples, size)
+        return {key: _take(one, samples, size) for key, one in part.items()}
     if _length(part) != size:
         return part
     if isinstance(part, Tensor):

@@ -6,9 +6,8 @@ torch, so a release that renames one fails there and not in a run.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from types import FrameType
-from typing import Any, Callable
+from typing import Any, Callable, NamedTuple
 
 import torch
 from torch.utils.data import dataloader
@@ -141,8 +140,7 @@ def memory_tools() -> tuple[Any, Any]:
     return FakeTensorMode, MemTracker
 
 
-@dataclass(frozen=True)
-class Collectives:
+class Collectives(NamedTuple):
     """The collective calls of the default process group.
 
     Args:

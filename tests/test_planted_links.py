@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 
 import pytest
-import torch
 from mmengine.hooks import Hook
 
 from mmstable.cli.main import main
@@ -15,7 +14,6 @@ from mmstable.hang.dead_man_switch import DeadManSwitch
 from mmstable.hang.report import write_exception, write_stacks
 from mmstable.hooks import FaultInjectorHook
 from mmstable.io.heartbeat import write_heartbeat
-from mmstable.oom.report import save_snapshot
 from mmstable.report import read_events
 from tests.patience import wait_until
 from tests.toys import Sabotage, toy_runner
@@ -138,19 +136,6 @@ def test_the_report_of_a_batch_that_does_not_fit(tmp_path, victim):
     runner.train()
     assert not path.is_symlink()
     assert 'memory' in path.read_text()
-
-
-def test_the_snapshot_of_an_allocator(tmp_path, victim, monkeypatch):
-    path = tmp_path / 'iter_2.pickle'
-    path.symlink_to(victim)
-    monkeypatch.setattr(
-        torch.cuda.memory,
-        '_dump_snapshot',
-        lambda name: Path(name).write_bytes(b'snapshot'),
-    )
-    assert save_snapshot(torch.device('cuda'), path) == str(path)
-    assert path.read_bytes() == b'snapshot'
-    assert not path.is_symlink()
 
 
 def test_the_heartbeat_file(tmp_path, victim, monkeypatch):

@@ -6,12 +6,12 @@ import argparse
 import json
 import os
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import mmstable.cli.command as cli
 from mmstable.errors import UsageError
 from mmstable.finding import Finding, Severity
-from mmstable.messages import _, printable
+from mmstable.messages import N_, _, printable
 
 if TYPE_CHECKING:
     from mmstable.check.config_tree import ConfigView
@@ -42,9 +42,8 @@ def check(args: argparse.Namespace) -> int:
         raise UsageError(str(error)) from error
     if args.fix is not None:
         _refuse_fix(args, view)
-    findings = check_config.check_config(
-        view, ConfigSource(args.config, tuple(options))
-    )
+    source = ConfigSource(args.config, tuple(options))
+    findings = check_config.check_config(view, source)
     if args.format == 'json':
         content = {
             'config': args.config,
@@ -98,19 +97,11 @@ def text_lines(
         yield from cli.finding_lines(one)
     if ignored:
         yield _('ignored by `stability_checks`: {names}', names=list(ignored))
+    text = N_('{path}: {counts} ({rules:rule|rules} checked)')
     if not findings:
-        yield _(
-            '{path}: no problems found ({rules:rule|rules} checked)',
-            path=path,
-            rules=len(RULES),
-        )
-        return
-    yield _(
-        '{path}: {counts} ({rules:rule|rules} checked)',
-        path=path,
-        counts=cli.count_findings(findings),
-        rules=len(RULES),
-    )
+        text = N_('{path}: no problems found ({rules:rule|rules} checked)')
+    counts = cli.count_findings(findings)
+    yield _(text, path=path, counts=counts, rules=len(RULES))
 
 
 def _github_lines(path: str, findings: Sequence[Finding]) -> Iterator[str]:
@@ -131,55 +122,39 @@ def _escape(text: str, ends: bool = True) -> str:
 
 def rule_lines() -> Iterator[str]:
     """A line for each rule."""
-    from mmstable.check import check_config
+    from mmstable.check.check_config import RULES
 
-    width = max(map(len, check_config.RULES))
-    for id, severity, why in _rules():
-        yield f'{id:{width}}  {severity:7}  {why}'
-    yield _(
+    width = max(map(len, RULES))
+    for one in RULES.values():
+        yield f'{one.id:{width}}  {one.severity.label:7}  {_(one.why)}'
+    text = N_(
         '{rules:rule|rules}; ignore one by `stability_checks = '
-        'dict(ignore=[...])` in the config',
-        rules=len(check_config.RULES),
+        'dict(ignore=[...])` in the config'
     )
+    yield _(text, rules=len(RULES))
 
 
 def rule_table() -> str:
     """The rules as a table in Markdown, for the docs."""
-    head = _('rule'), _('severity'), _('why')
-    rows = [f'| `{id}` | {level} | {why} |' for id, level, why in _rules()]
-    lines = [f'| {" | ".join(head)} |', '|---|---|---|', *rows]
+    from mmstable.check.check_config import RULES
+
+    rows = [(_('rule'), _('severity'), _('why'))]
+    for one in RULES.values():
+        rows.append((f'`{one.id}`', one.severity.label, _(one.why)))
+    lines = [f'| {" | ".join(row)} |' for row in rows]
+    lines.insert(1, '|---|---|---|')
     return '\n'.join(lines) + '\n'
 
 
-def _rules() -> Iterator[tuple[str, str, str]]:
-    from mmstable.check import check_config
+def apply_fixes(
+    view: ConfigView,
+) -> tuple[ConfigView, list[Finding], list[Finding]]:
+    """Fix one thing after the other, until no rule knows more.
 
-    for one in check_config.RULES.values():
-        yield (
-            one.id,
-            one.severity.label,
-            _(one.why),
-        )
+    One at a time, because what fixes one may move, or cause, another.
 
-
-class Mended(NamedTuple):
-    """A config after everything that rules know to mend.
-
-    Args:
-        view (ConfigView): The config.
-        done (list): What was mended.
-        left (list): What was not.
-    """
-
-    view: ConfigView
-    done: list[Finding]
-    left: list[Finding]
-
-
-def mend(view: ConfigView) -> Mended:
-    """Mend one thing after the other, until no rule knows more.
-
-    One at a time, because what mends one may move, or cause, another.
+    Returns:
+        tuple: The config, what was fixed, and what was not.
     """
     from mmstable.check import check_config
     from mmstable.check.config_tree import changed
@@ -192,7 +167,7 @@ def mend(view: ConfigView) -> Mended:
             if one.change and (one.id, one.path) not in tried:
                 break
         else:
-            return Mended(view, done, findings)
+            return view, done, findings
         tried.add((one.id, one.path))
         done.append(one)
         view = view.with_settings(changed(view.settings, one.change))
@@ -223,38 +198,33 @@ def _write_fix(args: argparse.Namespace, view: ConfigView) -> None:
     """Write what ``--fix`` asks for, and say what it leaves to the user."""
     from mmstable.cli import config
 
-    mended = mend(view)
-    if mended.done:
+    new, done, left = apply_fixes(view)
+    if done:
         base = config.relative(args.config, os.path.dirname(args.fix))
-        config.write_config(args.fix, _overlay(view, mended, base))
+        config.write_config(args.fix, _overlay(view, new, done, base))
     else:
-        cli.tell(
-            'nothing that can be mended by itself; {path} is not written',
-            path=args.fix,
+        text = N_(
+            'nothing that can be fixed automatically; {path} is not written'
         )
-    if mended.left:
-        left = sorted({one.id for one in mended.left})
-        text = _('not mended, to be decided by you: {names}', names=left)
-        cli.say(text)
+        cli.tell(text, path=args.fix)
+    if left:
+        names = sorted({one.id for one in left})
+        cli.tell('not fixed, to be decided by you: {names}', names=names)
 
 
-def _overlay(view: ConfigView, mended: Mended, base: str) -> str:
+def _overlay(
+    view: ConfigView, new: ConfigView, done: Sequence[Finding], base: str
+) -> str:
     """The text of a config on top of ``base``, the config of the view."""
     from mmstable.legacy.render import comment, difference, render_setting
 
-    title = comment(
-        _(
-            'Written by `mmstable check --fix`: {base} without {names}.',
-            base=base,
-            names=sorted({one.id for one in mended.done}),
-        )
-    )
-    blocks = [f'{title}\n{render_setting("_base_", base)}']
-    changes = difference(view.settings, mended.view.settings)
-    for key, value in changes.items():
+    text = N_('Written by `mmstable check --fix`: {base} without {names}.')
+    title = _(text, base=base, names=sorted({one.id for one in done}))
+    blocks = [f'{comment(title)}\n{render_setting("_base_", base)}']
+    for key, value in difference(view.settings, new.settings).items():
         texts = [
             f'{one.id}: {one.what}'
-            for one in mended.done
+            for one in done
             if any(path.split('.')[0] == key for path in one.change)
         ]
         about = comment(' '.join(dict.fromkeys(texts)))
@@ -279,8 +249,8 @@ COMMAND = cli.Command(
         ),
         cli.option(
             '--fix',
-            'write a config that inherits from this one, and mends what '
-            'can be mended',
+            'write a config that inherits from this one, and fixes what '
+            'can be fixed automatically',
             metavar='OUT.py',
         ),
         cli.option(
@@ -289,10 +259,10 @@ COMMAND = cli.Command(
             choices=['text', 'json', 'github'],
             default='text',
         ),
-        cli.flag('--list', 'list all rules, and stop'),
+        cli.flag('--list', 'list all rules, and exit'),
         cli.CFG_OPTIONS,
     ),
-    'Say what would go wrong in a training, before it starts. The config '
+    'Find likely problems of a training before it starts. The config '
     'is run, as in training; nothing is built from it without --deep. '
     'Exit codes: 0 nothing but hints, {warnings} warnings, {errors} '
     'errors, 2 the config cannot be read.',

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import mmstable.cli.command as cli
-from mmstable.finding import Finding
 from mmstable.messages import N_, _, printable
 
 if TYPE_CHECKING:
@@ -28,6 +27,7 @@ _MOST_NAMED = 3
 def check_data(args: argparse.Namespace) -> int:
     """Look through the data of a config, and return the exit code."""
     from mmstable.check import data
+    from mmstable.check.dataset import write_skip_list
     from mmstable.cli.config import open_config
 
     cli.check_folder_of(args.json)
@@ -42,9 +42,13 @@ def check_data(args: argparse.Namespace) -> int:
     start = time.monotonic()
 
     def look_at(some: Any, most: int | None) -> Summary:
+        length = len(some)
+        if most is None or most >= length:
+            most = length
         return data.check_data(
             some,
-            _choose(len(some), most),
+            # Spread over all of them.
+            [place * length // most for place in range(most)],
             _expected(cfg, some, args),
             workers,
             processes.get('mp_start_method'),
@@ -75,7 +79,16 @@ def check_data(args: argparse.Namespace) -> int:
     if args.json is not None:
         cli.write_json(args.json, _as_json(args.split, summary))
     if args.write_skip_list is not None:
-        _write_skip_list(args.write_skip_list, summary, bad)
+        path = args.write_skip_list
+        names = {one.index: one.name for one in summary.reports}
+        rows = [(index, names[index], why) for index, why in bad.items()]
+        write_skip_list(Path(path), summary.total, rows)
+        text = N_(
+            '{count:sample|samples} with errors written to {path}; use '
+            "it by dataset=dict(type='mmstable.SkipSamples', "
+            "dataset=..., skip_list='{path}')"
+        )
+        print(_(text, count=len(bad), path=printable(path, 400)))
     if summary.stopped is not None:
         raise summary.stopped
     return EXIT_BAD_DATA if bad else 0
@@ -89,33 +102,23 @@ def _lines(summary: Summary) -> Iterator[Any]:
     if not findings:
         yield _('no problems found')
     for one in findings:
-        names = _offenders(summary, one)
-        count = _(
-            '{count} of {total}', count=len(names), total=len(summary.reports)
-        )
+        names = summary.dropped
+        if one.id != 'dropped':
+            names = [
+                where(report)
+                for report in summary.reports
+                if any(problem.id == one.id for problem in report.problems)
+            ]
+        text = N_('{count} of {total}')
+        count = _(text, count=len(names), total=len(summary.reports))
         first = _('first: {names}', names=names[:_MOST_NAMED])
         head = f'{one.id}  {count}  {printable(one.what, 300)}'
         yield from cli.finding_lines(replace(one, source=first), head)
-    slowest = [
-        f'{where(one)} {one.milliseconds:.1f} ms' for one in summary.slowest()
-    ]
-    largest = [
-        f'{where(one)} {one.size / 1e6:.2f} MB' for one in summary.largest()
-    ]
-    yield _('slowest: {names}', names=slowest[:_MOST_NAMED])
-    yield _('largest: {names}', names=largest[:_MOST_NAMED])
-
-
-def _offenders(summary: Summary, finding: Finding) -> list[str]:
-    from mmstable.check.data import where
-
-    if finding.id == 'dropped':
-        return summary.dropped
-    return [
-        where(report)
-        for report in summary.reports
-        if any(problem.id == finding.id for problem in report.problems)
-    ]
+    slow, large = summary.slowest(), summary.largest()
+    names = [f'{where(o)} {o.milliseconds:.1f} ms' for o in slow]
+    yield _('slowest: {names}', names=names[:_MOST_NAMED])
+    names = [f'{where(one)} {one.size / 1e6:.2f} MB' for one in large]
+    yield _('largest: {names}', names=names[:_MOST_NAMED])
 
 
 def _loader_of(cfg: Config, split: str) -> Mapping[str, Any]:
@@ -154,13 +157,6 @@ def _build(loader: Mapping[str, Any]) -> Any:
     return dataset
 
 
-def _choose(length: int, most: int | None) -> list[int]:
-    """All indices, or some that are spread over them."""
-    if most is None or most >= length:
-        return list(range(length))
-    return [place * length // most for place in range(most)]
-
-
 def _expected(cfg: Config, dataset: Any, args: argparse.Namespace) -> Expected:
     from mmstable.check.sample_checks import Expected
 
@@ -191,25 +187,6 @@ def _values(settings: Any, name: str, kind: Any) -> Iterator[Any]:
             yield node[name]
 
 
-def _write_skip_list(
-    path: str, summary: Summary, bad: Mapping[int, list[str]]
-) -> None:
-    from mmstable.check.dataset import write_skip_list
-
-    names = {one.index: one.name for one in summary.reports}
-    rows = [(index, names[index], why) for index, why in bad.items()]
-    write_skip_list(Path(path), summary.total, rows)
-    print(
-        _(
-            '{count:sample|samples} with errors written to {path}; use '
-            "it by dataset=dict(type='mmstable.SkipSamples', "
-            "dataset=..., skip_list='{path}')",
-            count=len(bad),
-            path=printable(path, 400),
-        )
-    )
-
-
 def _as_json(split: str, summary: Summary) -> dict[str, Any]:
     return {
         'split': split,
@@ -231,8 +208,8 @@ def _as_json(split: str, summary: Summary) -> dict[str, Any]:
             for o in summary.slowest()
         ],
         'largest': [
-            {'index': one.index, 'name': one.name, 'bytes': one.size}
-            for one in summary.largest()
+            {'index': o.index, 'name': o.name, 'bytes': o.size}
+            for o in summary.largest()
         ],
     }
 

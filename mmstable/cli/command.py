@@ -15,7 +15,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -81,12 +81,9 @@ def whole_number(least: int) -> Callable[[str], int]:
 
     def read(text: str) -> int:
         if not text.isdigit() or int(text) < least:
+            message = N_("a number from {least} on is expected, got '{text}'")
             raise argparse.ArgumentTypeError(
-                _(
-                    "a number from {least} on is expected, got '{text}'",
-                    least=least,
-                    text=text,
-                )
+                _(message, least=least, text=text)
             )
         return int(text)
 
@@ -247,19 +244,11 @@ class Parser(argparse.ArgumentParser):
         """Parse, and refuse unknown words."""
         found, unknown = self.parse_known_args(args, namespace)
         if unknown:
-            self.refuse(unknown)
+            name = unknown[0].partition('=')[0]
+            text = N_('unrecognized arguments: {words: }.{hint}')
+            hint = did_you_mean(name, self.options())
+            self.error(_(text, words=mask_words(unknown), hint=hint))
         return found
-
-    def refuse(self, unknown: list[str]) -> NoReturn:
-        """Refuse unknown words, and suggest similar options."""
-        hint = did_you_mean(unknown[0].partition('=')[0], self.options())
-        self.error(
-            _(
-                'unrecognized arguments: {words: }.{hint}',
-                words=mask_words(unknown),
-                hint=hint,
-            )
-        )
 
     def options(self) -> list[str]:
         """The options that it knows."""
@@ -285,14 +274,9 @@ def usage_error(message: str, /, **fields: Any) -> UsageError:
 def near_files(path: str) -> str:
     """Like :func:`did_you_mean`, for a file that does not exist."""
     folder, name = os.path.split(path)
-    try:
+    with suppress(OSError):
         near = nearest(name, os.listdir(folder or '.'))
-    except OSError:
-        return _near_folder(folder)
-    return did_you_mean(path, (os.path.join(folder, n) for n in near))
-
-
-def _near_folder(folder: str) -> str:
+        return did_you_mean(path, (os.path.join(folder, n) for n in near))
     parent = os.path.dirname(folder)
     if not os.path.isdir(parent or '.'):
         return ''
@@ -303,15 +287,13 @@ def _near_folder(folder: str) -> str:
 def check_config_path(path: str) -> None:
     """Refuse a path that is no config file."""
     if not os.path.isfile(path):
-        hint = near_files(path)
-        raise usage_error(
-            "no config file '{path}'.{hint}", path=path, hint=hint
-        )
+        text, hint = N_("no config file '{path}'.{hint}"), near_files(path)
+        raise usage_error(text, path=path, hint=hint)
     if os.path.splitext(path)[1] not in ('.py', '.json', '.yaml', '.yml'):
-        raise usage_error(
-            "a config is a .py, .json, .yaml or .yml file, got '{path}'.",
-            path=path,
+        text = N_(
+            "a config is a .py, .json, .yaml or .yml file, got '{path}'."
         )
+        raise usage_error(text, path=path)
 
 
 def write_json(path: str, content: Any) -> None:
@@ -325,9 +307,8 @@ def check_folder_of(path: str | None) -> None:
     """Refuse a file that is to be written into a missing folder."""
     folder = os.path.dirname(path or '')
     if not os.path.isdir(folder or '.'):
-        raise usage_error(
-            "there is no folder '{folder}' to write to.", folder=folder
-        )
+        text = N_("there is no folder '{folder}' to write to.")
+        raise usage_error(text, folder=folder)
 
 
 LONGEST_LINE = 4000
@@ -455,15 +436,12 @@ def finding_lines(
     """
     from rich.text import Text
 
+    lines = [one.source] if one.source else []
     if head is None:
         source = f' ({one.source})' if one.source else ''
         head, lines = f'{one.id}  {one.path}{source}', [one.what]
-    else:
-        lines = [one.source] if one.source else []
-    yield Text.assemble(
-        (one.severity.label, _STYLES[one.severity]),
-        f'  {printable(head, 1000)}',
-    )
+    style, head = _STYLES[one.severity], printable(head, 1000)
+    yield Text.assemble((one.severity.label, style), f'  {head}')
     if one.why:
         lines.append(_(why, text=one.why))
     if one.fix:
@@ -474,14 +452,12 @@ def finding_lines(
 
 def count_findings(findings: Sequence[Finding]) -> str:
     """Return how many findings there are of each severity."""
-    counts = Counter(one.severity for one in findings)
-    return _(
+    counts = Counter(f'{one.severity.value}s' for one in findings)
+    text = N_(
         '{errors:error|errors}, {warnings:warning|warnings}, '
-        '{hints:hint|hints}',
-        errors=counts[Severity.ERROR],
-        warnings=counts[Severity.WARNING],
-        hints=counts[Severity.HINT],
+        '{hints:hint|hints}'
     )
+    return _(text, **{'errors': 0, 'warnings': 0, 'hints': 0, **counts})
 
 
 def exit_code(findings: Sequence[Finding]) -> int:
@@ -525,12 +501,9 @@ def _progress_lines(items: Iterator[Any], total: int) -> Iterator[Any]:
         if now - said >= _SECONDS_BETWEEN_LINES and done < total:
             said = now
             left = (now - start) / done * (total - done)
-            line = _(
-                '{done} of {total} samples, about {left} left',
-                done=done,
-                total=total,
-                left=timedelta(seconds=round(left)),
-            )
+            text = N_('{done} of {total} samples, about {left} left')
+            shown = timedelta(seconds=round(left))
+            line = _(text, done=done, total=total, left=shown)
             print(line, file=sys.stderr, flush=True)
 
 

@@ -25,19 +25,22 @@ from mmengine.registry import init_default_scope
 
 import mmstable.cli.command as cli
 from mmstable.check.config_tree import kind_of, walk, wrapper_paths
+from mmstable.check.registry import SCOPES
 from mmstable.check.rules.names import top_level_keys
 from mmstable.errors import UsageError
 from mmstable.finding import Severity
 from mmstable.io.files import replace_text
 from mmstable.legacy.draft import OLD_KEYS, old_keys_of
 from mmstable.legacy.translate import translate
-from mmstable.messages import _
+from mmstable.messages import N_, _
 from mmstable.messages.secrets import mask_words
 from mmstable.optim import SafeAmpOptimWrapper, SafeOptimWrapper
 from mmstable.protection import Group, Protection, apply_changes, scoped
 from mmstable.registry import take_bare_names
 from mmstable.settings import config_root, did_you_mean, nearest, suggest
 
+# Packages that pip knows by another name than Python.
+_DISTRIBUTIONS = {'mmseg': 'mmsegmentation', 'mmaction': 'mmaction2'}
 _YAML = 'tag:yaml.org,2002:'
 
 
@@ -48,23 +51,22 @@ class TagRefused(yaml.YAMLError):
 class _PlainLoader(yaml.SafeLoader):
     """Builds what JSON has, dates, sets and tuples."""
 
+    def build_tuple(self, node: yaml.SequenceNode) -> tuple[Any, ...]:
+        """Build a tuple: mmengine writes them so."""
+        return tuple(self.construct_sequence(node, deep=True))
 
-def _tuple(loader: _PlainLoader, node: yaml.SequenceNode) -> tuple[Any, ...]:
-    return tuple(loader.construct_sequence(node, deep=True))
+    def refuse(self, node: yaml.Node) -> None:
+        """Refuse any other tag."""
+        line, tag = node.start_mark.line + 1, node.tag.replace(_YAML, '!!')
+        raise TagRefused(
+            f"line {line}: the tag '{tag}' is refused, because such tags can "
+            'run code. A YAML config may hold plain values only; what needs '
+            'Python goes into a .py config.'
+        )
 
 
-def _refuse(loader: _PlainLoader, node: yaml.Node) -> None:
-    line, tag = node.start_mark.line + 1, node.tag.replace(_YAML, '!!')
-    raise TagRefused(
-        f"line {line}: the tag '{tag}' is refused, because such tags can run "
-        'code. A YAML config may hold plain values only; what needs Python '
-        'goes into a .py config.'
-    )
-
-
-# mmengine writes tuples so.
-_PlainLoader.add_constructor(f'{_YAML}python/tuple', _tuple)
-_PlainLoader.add_constructor(None, _refuse)
+_PlainLoader.add_constructor(f'{_YAML}python/tuple', _PlainLoader.build_tuple)
+_PlainLoader.add_constructor(None, _PlainLoader.refuse)
 
 
 class _PlainYamlHandler(YamlHandler):
@@ -126,12 +128,6 @@ class _Reading:
         else:
             path = os.path.join(_folder_of(scope), '.mim', 'configs', path)
         path = os.path.abspath(path)
-        self._check_base(path, user)
-        self.file, self._users[path] = path, user
-        return path, scope
-
-    def _check_base(self, path: str, user: str) -> None:
-        """Refuse a base that is missing, or inherits from its user."""
         if not os.path.exists(path):
             raise cli.usage_error(
                 "'{path}' needs '{base}', which does not exist.{hint}",
@@ -139,22 +135,25 @@ class _Reading:
                 base=path,
                 hint=cli.near_files(path),
             )
-        chain = [user, path]
-        while not os.path.samefile(chain[0], path):
-            if chain[0] not in self._users:
-                return
-            chain.insert(0, self._users[chain[0]])
-        raise cli.usage_error(
-            "'{path}' inherits from itself: {files: -> }.",
-            path=os.path.relpath(path),
-            files=[os.path.relpath(one) for one in chain],
-        )
+        # From the config that inherits, up to its own user.
+        chain: list[str | None] = [user, path]
+        while chain[0] is not None and not os.path.samefile(chain[0], path):
+            chain.insert(0, self._users.get(chain[0]))
+        if chain[0] is not None:
+            raise cli.usage_error(
+                "'{path}' inherits from itself: {files: -> }.",
+                path=os.path.relpath(path),
+                files=[os.path.relpath(one) for one in chain if one],
+            )
+        self.file, self._users[path] = path, user
+        return path, scope
 
 
 def _folder_of(package: str) -> str:
     spec = find_spec(package)
     if spec is None or spec.origin is None:
-        raise ModuleNotFoundError(f'{package} is not installed')
+        text = f'{package} is not installed'
+        raise ModuleNotFoundError(text, name=package)
     return os.path.dirname(spec.origin)
 
 
@@ -176,15 +175,24 @@ def load_config(path: str, import_modules: bool = True) -> Config:
     try:
         with reading.patched():
             cfg = Config.fromfile(path, import_custom_modules=import_modules)
+        # What a lazy config imports is imported by this walk. mmengine marks
+        # bases of `mmstable::` with that scope, and would look there first
+        # for what is built inside, such as the user's dataset. They name
+        # mmstable's classes in full, so nothing needs the mark.
+        for __, node in walk(cfg._cfg_dict):
+            if isinstance(node, dict) and node.get('_scope_') == 'mmstable':
+                node.pop('_scope_')
     except UsageError:
         raise
     except (SyntaxError, ValueError, yaml.YAMLError) as error:
         # While a file is parsed, it is the last one that was found.
         raise UsageError(_explain(reading.file, error)) from error
     except Exception as error:
+        missing = _missing_package(error)
+        if missing:
+            raise refuse_missing(path, missing) from error
         raise UsageError(_explain(path, error)) from error
     take_bare_names()
-    _drop_own_scope(cfg._cfg_dict)
     return cfg
 
 
@@ -254,6 +262,32 @@ def new_bases(
     return found
 
 
+def _missing_package(error: BaseException | None) -> str:
+    """The package that an import has not found; '' for another error."""
+    while error is not None:
+        if isinstance(error, ModuleNotFoundError) and error.name:
+            return error.name.partition('.')[0]
+        error = error.__cause__ or error.__context__
+    return ''
+
+
+def refuse_missing(path: str, package: str) -> UsageError:
+    """A config needs a package that is not installed.
+
+    Args:
+        path (str): The config file, or a setting in it.
+        package (str): The package, by its import name.
+    """
+    text = N_("{path} needs the module '{package}', which cannot be found.")
+    if package in SCOPES or package == 'mmcv':
+        text = N_(
+            "{path} needs the package '{package}', which is not installed: "
+            'pip install {name}'
+        )
+    name = _DISTRIBUTIONS.get(package, package)
+    return cli.usage_error(text, path=path, package=package, name=name)
+
+
 def _explain(path: str, error: Exception) -> str:
     culprit = os.path.abspath(path)
     if isinstance(error, SyntaxError):
@@ -268,18 +302,6 @@ def _explain(path: str, error: Exception) -> str:
             break
     text = ' '.join(str(error).split())
     return f'{culprit}: {type(error).__name__}: {text}'.rstrip(': ')
-
-
-def _drop_own_scope(settings: Any) -> None:
-    """Forget that bases came from ``mmstable::``.
-
-    mmengine marks them with that scope, and would then look there first for
-    what is built inside, such as the user's dataset inside the train loop.
-    The bases name mmstable's classes in full, so nothing needs the mark.
-    """
-    for __, node in walk(settings):
-        if isinstance(node, dict) and node.get('_scope_') == 'mmstable':
-            node.pop('_scope_')
 
 
 _LOOP = ('max_iters', 'max_epochs', 'val_interval', 'val_begin', 'by_epoch')
@@ -336,7 +358,18 @@ def merge_options(
     for key in options:
         if not allow_new:
             _refuse_new(cfg, key)
-        _make_room(cfg, key)
+        # Put an empty dict wherever None is in the way to a setting.
+        node: Any = cfg
+        for name in key.split('.')[:-1]:
+            place: Any = int(name) if name.isdigit() else name
+            if isinstance(node, (list, tuple)):
+                if not isinstance(place, int) or place >= len(node):
+                    break
+            elif not isinstance(node, (dict, Config)) or name not in node:
+                break
+            elif node[name] is None:
+                node[name] = ConfigDict()
+            node = node[place if isinstance(node, (list, tuple)) else name]
     try:
         cfg.merge_from_dict(dict(options))
     except (KeyError, TypeError, IndexError, AssertionError) as error:
@@ -347,7 +380,8 @@ def _refuse_new(cfg: Config, key: str) -> None:
     """Refuse a new top-level name: most likely a slip of the keyboard."""
     top, __, rest = key.partition('.')
     read = top_level_keys()
-    if top in cfg or top in read:
+    # Keys of mmcv are translated afterwards.
+    if top in cfg or top in read or key in OLD_KEYS:
         return
     if rest:
         raise cli.usage_error(
@@ -357,42 +391,18 @@ def _refuse_new(cfg: Config, key: str) -> None:
             key=key,
             hint=did_you_mean(top, cfg.keys()),
         )
-    # Those of mmcv are translated afterwards.
-    if key not in OLD_KEYS:
-        hint = suggest(_places_for(cfg, key) or nearest(key, {*read, *cfg}))
-        raise cli.usage_error(
-            "--cfg-options: nothing reads '{key}' at the top of a "
-            'config, so it would have no effect.{hint}',
-            key=key,
-            hint=hint,
-        )
-
-
-def _places_for(cfg: Config, key: str) -> list[str]:
-    """Where in the config a setting of this name would have an effect."""
-    found = [
-        f'{path}.{key}'
-        for path, node in walk(plain_settings(cfg))
-        if path and key in node
-    ]
-    found.sort(key=lambda path: path.count('.'))
-    if not found and key in _LOOP:
-        found = [f'train_cfg.{key}']
-    return found[:3]
-
-
-def _make_room(cfg: Config, key: str) -> None:
-    """Put an empty dict wherever None is in the way to a setting."""
-    node: Any = cfg
-    for name in key.split('.')[:-1]:
-        if isinstance(node, (list, tuple)) and name.isdigit():
-            node = node[int(name)] if int(name) < len(node) else None
-            continue
-        if not isinstance(node, (dict, Config)) or name not in node:
-            return
-        if node[name] is None:
-            node[name] = ConfigDict()
-        node = node[name]
+    # Where a setting of this name would have an effect.
+    nodes = walk(plain_settings(cfg))
+    places = [f'{path}.{key}' for path, one in nodes if path and key in one]
+    places.sort(key=lambda path: path.count('.'))
+    if not places and key in _LOOP:
+        places = [f'train_cfg.{key}']
+    raise cli.usage_error(
+        "--cfg-options: nothing reads '{key}' at the top of a config, so it "
+        'would have no effect.{hint}',
+        key=key,
+        hint=suggest(places[:3] or nearest(key, {*read, *cfg})),
+    )
 
 
 def _unreadable(error: object) -> UsageError:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import mmstable.cli.command as cli
 from mmstable.checkpoint.signals import wait_for_training
 from mmstable.cli import train
-from mmstable.messages import _
+from mmstable.messages import N_, _
 from mmstable.messages.secrets import shell_command
 
 if TYPE_CHECKING:
@@ -33,13 +33,13 @@ def dist_train(args: argparse.Namespace) -> int:
     launcher.add(_LAUNCH)
     __, args.options = launcher.parse_known_args(args.options, args)
     own.words = [args.config, *args.options]
-    if not 0 <= args.node_rank < args.nnodes[1]:
-        raise cli.usage_error(
-            '--node-rank {rank}: with {nodes} machines it is 0 to {last}.',
-            rank=args.node_rank,
-            nodes=args.nnodes[1],
-            last=args.nnodes[1] - 1,
+    nodes = args.nnodes[1]
+    if not 0 <= args.node_rank < nodes:
+        text = N_(
+            '--node-rank {rank}: with {nodes} machines it is 0 to {last}.'
         )
+        rank = args.node_rank
+        raise cli.usage_error(text, rank=rank, nodes=nodes, last=nodes - 1)
     return _supervisor(args, own).run(own.max_restarts)
 
 
@@ -70,13 +70,13 @@ def _supervisor(
             {start.DIST_TRAIN: shell_command(_again(args, own))},
         )
     except RuntimeError as error:
-        if _PORT_TAKEN in str(error).lower():
-            raise cli.usage_error(
-                'port {port} is taken, perhaps by another training on '
-                'this machine: choose another one by --port.',
-                port=args.port,
-            ) from error
-        raise
+        if _PORT_TAKEN not in str(error).lower():
+            raise
+        text = N_(
+            'port {port} is taken, perhaps by another training on this '
+            'machine: choose another one by --port.'
+        )
+        raise cli.usage_error(text, port=args.port) from error
 
 
 def _again(args: argparse.Namespace, own: argparse.Namespace) -> list[str]:
@@ -100,12 +100,8 @@ def _nodes(text: str) -> tuple[int, int]:
     count = cli.whole_number(1)
     nodes = count(fewest), count(most or fewest)
     if nodes[0] > nodes[1]:
-        raise argparse.ArgumentTypeError(
-            _(
-                "the fewest machines come first, as in 1:4, got '{text}'",
-                text=text,
-            )
-        )
+        message = N_("the fewest machines come first, as in 1:4, got '{text}'")
+        raise argparse.ArgumentTypeError(_(message, text=text))
     return nodes
 
 

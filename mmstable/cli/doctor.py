@@ -7,10 +7,9 @@ import json
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, Callable
+from typing import TYPE_CHECKING, Any
 
 import mmstable.cli.command as cli
-from mmstable.finding import Severity
 from mmstable.messages import N_, _, printable
 
 if TYPE_CHECKING:
@@ -47,13 +46,9 @@ def doctor(args: argparse.Namespace) -> int:
         raise cli.usage_error(
             '--work-dir: no folder {path}', path=args.work_dir
         )
-    tests = [
-        one
-        for one in examine.TESTS
-        if args.only is None or one.id in args.only
-    ]
+    wanted = ('versions',) if args.device else args.only
+    tests = [o for o in examine.TESTS if wanted is None or o.id in wanted]
     if args.device:
-        tests = [one for one in examine.TESTS if one.id == 'versions']
         tests.append(examine.DEVICE)
     plan = Plan(
         folder=args.work_dir,
@@ -61,33 +56,25 @@ def doctor(args: argparse.Namespace) -> int:
         seconds=_LONG_S if args.long else _SHORT_S,
         is_long=args.long,
     )
-    report = examine.examine(plan, tests, _progress(tests))
+
+    def begin(test: MachineTest) -> AbstractContextManager[None]:
+        """Say which test begins, and that it goes on."""
+        label = _(test.label)
+        number, count = tests.index(test) + 1, len(tests)
+        text = N_('test {number} of {count}: {name}')
+        cli.tell(text, number=number, count=count, name=label)
+        return cli.working(label, is_said=True)
+
+    report = examine.examine(plan, tests, begin)
     code = cli.exit_code(report.findings)
     if args.json:
         print(_as_json(report, code))
-    else:
-        cli.show(_facts(report), *_lines(report))
-    if args.device and not args.json:
+        return code
+    cli.show(_facts(report), *_lines(report))
+    if args.device:
         facts = [one for held in report.facts.values() for one in held]
         cli.show(_('To paste into an issue:'), *as_block(facts))
     return code
-
-
-def _progress(
-    tests: Sequence[MachineTest],
-) -> Callable[[MachineTest], AbstractContextManager[None]]:
-    """Return a function that says which test begins, and that it goes on."""
-
-    def begin(test: MachineTest) -> AbstractContextManager[None]:
-        cli.tell(
-            'test {number} of {count}: {name}',
-            number=tests.index(test) + 1,
-            count=len(tests),
-            name=_(test.label),
-        )
-        return cli.working(_(test.label), is_said=True)
-
-    return begin
 
 
 def _facts(report: Report) -> Any:
@@ -114,22 +101,18 @@ def _lines(report: Report) -> Iterator[Any]:
 
 def _verdict(report: Report) -> str:
     """One line on the machine."""
-    severities = {one.severity for one in report.findings}
-    text = N_('Verdict: fit to train; {counts}, {unseen} not looked at.')
-    if Severity.ERROR in severities:
-        text = N_(
-            'Verdict: do not train here yet; {counts}, {unseen} not looked at.'
-        )
-    elif Severity.WARNING in severities:
-        text = N_(
+    text = {
+        0: N_('Verdict: fit to train; {counts}, {unseen} not looked at.'),
+        cli.EXIT_WARNINGS: N_(
             'Verdict: fit to train, with doubts; {counts}, {unseen} not '
             'looked at.'
-        )
-    return _(
-        text,
-        counts=cli.count_findings(report.findings),
-        unseen=len(report.not_seen),
-    )
+        ),
+        cli.EXIT_ERRORS: N_(
+            'Verdict: do not train here yet; {counts}, {unseen} not looked at.'
+        ),
+    }[cli.exit_code(report.findings)]
+    counts = cli.count_findings(report.findings)
+    return _(text, counts=counts, unseen=len(report.not_seen))
 
 
 def _as_json(report: Report, code: int) -> str:

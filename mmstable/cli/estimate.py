@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import argparse
 import copy
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import mmstable.cli.command as cli
 from mmstable.messages import N_, _, parse_size, readable
@@ -36,15 +35,13 @@ _RECOMPUTING_HOOK = 'SafeActivationCheckpointHook'
 _NO_DATA = N_('the config has no `train_dataloader` with samples.')
 
 
-@dataclass(frozen=True)
-class Figures:
+class Figures(NamedTuple):
     """All that was found out about a config.
 
     Args:
         limit (int, optional): Memory of the device, in bytes.
         accumulation (int): Batches that make one step.
-        training (Phase): What training takes.
-        validation (Phase, optional): What validation takes.
+        phases (list[Phase]): Training, and validation if there is one.
         presets (dict[str, Phase]): What training takes with presets.
         data (dict[str, Data]): Data by the split: 'train', and perhaps
             'val'.
@@ -52,22 +49,16 @@ class Figures:
 
     limit: int | None
     accumulation: int
-    training: Phase
-    validation: Phase | None
+    phases: list[Phase]
     presets: dict[str, Phase]
     data: dict[str, Data]
 
     @property
-    def exceeds_limit(self) -> bool:
-        """Whether training or validation takes more than there is."""
+    def too_large(self) -> list[Phase]:
+        """What takes more than there is."""
         if self.limit is None:
-            return False
-        return any(one.peak.total > self.limit for one in self.phases())
-
-    def phases(self) -> list[Phase]:
-        """Training, and validation if there is one."""
-        both = (self.training, self.validation)
-        return [one for one in both if one is not None]
+            return []
+        return [one for one in self.phases if one.peak.total > self.limit]
 
 
 def estimate(args: argparse.Namespace) -> int:
@@ -87,27 +78,28 @@ def estimate(args: argparse.Namespace) -> int:
         )
     cli.check_folder_of(args.json)
     cfg = open_config(args.config, args.cfg_options)
-    _check_wrapper(cfg)
+    wrapper = cfg.get('optim_wrapper')
+    if not isinstance(wrapper, Mapping) or 'optimizer' not in wrapper:
+        raise cli.usage_error(
+            'the config has no `optim_wrapper` with one `optimizer`; '
+            'several of them are not estimated.'
+        )
     data = _data_of(cfg, args.batch_size)
     if 'train' not in data:
         raise cli.usage_error(_NO_DATA)
-    train, val = data['train'], data.get('val')
-    setup = _setup_of(cfg)
+    setup, limit = _setup_of(cfg), args.device_memory
     estimator = Estimator(
         lambda: _build_model(cfg),
         lambda model: _build_optimizer(cfg, model),
-        args.device_memory,
+        limit,
     )
     failed = N_('a step of the model cannot be run: {error}')
     with explained(failed), cli.working(_('measuring what the config takes')):
-        figures = Figures(
-            limit=args.device_memory,
-            accumulation=setup.accumulation,
-            training=estimator.training(train, setup),
-            validation=estimator.validation(val, setup) if val else None,
-            presets=estimator.presets(train, setup),
-            data=data,
-        )
+        phases = [estimator.training(data['train'], setup)]
+        if 'val' in data:
+            phases.append(estimator.validation(data['val'], setup))
+        presets = estimator.presets(data['train'], setup)
+    figures = Figures(limit, setup.accumulation, phases, presets, data)
     cli.show(
         _parts(figures),
         *_remarks(figures),
@@ -116,24 +108,28 @@ def estimate(args: argparse.Namespace) -> int:
     )
     if args.json is not None:
         cli.write_json(args.json, _as_json(figures))
-    return EXIT_DOES_NOT_FIT if figures.exceeds_limit else 0
+    return EXIT_DOES_NOT_FIT if figures.too_large else 0
 
 
 def _parts(figures: Figures) -> Any:
-    phases = figures.phases()
-    rows: list[Sequence[str] | None] = [
-        [_('batch size'), *(str(one.batch_size) for one in phases)],
-        *(
-            [_(text), *(readable(getattr(x.peak, part)) for x in phases)]
-            for part, text in _PARTS.items()
-        ),
-        None,
-        [_('peak'), *(readable(one.peak.total) for one in phases)],
-        [_('per sample'), *(readable(one.line.each) for one in phases)],
+    phases = figures.phases
+    columns = [
+        [
+            str(one.batch_size),
+            *(readable(getattr(one.peak, part)) for part in _PARTS),
+            readable(one.peak.total),
+            readable(one.line.each),
+            _largest(one),
+        ]
+        for one in phases
     ]
-    if figures.limit is not None:
-        most = [_largest(one) for one in phases]
-        rows.append([_('largest batch that fits'), *most])
+    names = [_('batch size'), *map(_, _PARTS.values()), _('peak')]
+    names += [_('per sample'), _('largest batch that fits')]
+    rows: list[Sequence[str] | None] = list(zip(names, *columns))
+    if figures.limit is None:
+        rows.pop()
+    # A line above the peak.
+    rows.insert(1 + len(_PARTS), None)
     header = ['', *map(_, _PHASES[: len(phases)])]
     return cli.table(rows, header, _('bytes of tensors at the peak'), right=1)
 
@@ -166,67 +162,52 @@ def _presets(figures: Figures) -> Any:
     return cli.table(rows, header, title, right=1)
 
 
-def _remarks(figures: Figures) -> list[str]:
-    lines = [
-        _(
-            'These are bytes of tensors. What the device takes besides (its '
-            'context, workspaces, unused parts of the cache) comes on top.'
-        )
-    ]
+def _remarks(figures: Figures) -> Iterator[str]:
+    yield _(
+        'These are bytes of tensors. What the device takes besides (its '
+        'context, workspaces, unused parts of the cache) comes on top.'
+    )
+    training, *validation = figures.phases
     if figures.accumulation > 1:
-        samples = figures.training.batch_size * figures.accumulation
-        lines.append(
-            _(
-                'A step sees {counts} batches, {samples} samples of each '
-                'rank.',
-                counts=figures.accumulation,
-                samples=samples,
-            )
+        text = N_(
+            'A step sees {counts} batches, {samples} samples of each rank.'
         )
-    for phase, name in zip(figures.phases(), _PHASES):
+        counts = figures.accumulation
+        yield _(text, counts=counts, samples=counts * training.batch_size)
+    for phase, name in zip(figures.phases, _PHASES):
         if phase.why_real:
-            lines.append(
-                _(
-                    '{phase}: measured on real batches of 4 and 8 and '
-                    'extrapolated, because the model needs values: {reason}',
-                    phase=_(name),
-                    reason=phase.why_real,
-                )
+            text = N_(
+                '{phase}: measured on real batches of 4 and 8 and '
+                'extrapolated, because the model needs values: {reason}'
             )
-    validation, training = figures.validation, figures.training
-    if validation is not None and validation.peak.total > training.peak.total:
-        lines.append(
-            _(
+            yield _(text, phase=_(name), reason=phase.why_real)
+    for one in validation:
+        if one.peak.total > training.peak.total:
+            yield _(
                 'Validation takes more than training: {size} samples in a '
                 'batch, against {training}. val_dataloader.batch_size={best} '
                 'would take no more.',
-                size=validation.batch_size,
+                size=one.batch_size,
                 training=training.batch_size,
-                best=max(1, validation.line.fitting(training.peak.total)),
+                best=max(1, one.line.fitting(training.peak.total)),
             )
+    for split, data in figures.data.items():
+        text = N_(
+            'Host RAM, {loader}: {workers:worker|workers} x {prefetch} '
+            'prefetch: {size} in batches read ahead.'
         )
-    for name, data in figures.data.items():
-        lines.append(_about_loading(f'{name}_dataloader', data))
-    return lines
-
-
-def _about_loading(loader: str, data: Data) -> str:
-    size = readable(data.host_bytes)
-    if data.workers == 0:
-        return _(
-            'Host RAM, {loader}: no workers, so nothing is read ahead: '
-            '{size} in a batch.',
-            loader=loader,
-            size=size,
+        if data.workers == 0:
+            text = N_(
+                'Host RAM, {loader}: no workers, so nothing is read ahead: '
+                '{size} in a batch.'
+            )
+        yield _(
+            text,
+            loader=f'{split}_dataloader',
+            workers=data.workers,
+            prefetch=data.prefetch,
+            size=readable(data.host_bytes),
         )
-    return _(
-        'Host RAM, {loader}: {workers:worker|workers} x {prefetch} prefetch: '
-        '{size} in batches read ahead.',
-        loader=loader,
-        workers=data.workers,
-        prefetch=data.prefetch,
-        size=size,
-    )
 
 
 def _best_preset(figures: Figures) -> str:
@@ -234,40 +215,39 @@ def _best_preset(figures: Figures) -> str:
 
     if figures.limit is None:
         return _('Say --device-memory 24GiB to learn which batch fits.')
-    limit, validation = readable(figures.limit), figures.validation
-    if not figures.exceeds_limit:
-        return _('Training fits into {limit}.', limit=limit)
-    if figures.training.peak.total <= figures.limit and validation:
-        best = validation.largest
-        return _(
+    training, fitting = figures.phases[0], None
+    if not figures.too_large:
+        text = N_('Training fits into {limit}.')
+    elif training not in figures.too_large:
+        text = N_(
             'Training fits into {limit}, but validation does not: '
-            'val_dataloader.batch_size={best} would.',
-            limit=limit,
-            best=best,
+            'val_dataloader.batch_size={best} would.'
         )
-    for preset in PRESETS:
-        if figures.presets[preset.name].peak.total <= figures.limit:
-            return _(
-                'Training does not fit into {limit}; with '
-                "'mmstable::_base_/memory/{preset}.py' it does.",
-                preset=preset.name,
-                limit=limit,
+    else:
+        fitting = next(
+            (
+                one.name
+                for one in PRESETS
+                if figures.presets[one.name].peak.total <= figures.limit
+            ),
+            None,
+        )
+        text = N_(
+            'Training does not fit into {limit}; with '
+            "'mmstable::_base_/memory/{preset}.py' it does."
+        )
+        if fitting is None:
+            text = N_(
+                'Training does not fit into {limit}, with no preset either. '
+                'The largest batch that fits without one: {largest}.'
             )
     return _(
-        'Training does not fit into {limit}, with no preset either. The '
-        'largest batch that fits without one: {largest}.',
-        limit=limit,
-        largest=figures.training.largest,
+        text,
+        limit=readable(figures.limit),
+        best=figures.phases[-1].largest,
+        preset=fitting,
+        largest=training.largest,
     )
-
-
-def _check_wrapper(cfg: Config) -> None:
-    wrapper = cfg.get('optim_wrapper')
-    if not isinstance(wrapper, Mapping) or 'optimizer' not in wrapper:
-        raise cli.usage_error(
-            'the config has no `optim_wrapper` with one `optimizer`; '
-            'several of them are not estimated.'
-        )
 
 
 def _build_model(cfg: Config) -> nn.Module:
@@ -344,15 +324,14 @@ def _data_of(cfg: Config, train_size: int | None) -> dict[str, Data]:
 
 
 def _as_json(figures: Figures) -> dict[str, Any]:
+    phases = [*map(_as_dict, figures.phases), None]
     return {
         'device_memory': figures.limit,
-        'fits': not figures.exceeds_limit if figures.limit else None,
+        'fits': not figures.too_large if figures.limit else None,
         'accumulative_counts': figures.accumulation,
-        'training': _as_dict(figures.training),
-        'validation': _as_dict(figures.validation),
-        'presets': {
-            name: _as_dict(phase) for name, phase in figures.presets.items()
-        },
+        'training': phases[0],
+        'validation': phases[1],
+        'presets': {k: _as_dict(one) for k, one in figures.presets.items()},
         'host': {
             split: {
                 'workers': data.workers,
@@ -364,9 +343,7 @@ def _as_json(figures: Figures) -> dict[str, Any]:
     }
 
 
-def _as_dict(phase: Phase | None) -> dict[str, Any] | None:
-    if phase is None:
-        return None
+def _as_dict(phase: Phase) -> dict[str, Any]:
     return {
         'batch_size': phase.batch_size,
         **phase.peak._asdict(),

@@ -35,24 +35,26 @@ _EXIT_UNREAD = 141
 # The commands, and what they do, in one line. Their modules are in this
 # folder, except for that of `completion`, which is this one.
 COMMANDS = {
-    'check': N_('say what would go wrong with a config, and how to mend it'),
-    'check-data': N_(
-        'look through the data of a config before it is trained with'
-    ),
+    'check': N_('find likely problems of a config, with file, line and fix'),
+    'check-data': N_('check the data of a config before training with it'),
     'completion': N_(
         'print a script that completes commands and options in a shell'
     ),
     'dist-train': N_('train on several processes, by torchrun'),
     'doctor': N_('test this machine: versions, GPUs, memory, disk, DDP, Xids'),
-    'estimate': N_('tell what memory a config takes, and which batch fits'),
-    'inspect': N_('say what is in a checkpoint, or in what two differ'),
+    'estimate': N_(
+        'estimate the memory that a config takes, and which batch fits'
+    ),
+    'inspect': N_(
+        'show the contents of a checkpoint, or how two of them differ'
+    ),
     'notify': N_('send a test message to the addresses of MMSTABLE_NOTIFY'),
-    'probe': N_('look into a run of yours while it runs, and change it'),
+    'probe': N_('inspect and change one of your runs while it trains'),
     'profile': N_('measure where the time of an iteration goes'),
     'protect': N_(
         'write a protected version of a config, for any train script'
     ),
-    'replay': N_('do the bad step of a fault again, and show where it began'),
+    'replay': N_('repeat the bad step of a fault, and show where it began'),
     'report': N_('show what happened to a run: one HTML file, and a summary'),
     'train': N_('train a model from a config of any OpenMMLab package'),
     'upgrade': N_('translate a config of mmcv 1.x to mmengine'),
@@ -63,8 +65,7 @@ def find_command(name: str) -> Command:
     """Import the module of a command."""
     if name == 'completion':
         return COMPLETION
-    module = import_module(f'mmstable.cli.{name.replace("-", "_")}')
-    return module.COMMAND
+    return import_module(f'mmstable.cli.{name.replace("-", "_")}').COMMAND
 
 
 def build_parser(name: str, parser: Parser | None = None) -> Parser:

@@ -20,22 +20,28 @@ from typing import Any, NamedTuple
 from mmengine import registry as root
 from mmengine.config import Config, ConfigDict
 from mmengine.runner import Runner
+from mmengine.runner._flexible_runner import FlexibleRunner
 from torch.nn import Module
 
 from mmstable.check.check_config import check_config
-from mmstable.check.config_tree import ConfigView
+from mmstable.check.config_tree import ConfigView, walk
 from mmstable.check.machine import Machine
-from mmstable.check.registry import find_class, names_in
+from mmstable.check.registry import (
+    class_of,
+    find_class,
+    missing_packages,
+    names_in,
+)
 from mmstable.check.rule import RULES
 from mmstable.check.source import ConfigSource
 from mmstable.cli.check import text_lines
 from mmstable.cli.command import show, usage_error
-from mmstable.cli.config import plain_settings
+from mmstable.cli.config import plain_settings, refuse_missing
 from mmstable.cli.start import launch_command, program_of
 from mmstable.dist.launch import rank_of, ranks_of
 from mmstable.errors import CheckFailed, MMStableError, UsageError
 from mmstable.finding import Finding, Severity
-from mmstable.messages import _
+from mmstable.messages import N_, _
 from mmstable.messages.secrets import shell_command
 from mmstable.settings import did_you_mean, one_of
 
@@ -67,12 +73,6 @@ class _Part(NamedTuple):
 
     registry: root.Registry
     settings: Mapping[str, Any]
-
-    @property
-    def kind(self) -> Any:
-        """The class that the dict asks for."""
-        is_runner = self.registry.root is root.RUNNERS
-        return self.settings.get('runner_type' if is_runner else 'type')
 
 
 @contextmanager
@@ -147,27 +147,24 @@ def explain_mistake(
     ):
         return None
     text = str(error.args[0]) if error.args else ''
-    if 'end should be larger than begin' in text:
-        return _(
-            'param_scheduler: {error}. Is the warm-up longer than the '
-            'training (train_cfg)?',
-            error=text,
-        )
-    raised_in = _raising_module(error)
+    *__, last = traceback.walk_tb(error.__traceback__)
+    raised_in = last[0].f_globals.get('__name__', '')
     part = vars(error).get(_PART)
+    view = ConfigView(ConfigDict(cfg or {}).to_dict(), Machine.here())
     if isinstance(error, TypeError) and 'keyword argument' in text:
-        hint = _argument_hint(cfg, text)
+        unknown = RULES['unknown_argument'].check(view)
+        hints = [v.fields for v in unknown if f"'{v.fields['name']}'" in text]
         is_given = part and any(f"'{one}'" in text for one in part.settings)
-        if hint or is_given:
+        if hints or is_given:
             return _(
                 'the config has a wrong argument: {error}.{hint}',
                 error=text,
-                hint=hint,
+                hint=hints[0]['hint'] if hints else '',
             )
     parts = [part] if part else []
     if raised_in == 'inspect':
         # mmengine reads the signature of an optimizer before it builds one.
-        optimizers = [one.get('optimizer') for one in _view(cfg).wrappers]
+        optimizers = [one.get('optimizer') for one in view.wrappers]
         parts += [_Part(root.OPTIMIZERS, one or {}) for one in optimizers]
     for one in parts:
         mistake = _explain_part(one, text, raised_in)
@@ -181,12 +178,31 @@ def explain_mistake(
 
 
 def _explain_part(part: _Part, text: str, raised_in: str) -> str | None:
+    registry, settings = part
+    begin, end = settings.get('begin', 0), settings.get('end')
+    if registry.root is root.PARAM_SCHEDULERS and (
+        isinstance(begin, int) and isinstance(end, int) and end <= begin
+    ):
+        return _(
+            'param_scheduler: {error}. Is the warm-up longer than the '
+            'training (train_cfg)?',
+            error=text,
+        )
+    is_runner = registry.root is root.RUNNERS
+    kind = settings.get('runner_type' if is_runner else 'type')
     current = root.DefaultScope.get_current_instance()
     scope = 'mmengine' if current is None else current.scope_name
-    scope = part.settings.get('_scope_') or scope
-    built = find_class(part.registry, part.kind, scope)
-    if built is None and isinstance(part.kind, str):
-        return _unregistered(part.registry, part.kind, scope)
+    scope = settings.get('_scope_') or scope
+    built = find_class(registry, kind, scope)
+    if built is None and isinstance(kind, str):
+        return _(
+            "the config asks for the {kind} '{name}', which is not registered "
+            "in scope '{scope}'.{hint}",
+            kind=registry.name,
+            name=kind,
+            scope=scope,
+            hint=did_you_mean(kind, names_in(registry)),
+        )
     classes = inspect.getmro(built) if inspect.isclass(built) else ()
     modules = [one.__module__ for one in classes]
     # Other classes may raise for faults of their own.
@@ -197,36 +213,6 @@ def _explain_part(part: _Part, text: str, raised_in: str) -> str | None:
             error=text,
         )
     return None
-
-
-def _view(cfg: Mapping[str, Any] | None) -> ConfigView:
-    return ConfigView(ConfigDict(cfg or {}).to_dict(), Machine.here())
-
-
-def _argument_hint(cfg: Mapping[str, Any] | None, text: str) -> str:
-    """Suggest an argument in place of the unknown one in an error."""
-    for one in RULES['unknown_argument'].check(_view(cfg)):
-        if f"'{one.fields['name']}'" in text:
-            return one.fields['hint']
-    return ''
-
-
-def _raising_module(error: Exception) -> str:
-    """The module whose code has raised an error."""
-    *__, last = traceback.walk_tb(error.__traceback__)
-    return last[0].f_globals.get('__name__', '')
-
-
-def _unregistered(registry: root.Registry, name: str, scope: str) -> str:
-    """A sentence about a class that is missing in a registry."""
-    return _(
-        "the config asks for the {kind} '{name}', which is not registered in "
-        "scope '{scope}'.{hint}",
-        kind=registry.name,
-        name=name,
-        scope=scope,
-        hint=did_you_mean(name, names_in(registry)),
-    )
 
 
 def build_model(cfg: Config, failed: str) -> Module:
@@ -245,13 +231,6 @@ def build_model(cfg: Config, failed: str) -> Module:
         return root.MODELS.build(settings)
 
 
-class _ShortLog(Runner):
-    """Logs the order of its hooks in one line instead of two hundred."""
-
-    def get_hooks_info(self) -> str:
-        return ', '.join(type(hook).__name__ for hook in self.hooks)
-
-
 def build_runner(cfg: Config) -> Runner:
     """Build the runner that a config asks for."""
     level = cfg.get('log_level', 'INFO')
@@ -260,10 +239,21 @@ def build_runner(cfg: Config) -> Runner:
         # run in the same process would wait for it.
         one_of('', 'log_level', level, list(logging._nameToLevel))
     kind = cfg.get('runner_type')
-    if kind is not None:
+    built = Runner if kind is None else root.RUNNERS.get(kind)
+    if built is not Runner and cfg.get('env_cfg') is None:
+        # FlexibleRunner.from_cfg passes on None instead of its default.
+        cfg.env_cfg = dict(dist_cfg=dict(backend='nccl'))
+    if built not in (Runner, FlexibleRunner):
         return root.RUNNERS.build(cfg)
-    runner = _ShortLog.from_cfg(cfg)
-    runner.__class__ = Runner
+
+    class ShortLog(built):  # type: ignore[misc, valid-type]
+        """Logs the order of its hooks in one line, not two hundred."""
+
+        def get_hooks_info(self) -> str:
+            return ', '.join(type(hook).__name__ for hook in self.hooks)
+
+    runner = ShortLog.from_cfg(cfg)
+    runner.__class__ = built
     return runner
 
 
@@ -290,8 +280,16 @@ def check_start(
     for one in findings:
         # A training does not build the test loader.
         is_for_test = one.path.startswith('test_dataloader.')
-        if _is_fatal(one) and not is_for_test:
+        if one.id in RULES and RULES[one.id].is_fatal and not is_for_test:
             raise UsageError(one.what)
+    for path, node in walk(plain_settings(cfg)):
+        absent = missing_packages({'type': node.get('type')})
+        if absent and not path.startswith('test_'):
+            raise refuse_missing(path, absent[0])
+    # Without its package, only mmengine's classes are known.
+    scope = missing_packages({'default_scope': view.get('default_scope')})
+    if scope and class_of(view, root.MODELS, view.get('model')) is None:
+        raise refuse_missing('model', scope[0])
     if view.get('train_cfg') is None:
         raise usage_error(
             'the config has no train_cfg, train_dataloader and '
@@ -301,10 +299,6 @@ def check_start(
         _check_all(view, args)
         return []
     return _worst(findings, view.with_settings(plain), args)
-
-
-def _is_fatal(one: Finding) -> bool:
-    return one.id in RULES and RULES[one.id].is_fatal
 
 
 def check_work_dir(path: str) -> None:
@@ -352,31 +346,17 @@ def _worst(
         for one in findings
         if one.id in RULES and (one.id, one.path) not in _TOLD_LATER
     ]
+    text = N_('{severity}: {path}: {what} ({id})')
     lines = [
-        _(
-            '{severity}: {path}: {what} ({name})',
-            severity=one.severity.label,
-            path=one.path,
-            what=one.what,
-            name=one.id,
-        )
+        _(text, **{**one.as_dict(), 'severity': one.severity.label})
         for one in told[:_MOST_AT_START]
     ]
     if len(told) > _MOST_AT_START:
         lines.append(_('and {count} more', count=len(told) - _MOST_AT_START))
-    if told and rank_of(args.launcher) == 0:
-        lines.append(_where_to_read_more(plain, args, told))
-    return lines
-
-
-def _where_to_read_more(
-    plain: ConfigView, args: argparse.Namespace, told: Sequence[Finding]
-) -> str:
-    """The command that explains findings.
-
-    ``mmstable check`` knows nothing of what options of ``mmstable train`` do
-    to a config. What is only then to be found, only that command can show.
-    """
+    if not told or rank_of(args.launcher) != 0:
+        return lines
+    # `mmstable check` knows nothing of what options of `mmstable train` do to
+    # a config. What is only then to be found, only that command can show.
     shown = {(one.id, one.path) for one in check_config(plain)}
     if all((one.id, one.path) in shown for one in told):
         command = ['mmstable', 'check', args.config]
@@ -388,5 +368,5 @@ def _where_to_read_more(
         program = program_of(sys.argv[0])
         command = launch_command(args.launcher, os.environ, program)
         command += [*args.words, '--check']
-    text = shell_command(command)
-    return _('for details and fixes, run: `{command}`', command=text)
+    text = N_('for details and fixes, run: `{command}`')
+    return [*lines, _(text, command=shell_command(command))]

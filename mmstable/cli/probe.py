@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Callable, NamedTuple
+from typing import Any, NamedTuple
 
 import mmstable.cli.command as cli
 from mmstable.messages import N_, _, printable, readable
@@ -29,7 +29,6 @@ _USAGE = {
     'clip': 'clip 1.0',
     'sql': 'sql "SELECT * FROM python.mmstable_steps LIMIT 10"',
 }
-_ONE_VALUE = N_("'{recipe}' takes one value: {usage}")
 
 
 class Rank(NamedTuple):
@@ -44,11 +43,6 @@ class Rank(NamedTuple):
     pid: int
     path: Path
     status: dict[str, Any]
-
-    @property
-    def rank(self) -> int:
-        """Its number in the run."""
-        return self.status['rank']
 
     def ask(self, command: str, **arguments: Any) -> Any:
         """Ask it something; it may have ended meanwhile."""
@@ -81,17 +75,12 @@ def find_ranks(target: str) -> list[Rank]:
         ranks, silent = _ask_process(int(target))
     elif os.path.isdir(target):
         owner, folder = _owner(Path(target)), os.path.realpath(target)
-        living, silent = _ask_all(server.find_sockets())
-        ranks = [
-            rank
-            for rank in living
-            if folder in (rank.status['work_dir'], rank.status['log_dir'])
-        ]
+        ranks, silent = _ask_all(server.find_sockets())
+        keys = ('work_dir', 'log_dir')
+        ranks = [r for r in ranks if folder in (r.status[k] for k in keys)]
     else:
-        raise cli.usage_error(
-            "'{target}' is neither a process number nor a folder",
-            target=target,
-        )
+        text = N_("'{target}' is neither a process number nor a folder")
+        raise cli.usage_error(text, target=target)
     if not ranks and silent:
         raise _silent(*silent[0])
     if not ranks:
@@ -103,14 +92,14 @@ def find_ranks(target: str) -> list[Rank]:
             owner=owner,
             hook=_HOOK,
         )
-    if len({rank.rank for rank in ranks}) < len(ranks):
+    if len({one.status['rank'] for one in ranks}) < len(ranks):
         raise cli.usage_error(
             "several runs train in '{folder}': name one of the processes "
             '{pids}',
             folder=target,
-            pids=[rank.pid for rank in ranks],
+            pids=[one.pid for one in ranks],
         )
-    return sorted(ranks, key=lambda one: one.rank)
+    return sorted(ranks, key=lambda one: one.status['rank'])
 
 
 def _ask_process(pid: int) -> _Answers:
@@ -122,12 +111,13 @@ def _ask_process(pid: int) -> _Answers:
     ranks, silent = _ask_all(server.find_sockets(pid))
     if ranks or (silent and psutil.pid_exists(pid)):
         return ranks[:1], silent
-    children = [
-        path
-        for path in server.find_sockets()
-        if pid in _parents(server.socket_pid(path))
-    ]
-    return _ask_all(children)[0], []
+    try:
+        children = psutil.Process(pid).children(recursive=True)
+    except psutil.Error:
+        return [], []
+    started = {one.pid for one in children}
+    sockets = server.find_sockets()
+    return _ask_all([p for p in sockets if server.socket_pid(p) in started])
 
 
 def _ask_all(paths: list[Path]) -> _Answers:
@@ -148,16 +138,6 @@ def _ask_all(paths: list[Path]) -> _Answers:
     return ranks, silent
 
 
-def _parents(pid: int) -> list[int]:
-    """The processes that have started one, at any distance."""
-    import psutil
-
-    try:
-        return [one.pid for one in psutil.Process(pid).parents()]
-    except psutil.Error:
-        return []
-
-
 def _owner(folder: Path) -> str:
     """Which process trains there, by the lock of ``mmstable train``."""
     from mmstable.io.lock import NAME, read_owner
@@ -165,91 +145,71 @@ def _owner(folder: Path) -> str:
     owner = read_owner(folder / NAME)
     if owner is None or (owner.can_be_asked() and not owner.is_alive()):
         return ''
-    return _(
-        ', though process {pid} on {host} trains there',
-        pid=owner.pid,
-        host=owner.host,
-    )
+    text = N_(', though process {pid} on {host} trains there')
+    return _(text, pid=owner.pid, host=owner.host)
 
 
 def _silent(pid: int, error: Exception) -> Exception:
     from mmstable.probe import server
 
-    return server.ProbeError(
-        _(
-            'process {pid} does not answer ({error}): it has ended, is '
-            "stopped, or a call in C holds Python's lock. `py-spy dump --pid "
-            '{pid}` may tell; HangWatchdogHook writes '
-            'stability/watchdog.rankN.txt',
-            pid=pid,
-            error=error,
-        )
+    text = N_(
+        'process {pid} does not answer ({error}): it has ended, is stopped, '
+        'or a call in C holds the GIL. `py-spy dump --pid {pid}` may show '
+        'where; HangWatchdogHook writes stability/watchdog.rankN.txt'
     )
+    return server.ProbeError(_(text, pid=pid, error=error))
 
 
 def probe(args: argparse.Namespace) -> int:
     """Ask a run as the command line says, and return the exit code."""
     all_ranks = find_ranks(args.target)
-    ranks = [one for one in all_ranks if args.rank in (None, one.rank)]
-    if not ranks:
-        raise cli.usage_error(
-            'no rank {rank} on this machine, there is {known}',
-            rank=args.rank,
-            known=[one.rank for one in all_ranks],
-        )
+    known = [one.status['rank'] for one in all_ranks]
+    if args.rank not in (None, *known):
+        text = N_('no rank {rank} on this machine, there is {known}')
+        raise cli.usage_error(text, rank=args.rank, known=known)
+    ranks = [
+        one for one in all_ranks if args.rank in (None, one.status['rank'])
+    ]
     recipe, values = args.recipe, args.values
     if values and recipe not in _USAGE:
-        raise cli.usage_error(
-            "'{recipe}' takes no value, got {values}",
-            recipe=recipe,
-            values=values,
-        )
+        text = N_("'{recipe}' takes no value, got {values}")
+        raise cli.usage_error(text, recipe=recipe, values=values)
     if len(values) > 1 or (recipe == 'sql' and not values):
-        usage = _USAGE[recipe]
-        raise cli.usage_error(_ONE_VALUE, recipe=recipe, usage=usage)
+        text = N_("'{recipe}' takes one value: {usage}")
+        raise cli.usage_error(text, recipe=recipe, usage=_USAGE[recipe])
     args.value = values[0] if values else None
     args.others = ranks[0].status['world_size'] - len(all_ranks)
     cli.show(*RECIPES[recipe](args, ranks))
     return 0
 
 
-def _status(args: argparse.Namespace, ranks: Sequence[Rank]) -> list[Any]:
+def _status(args: argparse.Namespace, ranks: Sequence[Rank]) -> Iterator[Any]:
     """Where the run is, and what it trains with."""
     status = ranks[0].status
-    return [
-        _position(status),
-        *(_wrapper(status, name) for name in status['lr']),
-        _newest(status),
-    ]
+    yield _position(status)
+    for name, lr in status['lr'].items():
+        factor = status['lr_factors'].get(name, 1.0)
+        share = _(' (x{factor:g} of the schedule)', factor=factor)
+        yield _(
+            '  {name}: lr {lr:g}{factor}, clip {clip}, loss scale {scale}, '
+            '{skipped:bad step|bad steps} skipped',
+            name=name,
+            lr=lr,
+            factor='' if factor == 1.0 else share,
+            clip=_cell(status['clip'].get(name)),
+            scale=_cell(status['loss_scale'].get(name)),
+            skipped=status['skipped'].get(name, 0),
+        )
+    yield _newest(status)
 
 
 def _position(status: Mapping[str, Any]) -> str:
-    line = status['line']
-    return _(
-        'rank {rank} (pid {pid}): iteration {iteration} of {most}, in '
-        "'{phase}'{line}",
-        rank=status['rank'],
-        pid=status['pid'],
-        iteration=status['iteration'],
-        most=status['max_iters'],
-        phase=status['phase'],
-        line=_(', at {line}', line=line) if line else '',
+    at = _(', at {line}', **status) if status['line'] else ''
+    text = N_(
+        'rank {rank} (pid {pid}): iteration {iteration} of {max_iters}, in '
+        "'{phase}'{at}"
     )
-
-
-def _wrapper(status: Mapping[str, Any], name: str) -> str:
-    factor = status['lr_factors'].get(name, 1.0)
-    share = _(' (x{factor:g} of the schedule)', factor=factor)
-    return _(
-        '  {name}: lr {lr:g}{factor}, clip {clip}, loss scale {scale}, '
-        '{skipped:bad step|bad steps} skipped',
-        name=name,
-        lr=status['lr'][name],
-        factor='' if factor == 1.0 else share,
-        clip=_cell(status['clip'].get(name)),
-        scale=_cell(status['loss_scale'].get(name)),
-        skipped=status['skipped'].get(name, 0),
-    )
+    return _(text, **status, at=at)
 
 
 def _cell(value: Any) -> str:
@@ -261,41 +221,37 @@ def _cell(value: Any) -> str:
 def _newest(status: Mapping[str, Any]) -> str:
     if not status['checkpoint']:
         return _('  no checkpoint yet')
-    return _('  newest checkpoint: {path}', path=status['checkpoint'])
+    return _('  newest checkpoint: {checkpoint}', **status)
 
 
-def _ranks(args: argparse.Namespace, ranks: Sequence[Rank]) -> list[Any]:
-    lines = [_position(one.status) for one in ranks]
+def _ranks(args: argparse.Namespace, ranks: Sequence[Rank]) -> Iterator[Any]:
+    for one in ranks:
+        yield _position(one.status)
     if args.others:
-        lines.append(
-            _(
-                'The other {count:rank|ranks} of {world} are on other '
-                'machines: ask there.',
-                count=args.others,
-                world=ranks[0].status['world_size'],
-            )
+        text = N_(
+            'The other {count:rank|ranks} of {world_size} are on other '
+            'machines: ask there.'
         )
-    return lines
+        yield _(text, count=args.others, **ranks[0].status)
 
 
-def _hang(args: argparse.Namespace, ranks: Sequence[Rank]) -> list[Any]:
-    return [*_ranks(args, ranks), '', *_stacks(args, ranks)]
+def _hang(args: argparse.Namespace, ranks: Sequence[Rank]) -> Iterator[Any]:
+    yield from _ranks(args, ranks)
+    yield ''
+    yield from _stacks(args, ranks)
 
 
-def _stacks(args: argparse.Namespace, ranks: Sequence[Rank]) -> list[Any]:
+def _stacks(args: argparse.Namespace, ranks: Sequence[Rank]) -> Iterator[Any]:
     """What all threads are calling, the innermost last."""
     late = _rank_that_is_late(ranks)
     found = late.ask('stacks')
-    lines = [
-        _('stacks of rank {rank} (pid {pid}):', rank=late.rank, pid=late.pid)
-    ]
+    yield _('stacks of rank {rank} (pid {pid}):', **late.status)
     for name, calls in found['threads']:
-        lines += [_('thread {name}:', name=name), *(f'  {c}' for c in calls)]
+        yield _('thread {name}:', name=name)
+        yield from (f'  {one}' for one in calls)
     for pid, state, function in found['children']:
-        facts = dict(pid=pid, state=state, function=function)
-        line = _('child process {pid}: {state} {function}', **facts)
-        lines.append(line.rstrip())
-    return lines
+        facts = {'pid': pid, 'state': state, 'function': function}
+        yield _('child process {pid}: {state} {function}', **facts).rstrip()
 
 
 def _rank_that_is_late(ranks: Sequence[Rank]) -> Rank:
@@ -303,94 +259,83 @@ def _rank_that_is_late(ranks: Sequence[Rank]) -> Rank:
     from mmstable.dist.failure import RankStatus, behind
 
     statuses = [
-        RankStatus(one.rank, one.status['iteration'], one.status['phase'], 0.0)
-        for one in ranks
+        RankStatus(one['rank'], one['iteration'], one['phase'], 0.0)
+        for one in (rank.status for rank in ranks)
     ]
     late = behind(statuses)
-    return next((one for one in ranks if one.rank == late), ranks[0])
+    return next((one for one in ranks if one.status['rank'] == late), ranks[0])
 
 
-def _nan(args: argparse.Namespace, ranks: Sequence[Rank]) -> list[Any]:
+def _nan(args: argparse.Namespace, ranks: Sequence[Rank]) -> Iterator[Any]:
     """The newest bad steps, and where to look."""
     steps = ranks[0].ask('steps')
     if not steps:
-        return [_('no bad step since this process began to train')]
-    lines = [
-        _(
-            'iteration {iteration}: {wrapper}: {fault}, {outcome}, loss '
-            'scale {scale:g}, {culprits}',
-            **one,
-            scale=one['loss_scale'],
-        )
-        for one in steps
-    ]
-    return [
-        *lines,
-        _(
-            'Between two steps gradients are cleared, so looking at them '
-            'finds nothing. See stability/faults/ for the operation a NaN '
-            'comes from.'
-        ),
-    ]
+        yield _('no bad step since this process began to train')
+        return
+    text = N_(
+        'iteration {iteration}: {wrapper}: {fault}, {outcome}, loss '
+        'scale {loss_scale:g}, {culprits}'
+    )
+    yield from (_(text, **one) for one in steps)
+    yield _(
+        'Between two steps gradients are cleared, so looking at them '
+        'finds nothing. See stability/faults/ for the operation a NaN '
+        'comes from.'
+    )
 
 
-def _slow(args: argparse.Namespace, ranks: Sequence[Rank]) -> list[Any]:
+def _slow(args: argparse.Namespace, ranks: Sequence[Rank]) -> Iterator[Any]:
     from mmstable.probe import commands
 
-    lines: list[Any] = [_position(one.status) for one in ranks]
+    for one in ranks:
+        yield _position(one.status)
     seconds, status = ranks[0].ask('speed'), ranks[0].status
     if seconds is not None:
-        lines.append(_('{seconds:.4f} s for an iteration', seconds=seconds))
+        yield _('{seconds:.4f} s for an iteration', seconds=seconds)
     if not status['probing']:
-        return [*lines, _(commands.NEEDS_PROBING)]
-    if not status['traces']:
-        return [
-            *lines,
-            _(
-                'the times of modules are not measured: set '
-                'trace_modules=True of LiveProbeHook, or '
-                'PROBING_TORCH_PROFILING=on, before the run starts; '
-                '`mmstable profile CONFIG` tells more'
-            ),
-        ]
-    return [*lines, _answer(ranks[0].ask('sql', query=_SLOWEST))]
+        yield _(commands.NEEDS_PROBING)
+    elif status['traces']:
+        yield _answer(ranks[0].ask('sql', query=_SLOWEST))
+    else:
+        yield _(
+            'the times of modules are not measured: set '
+            'PROBING_TORCH_PROFILING=on before the run starts; '
+            '`mmstable profile CONFIG` tells more'
+        )
 
 
-def _sql(args: argparse.Namespace, ranks: Sequence[Rank]) -> list[Any]:
-    return [_answer(ranks[0].ask('sql', query=args.value))]
+def _sql(args: argparse.Namespace, ranks: Sequence[Rank]) -> Iterator[Any]:
+    yield _answer(ranks[0].ask('sql', query=args.value))
 
 
 def _answer(columns: Mapping[str, Sequence[Any]]) -> Any:
-    rows = [
-        [printable(_cell(one), 60) for one in row]
-        for row in zip(*columns.values())
-    ]
-    return cli.table(rows, [printable(name, 60) for name in columns])
+    rows = zip(*columns.values())
+    cells = [[printable(_cell(one), 60) for one in row] for row in rows]
+    return cli.table(cells, [printable(name, 60) for name in columns])
 
 
-def _memory(args: argparse.Namespace, ranks: Sequence[Rank]) -> list[Any]:
+def _memory(args: argparse.Namespace, ranks: Sequence[Rank]) -> Iterator[Any]:
     """What each process and its children hold."""
-    lines = []
+    text = N_(
+        'training process {main}, with its {worker_count:child|children} '
+        '{tree} (of these {workers}); {left} of {limit} left; {files} open '
+        'files'
+    )
     for one in ranks:
         found = one.ask('memory')
-        keys = ('main', 'tree', 'workers', 'left', 'limit')
-        line = _(
-            'training process {main}, with its {count:child|children} {tree} '
-            '(of these {workers}); {left} of {limit} left; {files} open files',
-            **{key: readable(found[key]) for key in keys},
-            count=found['worker_count'],
-            files=found['files'],
-        )
-        lines += [_position(one.status), line]
-    return lines
+        for key in ('main', 'tree', 'workers', 'left', 'limit'):
+            found[key] = readable(found[key])
+        yield _position(one.status)
+        yield _(text, **found)
 
 
-def _change(args: argparse.Namespace, ranks: Sequence[Rank]) -> list[Any]:
+def _change(args: argparse.Namespace, ranks: Sequence[Rank]) -> Iterator[Any]:
     """Show, or set, a number; the rank that is asked tells the others."""
     from mmstable.probe import commands
 
     if args.value is None:
-        return _status(args, ranks)
+        yield from _status(args, ranks)
+        return
     text = args.value.lstrip('x*')
     command, key, refusal = 'set_clip', 'max_norm', commands.BAD_CLIP
     if args.recipe == 'lr':
@@ -401,53 +346,47 @@ def _change(args: argparse.Namespace, ranks: Sequence[Rank]) -> list[Any]:
     except ValueError:
         raise cli.usage_error(refusal, value=text) from None
     answer = ranks[0].ask(command, wrapper=args.wrapper, **{key: value})
+    text = N_('rank {rank}: done: {values}')
     if not answer['done']:
-        return [_(_LATER, target=args.target)]
-    shown = [f'{name}: {one:g}' for name, one in answer['value'].items()]
-    if answer['within']:
-        return [
-            _(
-                'all ranks will have it within {count} iterations: {values}',
-                count=answer['within'],
-                values=shown,
-            )
-        ]
-    return [_('rank {rank}: done: {values}', rank=ranks[0].rank, values=shown)]
+        text = _LATER
+    elif answer['within']:
+        text = N_(
+            'all ranks will have it within {within} iterations: {values}'
+        )
+    done = answer['value'] or {}
+    shown = [f'{name}: {one:g}' for name, one in done.items()]
+    rank = ranks[0].status['rank']
+    yield _(text, target=args.target, rank=rank, values=shown, **answer)
 
 
-def _checkpoint(args: argparse.Namespace, ranks: Sequence[Rank]) -> list[Any]:
-    return [
-        _position(ranks[0].status),
-        _newest(ranks[0].status),
-        _(
-            '`mmstable probe {target} save` saves one now; `mmstable inspect '
-            'FILE` shows what is in it.',
-            target=args.target,
-        ),
-    ]
+def _checkpoint(
+    args: argparse.Namespace, ranks: Sequence[Rank]
+) -> Iterator[Any]:
+    yield _position(ranks[0].status)
+    yield _newest(ranks[0].status)
+    yield _(
+        '`mmstable probe {target} save` saves one now; `mmstable inspect '
+        'FILE` shows what is in it.',
+        target=args.target,
+    )
 
 
-def _save(args: argparse.Namespace, ranks: Sequence[Rank]) -> list[Any]:
+def _save(args: argparse.Namespace, ranks: Sequence[Rank]) -> Iterator[Any]:
     """Ask for a checkpoint now, or for one and the end."""
     answer = ranks[0].ask(args.recipe)
-    if not answer['done']:
-        return [_(_LATER, target=args.target)]
-    return [
-        _(
-            'asked for after iteration {iteration}; the log says what was '
-            'saved, and where',
-            iteration=answer['iteration'],
-        )
-    ]
+    text = N_(
+        'asked for after iteration {iteration}; the log says what was '
+        'saved, and where'
+    )
+    fields = {**vars(args), **answer}
+    yield _(text if answer['done'] else _LATER, **fields)
 
 
-def _events(args: argparse.Namespace, ranks: Sequence[Rank]) -> list[Any]:
-    return [one['facts'] for one in ranks[0].ask('events')]
+def _events(args: argparse.Namespace, ranks: Sequence[Rank]) -> Iterator[Any]:
+    return (one['facts'] for one in ranks[0].ask('events'))
 
 
-RECIPES: dict[
-    str, Callable[[argparse.Namespace, Sequence[Rank]], list[Any]]
-] = {
+RECIPES = {
     'status': _status,
     'hang': _hang,
     'stacks': _stacks,

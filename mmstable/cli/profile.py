@@ -6,7 +6,7 @@ import argparse
 import os
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
@@ -153,6 +153,19 @@ def _train(cfg: Config, hook: IterProfileHook, trace: Path | None) -> Runner:
     return runner
 
 
+@contextmanager
+def _without_stderr() -> Iterator[None]:
+    """Drop the lines that kineto prints when a trace begins and ends."""
+    saved, sink = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(sink, 2)
+    try:
+        yield
+    finally:
+        os.dup2(saved, 2)
+        os.close(saved)
+        os.close(sink)
+
+
 class Measured(MMStableError):
     """All was measured: training can end, in whatever loop."""
 
@@ -185,7 +198,8 @@ def _trace_hook(hook: IterProfileHook, path: Path | None) -> Hook:
                 self.start(runner, path)
             self.count += 1
             if self.count > _TRACED:
-                self.stack.close()
+                with _without_stderr():
+                    self.stack.close()
                 raise Measured('')
 
         def on_exception(self, runner: Runner, **kwargs: Any) -> None:
@@ -198,7 +212,8 @@ def _trace_hook(hook: IterProfileHook, path: Path | None) -> Hook:
                 kinds.append(ProfilerActivity.CUDA)
             profiler = profile(activities=kinds)
             self.stack.callback(profiler.export_chrome_trace, str(path))
-            self.stack.enter_context(profiler)
+            with _without_stderr():
+                self.stack.enter_context(profiler)
             sample = IterationSample(runner, self, 3, annotates=True)
             self.stack.callback(sample.stop)
 
@@ -231,16 +246,17 @@ def _table(sample: Sample) -> Any:
         count=profile.iterations,
     )
     rows: list[Sequence[str] | None] = []
+    phases = {_(PHASES[k]): v for k, v in profile.phases.items()}
     for text, parts, least in (
-        ('{name}', {_(PHASES[k]): v for k, v in profile.phases.items()}, 0.0),
+        ('{name}', phases, 0.0),
         (N_('hook {name}'), profile.hooks, _LEAST),
         (N_('forward of {name}'), profile.modules, _LEAST),
     ):
         for name, seconds in islice(parts.items(), _MOST):
             share = profile.share(seconds)
             if share >= least:
-                cells = f'{1e3 * seconds:.1f}', percent(share)
-                rows.append([_(text, name=name), *cells])
+                ms = f'{1e3 * seconds:.1f}'
+                rows.append([_(text, name=name), ms, percent(share)])
         rows.append(None)
     return cli.table(rows, [_('part'), _('ms'), _('share')], title, right=1)
 

@@ -13,7 +13,6 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 import mmstable.cli.command as cli
-from mmstable.errors import UsageError
 from mmstable.legacy.render import (
     comment,
     difference,
@@ -57,10 +56,10 @@ def protect(args: argparse.Namespace) -> int:
         config.check_target(args.output)
         is_old = os.path.exists(args.output)
         if is_old and os.path.samefile(args.output, args.config):
-            raise cli.usage_error(
-                "'{path}' would inherit from itself: choose another file.",
-                path=args.output,
+            text = N_(
+                "'{path}' would inherit from itself: choose another file."
             )
+            raise cli.usage_error(text, path=args.output)
     cfg = config.load_config_anyway(args.config)
     settings = config.plain_settings(cfg)
     config.refuse_old(args.config, settings)
@@ -70,10 +69,8 @@ def protect(args: argparse.Namespace) -> int:
         cli.say(line)
     if not protection.changes:
         if not protection.strategy:
-            cli.tell(
-                "'{path}' is protected already: nothing is written.",
-                path=args.config,
-            )
+            text = N_("'{path}' is protected already: nothing is written.")
+            cli.tell(text, path=args.config)
         return 0
     base = config.relative(
         args.config, os.path.dirname(args.output or args.config)
@@ -102,14 +99,11 @@ def overlay(
     title = _title(protection, base)
     blocks = [f'{title}\n{render_setting("_base_", [base])}']
     for key, value in difference(settings, wanted).items():
-        if key == _HOOKS and settings.get(_HOOKS):
-            text = _hooks(len(settings[_HOOKS]), protection)
-        elif (
-            isinstance(settings.get(key), Mapping)
-            and isinstance(value, Mapping)
-            and '_delete_' in value
-        ):
-            text = _replaced(key, settings[key], wanted[key])
+        before = settings.get(key)
+        if key == _HOOKS and before:
+            text = _hooks(len(before), protection)
+        elif before and isinstance(value, Mapping) and '_delete_' in value:
+            text = _replaced(key, before, wanted[key])
         else:
             text = render_setting(key, _without_classes(value))
         blocks.append(f'{_about(key)}\n{text}')
@@ -122,14 +116,10 @@ def _replaced(
     """A dict without some keys of the base, which is followed in the rest."""
     new = difference(before, after)
     gone = sorted({*before} - {*after} | {*before} & {*new})
-    lines = [
-        '_delete_=True,',
-        f'**{{k: v for k, v in _base_.{key}.items() if k not in {gone}}},',
-        *(
-            f'{name}={one_line(_without_classes(value), key)},'
-            for name, value in new.items()
-        ),
-    ]
+    kept = f'_base_.{key}.items() if k not in {gone}'
+    lines = ['_delete_=True,', f'**{{k: v for k, v in {kept}}},']
+    for name, value in new.items():
+        lines.append(f'{name}={one_line(_without_classes(value), key)},')
     return '\n'.join([f'{key} = dict(', *(f'    {n}' for n in lines), ')'])
 
 
@@ -166,9 +156,8 @@ def _title(protection: Protection, base: str) -> str:
         preset=protection.preset,
     )
     if protection.left:
-        text += ' ' + _(
-            'Left alone, no safe class fits: {items}.', items=protection.left
-        )
+        left = N_('Left alone, no safe class fits: {items}.')
+        text += ' ' + _(left, items=protection.left)
     return comment(text)
 
 
@@ -225,12 +214,10 @@ def _module(base: str) -> str:
     ups = sum(part == '..' for part in path.parts)
     names = [part for part in path.parts if part != '..']
     if not all(n.isidentifier() and not keyword.iskeyword(n) for n in names):
-        raise UsageError(
-            _(
-                "a config with read_base cannot inherit from '{path}': the "
-                'name of every folder and file must be one of Python.',
-                path=base,
-            )
+        raise cli.usage_error(
+            "a config with read_base cannot inherit from '{path}': the "
+            'name of every folder and file must be one of Python.',
+            path=base,
         )
     return '.' * (ups + 1) + '.'.join(names)
 

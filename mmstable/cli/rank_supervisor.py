@@ -25,6 +25,7 @@ from mmstable.dist.store import StoreClient, leave_value, read_value
 from mmstable.errors import PeerFailedError
 from mmstable.events.log import RESTARTS
 from mmstable.io.schema import integer, list_of, record, text, tuple_of
+from mmstable.messages import N_
 
 # Seconds to wait for all machines; for more than the fewest; for one that is
 # told that the run is over; and between two looks.
@@ -133,22 +134,18 @@ class RankSupervisor(Supervisor):
             if len(joined) >= self._fewest and waited > _LAST_CALL_S:
                 break
             if waited > _JOIN_S:
-                tell(
-                    'error: {count} of {fewest} machines have joined '
-                    'within {seconds:.0f} s',
-                    count=len(joined),
-                    fewest=self._fewest,
-                    seconds=waited,
+                text = N_(
+                    'error: {count} of {fewest} machines have joined within '
+                    '{seconds:.0f} s'
                 )
+                count, least = len(joined), self._fewest
+                tell(text, count=count, fewest=least, seconds=waited)
                 raise NotStarted(PeerFailedError.exit_code)
             self._pause()
         if attempt and len(joined) < self._most:
-            tell(
-                'attempt {attempt} runs on {count} of {most} machines',
-                attempt=attempt,
-                count=len(joined),
-                most=self._most,
-            )
+            text = N_('attempt {attempt} runs on {count} of {most} machines')
+            count = len(joined)
+            tell(text, attempt=attempt, count=count, most=self._most)
         self._servers[1:] = [self._serve(0)]
         port = self._servers[1].port
         return self._announce_plan(sorted(joined.items()), port)

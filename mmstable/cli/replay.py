@@ -14,11 +14,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import mmstable.cli.command as cli
-from mmstable.errors import (
-    EXIT_NOT_REPRODUCED,
-    BundleError,
-    CheckpointError,
-)
+from mmstable.errors import EXIT_NOT_REPRODUCED, BundleError, CheckpointError
 from mmstable.messages import N_, _, printable
 
 if TYPE_CHECKING:
@@ -30,7 +26,7 @@ if TYPE_CHECKING:
     from mmstable.forensics.find_cause import Finding
     from mmstable.forensics.frames import ModuleRanges, Place
     from mmstable.forensics.replay import StepInputs
-    from mmstable.forensics.trace import AnyOrigin, NanOrigin
+    from mmstable.forensics.trace import Origin
 
 _MOST_NAMED = 5
 # How many modules to show before and after the one that leads to the fault.
@@ -40,21 +36,26 @@ _PASSES = {'forward': N_('forward'), 'backward': N_('backward')}
 
 def replay(args: argparse.Namespace) -> int:
     """Do the step of a bundle again, and return the exit code."""
+    from mmstable.batch import batch_size
     from mmstable.events import Fault
     from mmstable.events.records import Verdict
     from mmstable.forensics.bundle import read_bundle
     from mmstable.forensics.find_cause import CauseFinder
 
     bundle = read_bundle(args.bundle)
+    index = bundle.index
     if bundle.batch is None:
-        raise BundleError(
-            args.bundle,
-            _(
-                'it has no batch to do the step with ({notes:; })',
-                notes=bundle.index.notes,
-            ),
-        )
-    _check_samples(bundle, args.sample)
+        text = N_('it has no batch to do the step with ({notes:; })')
+        raise BundleError(args.bundle, _(text, notes=index.notes))
+    size = batch_size(bundle.batch)
+    for one in args.sample or []:
+        if one >= size:
+            raise cli.usage_error(
+                '--sample {index}: the batch has {size:sample|samples}, '
+                'counted from 0.',
+                index=one,
+                size=size,
+            )
     cli.show(*_introduction(bundle))
     model = _build_model(bundle, args)
     is_crash = _fault(bundle.verdict) is Fault.CRASH
@@ -62,18 +63,20 @@ def replay(args: argparse.Namespace) -> int:
     inputs = _inputs_of(bundle, model, args)
     if is_crash:
         return _replay_crash(bundle, inputs, args)
-    wrapper = bundle.index.wrapper or None
-    finding = CauseFinder([inputs], wrapper, math.inf).run()
+    finding = CauseFinder([inputs], index.wrapper or None, math.inf).run()
     if args.sample is not None:
-        _count_as_before(finding, args.sample)
-    cli.show(*_result(bundle, model, finding, _changes(args)))
+        # Samples have the indices that they have in the whole batch.
+        found = finding.samples
+        indices = tuple(args.sample[one] for one in found.indices)
+        finding.samples = replace(found, indices=indices)
+    cli.show(*_result(bundle, model, finding, args))
     if finding.verdict is Verdict.NOT_EXAMINED:
         return 1
     _show(bundle, inputs, finding)
     if finding.culprit is None:
         return EXIT_NOT_REPRODUCED
     if args.pdb:
-        _debug(inputs, BreakAtOrigin(finding.culprit))
+        _debug(inputs, finding.culprit)
     return 0
 
 
@@ -81,35 +84,35 @@ def _replay_crash(
     bundle: Bundle, inputs: StepInputs, args: argparse.Namespace
 ) -> int:
     """Run a step that has raised an error again, in float32."""
-    from mmstable.events.codec import plain
-    from mmstable.events.records import FaultExplained
+    from mmstable.events import Fault
+    from mmstable.events.records import FaultExplained, Verdict
     from mmstable.forensics.bundle import write_verdict
-    from mmstable.forensics.crash import CrashFinder, NotExamined, crash_facts
-    from mmstable.forensics.describe import describe_crash
+    from mmstable.forensics.crash import CrashFinder
+    from mmstable.forensics.describe import describe
 
     finder = CrashFinder(inputs, math.inf, args.dtype or 'float32')
-    try:
-        crash = finder.run()
-    except NotExamined as reason:
-        cli.tell('the step cannot be run here: {reason}', reason=reason)
+    finding = finder.run()
+    if finding.verdict is Verdict.NOT_EXAMINED:
+        cli.tell(
+            'the step cannot be run here: {reason}', reason=finding.reason
+        )
         return 1
-    error = _known(bundle, 'text').partition('\n')[0]
-    iteration = bundle.index.iteration
-    lines = describe_crash(
-        crash, error, iteration, type(inputs.model).__name__
-    )
+    if finding.culprit is None:
+        finding.message = _known(bundle, 'text').partition('\n')[0]
+    iteration, kind = bundle.index.iteration, type(inputs.model).__name__
+    lines = describe(finding, iteration, Fault.CRASH, kind)
     cli.show(*lines)
     if args.write:
         found = FaultExplained.now(
             iteration,
-            fault=_fault(bundle.verdict),
+            fault=Fault.CRASH,
             text='\n'.join(lines),
             seconds=round(finder.clock.seconds, 3),
             bundle=str(args.bundle),
-            **crash_facts(crash),
+            **finding.facts(),
         )
-        write_verdict(Path(args.bundle), plain(found), found.text)
-    return EXIT_NOT_REPRODUCED if crash is None else 0
+        write_verdict(Path(args.bundle), found)
+    return EXIT_NOT_REPRODUCED if finding.culprit is None else 0
 
 
 def _build_model(bundle: Bundle, args: argparse.Namespace) -> Module:
@@ -144,10 +147,8 @@ def _load_weights(
     bundle: Bundle, model: Module, args: argparse.Namespace, needed: bool
 ) -> None:
     """Give the model the weights of the fault, or those of a checkpoint."""
-    index = bundle.index
-    if args.checkpoint is not None:
-        _load_checkpoint(bundle, model, args.checkpoint)
-    elif bundle.model_state is not None:
+    path, sha256 = args.checkpoint, None
+    if path is None and bundle.model_state is not None:
         missing = bundle.load_into(model)
         if missing:
             raise cli.usage_error(
@@ -155,30 +156,30 @@ def _load_weights(
                 'bundle, which has no such {names}.',
                 names=missing[:_MOST_NAMED],
             )
-    elif index.checkpoint is None:
-        if not needed:
-            # An index out of range is one with any weights.
-            return
+        return
+    if path is None:
+        path = bundle.index.checkpoint
+        sha256 = bundle.index.checkpoint_sha256 or None
+    if path is not None:
+        _load_checkpoint(bundle, model, path, sha256)
+    elif needed:
+        # An index out of range is one with any weights.
         raise cli.usage_error(
             'the bundle has no weights and names no checkpoint; name one '
             'with --checkpoint FILE.'
         )
-    else:
-        sha256 = index.checkpoint_sha256 or None
-        _load_checkpoint(bundle, model, index.checkpoint, sha256)
 
 
 def _load_checkpoint(
-    bundle: Bundle, model: Module, path: str, sha256: str | None = None
+    bundle: Bundle, model: Module, path: str, sha256: str | None
 ) -> None:
     from torch import Tensor
 
     from mmstable.checkpoint.loading import load_file, no_dict
 
-    content = load_file(path, sha256=sha256)
-    if not isinstance(content, dict):
-        raise no_dict(path, content)
-    state = content.get('state_dict', content)
+    state = content = load_file(path, sha256=sha256)
+    if isinstance(content, dict):
+        state = content.get('state_dict', content)
     if not isinstance(state, dict):
         raise no_dict(path, state)
     tensors = {k: v for k, v in state.items() if isinstance(v, Tensor)}
@@ -186,13 +187,9 @@ def _load_checkpoint(
     # Buffers that are not saved stay as they were built.
     missing = [name for name in missing if name in model.state_dict()]
     if missing:
-        raise CheckpointError(
-            _(
-                "'{path}' does not fit the model: it has no such {names}.",
-                path=path,
-                names=missing[:_MOST_NAMED],
-            )
-        )
+        text = N_("'{path}' does not fit the model: it has no such {names}.")
+        names = missing[:_MOST_NAMED]
+        raise CheckpointError(_(text, path=path, names=names))
 
 
 def module_tree(
@@ -213,44 +210,39 @@ def module_tree(
     if focus not in modules:
         focus, mark = '', ''
 
-    def leads_to_focus(name: str) -> bool:
-        return not name or focus == name or focus.startswith(f'{name}.')
-
     def line(name: str) -> Text:
         spreads = ranges.below(name)
         values = [_(_PASSES[k]) + f' {one}' for k, one in spreads.items()]
         label = name.rpartition('.')[2]
-        text = f'{label}: ' if label else ''
-        text += type(modules[name]).__name__
+        text = (f'{label}: ' if label else '') + type(modules[name]).__name__
         text += '  ' + '  '.join(values or [_('not reached')])
         if name == focus and mark:
             text += f'  <- {mark}'
-        is_bad = any(one.is_bad for one in spreads.values())
+        is_bad = any(one.bad_share for one in spreads.values())
         return Text(printable(text), 'bold red' if is_bad else '')
 
     def grow(name: str, tree: Tree) -> Tree:
-        if not leads_to_focus(name):
+        """Add the children of a module that leads to the focus."""
+        start = f'{name}.' if name else ''
+        if not f'{focus}.'.startswith(start):
             return tree
-        prefix = f'{name}.' if name else ''
-        names = [prefix + one for one, __ in modules[name].named_children()]
+        names = [start + one for one, __ in modules[name].named_children()]
         # A module that is used twice is known by its first name.
         names = [one for one in names if one in modules]
-        on_way = [n for n, one in enumerate(names) if leads_to_focus(one)]
-        middle = on_way[0] if on_way else 0
+        on_way = [f'{focus}.'.startswith(f'{one}.') for one in names]
+        middle = on_way.index(True) if any(on_way) else 0
         first = max(0, middle - _NEIGHBOURS)
         last = middle + _NEIGHBOURS + 1
-        _add_rest(tree, first)
+        more = N_('({count} more)')
+        if first > 0:
+            tree.add(_(more, count=first))
         for one in names[first:last]:
             grow(one, tree.add(line(one)))
-        _add_rest(tree, len(names) - last)
+        if len(names) > last:
+            tree.add(_(more, count=len(names) - last))
         return tree
 
     return grow('', Tree(line('')))
-
-
-def _add_rest(tree: Tree, count: int) -> None:
-    if count > 0:
-        tree.add(_('({count} more)', count=count))
 
 
 class BreakAtOrigin:
@@ -260,36 +252,36 @@ class BreakAtOrigin:
     line is still running.
 
     Args:
-        culprit (AnyOrigin): What to wait for: an operation, or the first use
+        culprit (Origin): What to wait for: an operation, or the first use
             of a tensor that was bad before.
     """
 
-    def __init__(self, culprit: AnyOrigin) -> None:
+    def __init__(self, culprit: Origin) -> None:
         self._culprit = culprit
         self._has_stopped = False
 
-    def on_origin(self, origin: NanOrigin) -> None:
+    def on_origin(self, origin: Origin) -> None:
         """Stop, if it is the operation to blame."""
-        if all(
-            getattr(self._culprit, name, None) == getattr(origin, name)
-            for name in ('phase', 'op', 'place')
-        ):
+        if origin.identity == self._culprit.identity:
             self._stop(origin)
 
     def watch(self, phase: str, op: str, place: Place, output: Tensor) -> None:
         """Stop, if a tensor is used here that was bad before."""
         culprit = self._culprit
-        if not hasattr(culprit, 'op') and place == culprit.place:
+        if culprit.source and place == culprit.place:
             self._stop(culprit)
 
-    def _stop(self, origin: AnyOrigin) -> None:
+    def _stop(self, origin: Origin) -> None:
         if self._has_stopped:
             return
         self._has_stopped = True
         print(printable(origin, 4000))
-        frame = _frame_of(origin.place)
+        # The frame that is at the innermost line of the place.
+        frame: FrameType | None = sys._getframe()
+        line = list(origin.place.lines[:1])
+        while frame and [(frame.f_code.co_filename, frame.f_lineno)] != line:
+            frame = frame.f_back
         if frame is None:
-            # A derivative: no line of the model is running.
             print(
                 _(
                     'This is a derivative: no line of the model is running. '
@@ -304,47 +296,22 @@ class BreakAtOrigin:
             raise bdb.BdbQuit
 
 
-def _frame_of(place: Place) -> FrameType | None:
-    """The frame that is at the innermost line of a place."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and place.lines:
-        if (frame.f_code.co_filename, frame.f_lineno) == place.lines[0]:
-            return frame
-        frame = frame.f_back
-    return None
-
-
 def _introduction(bundle: Bundle) -> Iterator[str]:
     """What the run said, and what is different here."""
     from mmstable.events.log import versions
 
-    index = bundle.index
     for line in _known(bundle, 'text').splitlines():
         yield _('in the run: {line}', line=line)
     here = versions()
     other = [
         f'{name} {version} -> {here[name]}'
-        for name, version in index.versions.items()
-        if name in here and here[name] != version
+        for name, version in bundle.index.versions.items()
+        if here.get(name, version) != version
     ]
     if other:
         yield _('other versions here: {versions}', versions=other)
-    for note in index.notes:
+    for note in bundle.index.notes:
         yield _('note: {note}', note=note)
-
-
-def _check_samples(bundle: Bundle, samples: list[int] | None) -> None:
-    from mmstable.batch import batch_size
-
-    size = batch_size(bundle.batch)
-    for one in samples or []:
-        if one >= size:
-            raise cli.usage_error(
-                '--sample {index}: the batch has {size:sample|samples}, '
-                'counted from 0.',
-                index=one,
-                size=size,
-            )
 
 
 def _inputs_of(
@@ -357,54 +324,34 @@ def _inputs_of(
     inputs = bundle.inputs(model)
     if args.dtype is not None:
         dtype = None if args.dtype == 'float32' else args.dtype
-        setups = {
-            name: replace(one, dtype=dtype)
-            for name, one in inputs.setups.items()
-        }
-        inputs = replace(inputs, setups=setups)
-    for one in inputs.setups.values():
-        if one.dtype == 'float16':
-            require_autocast('cpu', torch.float16)
+        setups = inputs.setups.items()
+        changed = {name: replace(one, dtype=dtype) for name, one in setups}
+        inputs = replace(inputs, setups=changed)
+    if any(one.dtype == 'float16' for one in inputs.setups.values()):
+        require_autocast('cpu', torch.float16)
     return inputs if args.sample is None else inputs.only(args.sample)
 
 
-def _count_as_before(finding: Finding, samples: list[int]) -> None:
-    """Give samples the indices that they have in the whole batch."""
-    found = finding.samples
-    indices = tuple(samples[index] for index in found.indices)
-    finding.samples = replace(found, indices=indices)
-
-
-def _changes(args: argparse.Namespace) -> list[str]:
-    """What the user wants to be otherwise than in the run."""
-    found = [f'--sample {one}' for one in args.sample or []]
-    if args.dtype is not None:
-        found.append(f'--dtype {args.dtype}')
-    if args.checkpoint is not None:
-        found.append(f'--checkpoint {args.checkpoint}')
-    return found
-
-
 def _result(
-    bundle: Bundle, model: Module, finding: Finding, changes: list[str]
+    bundle: Bundle, model: Module, finding: Finding, args: argparse.Namespace
 ) -> Iterator[str]:
     """What came out of the step."""
     from mmstable.events.records import Verdict
-    from mmstable.forensics.explain import describe
+    from mmstable.forensics.describe import describe
 
-    index = bundle.index
+    index, culprit = bundle.index, finding.culprit
     if finding.verdict is Verdict.NOT_REPRODUCED:
-        if changes:
-            yield _(
-                'The step is finite with {changes}; in the run it was not.',
-                changes=changes,
-            )
-        else:
-            yield _(
+        given = [('sample', one) for one in args.sample or []]
+        given += [(key, getattr(args, key)) for key in ('dtype', 'checkpoint')]
+        changes = [f'--{key} {one}' for key, one in given if one is not None]
+        text = N_('The step is finite with {changes}; in the run it was not.')
+        if not changes:
+            text = N_(
                 'The step is finite here: the same batch, weights and '
                 'random numbers give no NaN or Inf on this machine. '
                 'Compare the versions, the device and the precision.'
             )
+        yield _(text, changes=changes)
         return
     setup = index.setups.get(index.wrapper)
     yield from describe(
@@ -414,16 +361,14 @@ def _result(
         type(model).__name__,
         loss_scale=1.0 if setup is None else setup.loss_scale,
     )
-    culprit = finding.culprit
     if culprit is None:
         return
     was = _known(bundle, 'op') or _known(bundle, 'name')
-    now = getattr(culprit, 'op', '') or getattr(culprit, 'name', '')
-    where = _known(bundle, 'module'), culprit.place.module or ''
-    if was and (was != now or where[0] != where[1]):
+    now, module = culprit.op or culprit.name, _known(bundle, 'module')
+    if was and (was, module) != (now, culprit.place.module or ''):
         yield _(
             'This is another fault than in the run, where it began in {was}.',
-            was=f'{was} ({where[0]})',
+            was=f'{was} ({module})',
         )
 
 
@@ -447,17 +392,15 @@ def _show(bundle: Bundle, inputs: StepInputs, finding: Finding) -> None:
     cli.show('', module_tree(inputs.model, ranges, focus, mark))
     if finding.chain:
         cli.show('', _('From there to the loss or the gradient:'))
-    cli.show(
-        *(f'{place}. {one}' for place, one in enumerate(finding.chain, 1))
-    )
+    cli.show(*(f'{n}. {one}' for n, one in enumerate(finding.chain, 1)))
 
 
-def _debug(inputs: StepInputs, stop: BreakAtOrigin) -> None:
+def _debug(inputs: StepInputs, culprit: Origin) -> None:
     from mmstable.batch import batch_size
     from mmstable.forensics.replay import replay_step
     from mmstable.forensics.trace import OriginTracer
 
-    size = batch_size(inputs.batch)
+    size, stop = batch_size(inputs.batch), BreakAtOrigin(culprit)
     try:
         replay_step(
             inputs,

@@ -59,13 +59,12 @@ def follow(
 
     histories, path = _write(paths, output)
     with suppress(KeyboardInterrupt):
-        text = _(
+        cli.tell(
             'writing {path} every {seconds:g} s until the run ends; Ctrl-C '
             'stops this',
             path=path,
             seconds=interval_s,
         )
-        cli.say(text)
         while any(state_of(one.starts[-1]) == 'running' for one in histories):
             time.sleep(interval_s)
             histories, path = _write(paths, output, is_first=False)
@@ -85,12 +84,8 @@ def _write(
         nonlocal said
         if is_first and time.monotonic() - said >= _PATIENCE_S:
             said = time.monotonic()
-            text = _(
-                'reading event file {number} of {count}',
-                number=done + 1,
-                count=count,
-            )
-            cli.say(text)
+            text = N_('reading event file {number} of {count}')
+            cli.tell(text, number=done + 1, count=count)
 
     histories = [read_history(path, tell) for path in paths]
     path = Path(output or report_folder(histories[0].path))
@@ -99,9 +94,8 @@ def _write(
     try:
         write_report(histories, path)
     except OSError as error:
-        raise cli.usage_error(
-            "cannot write '{path}': {error}.", path=path, error=error.strerror
-        ) from None
+        text, reason = N_("cannot write '{path}': {error}."), error.strerror
+        raise cli.usage_error(text, path=path, error=reason) from None
     return histories, path
 
 
@@ -147,10 +141,9 @@ def _rows(figures: Figures) -> Iterator[tuple[str, str]]:
 
     yield _('State'), _(PAGE[f'state_{figures.state}'])
     yield _('Iterations'), f'{figures.iterations} / {figures.most}'
-    share = (
-        f' ({figures.skipped / figures.steps:.1%})' if figures.steps else ''
-    )
-    yield _('Skipped steps'), f'{figures.skipped}{share}'
+    share = figures.skipped / figures.steps if figures.steps else 0.0
+    shown = f' ({share:.1%})' if figures.steps else ''
+    yield _('Skipped steps'), f'{figures.skipped}{shown}'
     yield _('Rollbacks'), str(figures.rollbacks)
     yield _('Wasted'), str(figures.wasted)
     yield _('Starts'), str(figures.starts)

@@ -96,7 +96,15 @@ def apply_start(cfg: Config, start: Start, args: argparse.Namespace) -> None:
     if args.trust_checkpoint:
         cfg.load_from = loaders.trust_checkpoint(cfg.load_from)
     if start.resume and not owner_of_optimizer(cfg):
-        _add_hooks(cfg, start.checkpoint, args)
+        check = dict(
+            type='mmstable.ResumeCheckHook', allow_partial=args.allow_partial
+        )
+        report = dict(
+            type='mmstable.ResumeReportHook',
+            checkpoint=start.checkpoint,
+            override_lr_schedule=args.override_lr_schedule,
+        )
+        cfg.custom_hooks = [*(cfg.get('custom_hooks') or []), check, report]
     _continue_dashboards(cfg, start)
 
 
@@ -104,7 +112,7 @@ def _continue_dashboards(cfg: Config, start: Start) -> None:
     backends = (cfg.get('visualizer') or {}).get('vis_backends')
     if not isinstance(backends, list):
         return
-    work_dir, resume = Path(cfg.work_dir), start.resume
+    work_dir = Path(cfg.work_dir)
 
     def saved() -> Any:
         # The config in the checkpoint has the ids.
@@ -115,13 +123,13 @@ def _continue_dashboards(cfg: Config, start: Start) -> None:
 
     def decide() -> dict[str, str]:
         try:
-            return run_ids(backends, work_dir, resume, saved)
+            return run_ids(backends, work_dir, start.resume, saved)
         except loading.BadCheckpoint:
             # Whatever is wrong with it is reported when it is loaded.
             return run_ids(backends, work_dir, False)
 
     ids = decide_on_rank_zero(decide)
-    continue_runs(backends, work_dir, ids, resume)
+    continue_runs(backends, work_dir, ids, start.resume)
 
 
 def folders_of(cfg: Config) -> list[AnyPath]:
@@ -146,30 +154,23 @@ def _decide(cfg: Config, args: argparse.Namespace) -> Start:
     by_config = Start(
         cfg.get('load_from'), bool(cfg.get('resume')), _('the config')
     )
-    wanted = by_options or by_config
+    wanted = start = by_options or by_config
     _check_options(args, wanted)
-    if owner_of_optimizer(cfg):
-        return _engine_start(cfg, wanted)
-    folders = folders_of(cfg)
-    start = _look_up(wanted, folders, args)
-    if by_options and by_config.checkpoint and start.checkpoint is None:
-        start = _look_up(by_config, folders, args)
-    if not start.resume:
-        _warn_of_used_folder(folders, cfg.get('resume_command'))
-    if wanted.resume or start.checkpoint is not None:
-        say(str(start))
-    return start
+    is_ours = not owner_of_optimizer(cfg)
+    if is_ours:
+        folders = folders_of(cfg)
+        start = _look_up(wanted, folders, args)
+        if by_options and by_config.checkpoint and start.checkpoint is None:
+            start = _look_up(by_config, folders, args)
+    elif wanted.resume and wanted.checkpoint is None:
+        # The newest complete folder that an engine has saved.
+        from mmstable.hooks.engine_hook import newest_complete
 
-
-def _engine_start(cfg: Config, wanted: Start) -> Start:
-    """Find the newest complete folder that an engine has saved."""
-    from mmstable.hooks.engine_hook import newest_complete
-
-    start = wanted
-    if wanted.resume and wanted.checkpoint is None:
         found = newest_complete(Path(cfg.work_dir))
         path = None if found is None else str(found.absolute())
         start = Start(path, found is not None, wanted.reason)
+    if is_ours and not start.resume:
+        _warn_of_used_folder(folders, cfg.get('resume_command'))
     if wanted.resume or start.checkpoint is not None:
         say(str(start))
     return start
@@ -206,28 +207,29 @@ def _look_up(
             hint=near_files(path),
         )
     if wanted.resume and (path is None or os.path.isdir(path)):
-        if path is not None and (
-            Path(path).resolve() != Path(str(folders[0])).resolve()
-        ):
+        own = Path(str(folders[0])).resolve()
+        if path is not None and Path(path).resolve() != own:
             folders = [Path(path)]
         found = _find(folders, args.before_iter)
         if found is None:
             return Start(None, False, wanted.reason)
-        return _resumed(found, wanted.reason)
-    if path is not None:
-        if args.trust_checkpoint:
-            _warn_of_trust(path)
-        elif wanted.resume:
-            return _resumed(_verify(Path(path)), wanted.reason)
-        else:
-            with working(_("reading '{path}'", path=path)):
-                sha256 = catalog.verify_weights(Path(path))
-            return replace(wanted, sha256=sha256)
-    return wanted
-
-
-def _resumed(found: catalog.GoodCheckpoint, reason: str) -> Start:
-    return Start(str(found.path), True, reason, found.sha256)
+        return Start(str(found.path), True, wanted.reason, found.sha256)
+    if path is None:
+        return wanted
+    if args.trust_checkpoint:
+        loading.check_container(Path(path))
+        tell(
+            "--trust-checkpoint: '{path}' is loaded without the guard. If "
+            'there is code in it, that code runs now, with all your rights. '
+            'Other files are guarded as always.',
+            path=path,
+        )
+        return wanted
+    with working(_("reading '{path}'", path=path)):
+        if not wanted.resume:
+            return replace(wanted, sha256=catalog.verify_weights(Path(path)))
+        found = _verify(Path(path))
+    return Start(str(found.path), True, wanted.reason, found.sha256)
 
 
 def _check_options(args: argparse.Namespace, wanted: Start) -> None:
@@ -291,16 +293,6 @@ def _appears(path: str) -> bool:
     return False
 
 
-def _warn_of_trust(path: str) -> None:
-    loading.check_container(Path(path))
-    tell(
-        "--trust-checkpoint: '{path}' is loaded without the guard. If "
-        'there is code in it, that code runs now, with all your rights. '
-        'Other files are guarded as always.',
-        path=path,
-    )
-
-
 def _find(
     folders: Sequence[AnyPath], before_iter: int | None
 ) -> catalog.GoodCheckpoint | None:
@@ -334,7 +326,6 @@ def _warn_of_used_folder(
     ranking = catalog.rank_candidates(folders)
     if ranking.live:
         newest = ranking.live[0]
-        resume = '--resume' if command is None else f'{command} --resume'
         tell(
             "'{folder}' has checkpoints of an earlier run, the newest is "
             '{name} of iteration {iteration}. This is a new run, and '
@@ -343,43 +334,25 @@ def _warn_of_used_folder(
             folder=folders[0],
             name=newest.path.name,
             iteration=newest.iteration,
-            command=resume,
+            command='--resume' if command is None else f'{command} --resume',
         )
 
 
 def _verify(path: Path) -> catalog.GoodCheckpoint:
     try:
-        with working(_("reading '{path}'", path=path)):
-            return catalog.verify_checkpoint(path)
+        return catalog.verify_checkpoint(path)
     except loading.BadCheckpoint as error:
-        search = catalog.find_checkpoint(path.resolve().parent)
-        raise CheckpointError(_advise(error, search)) from error
-
-
-def _advise(error: loading.BadCheckpoint, search: catalog.Search) -> str:
-    if search.found is None:
-        return _('{error}. There is no good one in its folder.', error=error)
-    return _(
-        '{error}. The newest good one there is of iteration {iteration}: '
-        '--resume-from {path}',
-        error=error,
-        iteration=search.found.iteration,
-        path=shlex.quote(str(search.found.path)),
-    )
-
-
-def _add_hooks(
-    cfg: Config, checkpoint: str | None, args: argparse.Namespace
-) -> None:
-    check = dict(
-        type='mmstable.ResumeCheckHook', allow_partial=args.allow_partial
-    )
-    report = dict(
-        type='mmstable.ResumeReportHook',
-        checkpoint=checkpoint,
-        override_lr_schedule=args.override_lr_schedule,
-    )
-    cfg.custom_hooks = [*(cfg.get('custom_hooks') or []), check, report]
+        found = catalog.find_checkpoint(path.resolve().parent).found
+        text = _('{error}. There is no good one in its folder.', error=error)
+        if found is not None:
+            text = _(
+                '{error}. The newest good one there is of iteration '
+                '{iteration}: --resume-from {path}',
+                error=error,
+                iteration=found.iteration,
+                path=shlex.quote(str(found.path)),
+            )
+        raise CheckpointError(text) from error
 
 
 # Options for one start; some may have no value.
@@ -480,7 +453,22 @@ def launch_command(
         program (Sequence[str]): The program.
     """
     if launcher == 'pytorch':
-        return [*_torchrun(env), *_for_torchrun(program)]
+        command = ['torchrun']
+        nodes = env.get('GROUP_WORLD_SIZE', '1')
+        if nodes != '1':
+            # On each machine with its own number.
+            command += [
+                f'--nnodes={nodes}',
+                f'--node_rank={env.get("GROUP_RANK", "0")}',
+                f'--master_addr={env.get("MASTER_ADDR", "127.0.0.1")}',
+            ]
+        per_node = env.get('LOCAL_WORLD_SIZE') or env.get('WORLD_SIZE', '1')
+        command.append(f'--nproc_per_node={per_node}')
+        command.append(f'--master_port={env.get("MASTER_PORT", "29500")}')
+        # It starts Python by itself.
+        if program[0] == 'python':
+            return [*command, *program[1:]]
+        return [*command, '--no-python', *program]
     if launcher == 'slurm':
         tasks = env.get('SLURM_NTASKS', '1')
         nodes = env.get('SLURM_NNODES', '1')
@@ -490,25 +478,3 @@ def launch_command(
         count = env.get('OMPI_COMM_WORLD_SIZE', '1')
         return ['mpirun', '-np', count, *program]
     return list(program)
-
-
-def _torchrun(env: Mapping[str, str]) -> list[str]:
-    command = ['torchrun']
-    nodes = env.get('GROUP_WORLD_SIZE', '1')
-    if nodes != '1':
-        # On each machine with its own number.
-        command += [
-            f'--nnodes={nodes}',
-            f'--node_rank={env.get("GROUP_RANK", "0")}',
-            f'--master_addr={env.get("MASTER_ADDR", "127.0.0.1")}',
-        ]
-    per_node = env.get('LOCAL_WORLD_SIZE') or env.get('WORLD_SIZE', '1')
-    port = env.get('MASTER_PORT', '29500')
-    return [*command, f'--nproc_per_node={per_node}', f'--master_port={port}']
-
-
-def _for_torchrun(program: Sequence[str]) -> list[str]:
-    # It starts Python by itself.
-    if program[0] == 'python':
-        return list(program[1:])
-    return ['--no-python', *program]

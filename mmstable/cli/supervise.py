@@ -25,7 +25,7 @@ from mmstable.cli.start import without_start
 from mmstable.events.log import RESTARTED_AFTER, RESTARTS
 from mmstable.io.heartbeat import SUPERVISOR, read_failure, read_heartbeat
 from mmstable.io.process import state_of
-from mmstable.messages import _, printable
+from mmstable.messages import N_, _
 from mmstable.notify import send_from_supervisor
 
 _INTERVAL = 0.2
@@ -70,7 +70,7 @@ class End:
             'rank {rank}{node} failed: {error}',
             rank=self.failure['rank'],
             node=_(' ({node})', node=node) if node else '',
-            error=printable(self.failure['error']),
+            error=self.failure['error'],
         )
 
 
@@ -141,6 +141,7 @@ class Processes:
         return End(code, first in self._stuck, found)
 
     def _look(self, number: int, spent: float) -> None:
+        """Kill a process that has been silent for too long."""
         beat = read_heartbeat(self._files[number])
         process = self.processes[number]
         if beat is None:
@@ -155,6 +156,7 @@ class Processes:
             process.kill()
 
     def _hurry(self, number: int, waited: float) -> None:
+        """End a process that stays behind, unless it saves."""
         beat = read_heartbeat(self._files[number])
         if beat is not None and beat[2] == _SAVING:
             return
@@ -187,13 +189,7 @@ _FINAL = {
     )
 }
 # Signals of a process that has gone wrong inside: 'core dumped'.
-_CRASHES = {
-    -signal.SIGSEGV,
-    -signal.SIGBUS,
-    -signal.SIGABRT,
-    -signal.SIGILL,
-    -signal.SIGFPE,
-}
+_CRASHES = ('SIGSEGV', 'SIGBUS', 'SIGABRT', 'SIGILL', 'SIGFPE')
 # Ended on request.
 _STOPS = [getattr(signal, name) for name in (*SIGNALS, 'SIGQUIT')]
 # Seconds before a restart, doubled for each one without a new checkpoint.
@@ -235,13 +231,14 @@ def describe_end(code: int, is_stuck: bool = False) -> str:
         return _('no heartbeat, a call in C holds the GIL; it was killed')
     if code == -signal.SIGKILL:
         return _('killed by SIGKILL (out of memory? see `dmesg`)')
+    text = N_('exit code {code}')
     if code < 0:
-        return _('killed by {signal}', signal=_name(-code))
-    if code == errors.TrainingHangs.exit_code:
-        return _('it hung (exit code {code})', code=code)
-    if code == errors.DeviceLost.exit_code:
-        return _('the device was lost (exit code {code})', code=code)
-    return _('exit code {code}', code=code)
+        text = N_('killed by {signal}')
+    elif code == errors.TrainingHangs.exit_code:
+        text = N_('it hung (exit code {code})')
+    elif code == errors.DeviceLost.exit_code:
+        text = N_('the device was lost (exit code {code})')
+    return _(text, code=code, signal=_name(-code))
 
 
 class RestartPolicy:
@@ -271,22 +268,22 @@ class RestartPolicy:
             return _('To start it again would not help.')
         cause = None if end is None else end.cause
         if cause is not None and cause == self._cause:
-            return _(
+            text = N_(
                 'It has failed twice in the same way, after iteration '
-                '{iteration}, so it is not started again.',
-                iteration=cause[1],
+                '{iteration}, so it is not started again.'
             )
+            return _(text, iteration=cause[1])
         self._cause = cause
         if iteration != self._iteration:
             self._iteration, self._idle = iteration, 0
         elif self.done:
             self._idle += 1
         if self._idle >= _MOST_IDLE:
-            return _(
+            text = N_(
                 'The last {count} restarts brought no new checkpoint, so it '
-                'is not started again.',
-                count=self._idle,
+                'is not started again.'
             )
+            return _(text, count=self._idle)
         if not self.most:
             return _('--max-restarts N would start it again.')
         if self.done >= self.most:
@@ -350,7 +347,10 @@ class Supervisor:
         Args:
             most (int): How often to start the run again.
         """
-        policy = RestartPolicy(most, _iteration(self._first))
+        first = self._first
+        policy = RestartPolicy(
+            most, None if first is None else first.iteration
+        )
         end = End(0)
         with self._forwarding():
             while True:
@@ -365,24 +365,34 @@ class Supervisor:
                 if not self._decides:
                     tell('the run ended: {end}', end=str(end))
                     continue
-                if end.code in _CRASHES:
+                if _name(-end.code) in _CRASHES:
                     tell(
                         'it crashed ({signal}): a bug in native code, or a '
                         'sick machine; `mmstable doctor` tests this one',
                         signal=_name(-end.code),
                     )
-                why_not = policy.why_not(_iteration(self._newest()), end)
+                newest = self._newest()
+                iteration = None if newest is None else newest.iteration
+                why_not = policy.why_not(iteration, end)
                 if why_not is not None:
-                    tell(
-                        'the run ended: {end}. {why}',
-                        end=str(end),
-                        why=why_not,
-                    )
+                    text = N_('the run ended: {end}. {why}')
+                    tell(text, end=str(end), why=why_not)
                     self._tell_others(policy.done + 1, why_not, code)
                     self._notify(f'{end}. {why_not}', not is_final(end.code))
                     return code
                 seconds = policy.take()
-                self._announce(end, policy, seconds)
+                source = _('where it was started from')
+                if newest is not None and _mark(newest) != _mark(self._first):
+                    source = newest.path.name
+                tell(
+                    'the run ended: {end}. Restart {number} of {most} in '
+                    '{seconds:.0f} s, from {source}',
+                    end=str(end),
+                    number=policy.done,
+                    most=most,
+                    seconds=seconds,
+                    source=source,
+                )
                 self._notify(str(end), False)
                 if self._stopped.wait(seconds):
                     return code
@@ -424,23 +434,6 @@ class Supervisor:
             return self._words
         return [*without_start(self._words), '--resume', 'auto']
 
-    def _announce(
-        self, end: End, policy: RestartPolicy, seconds: float
-    ) -> None:
-        newest = self._newest()
-        source = _('where it was started from')
-        if newest is not None and _mark(newest) != _mark(self._first):
-            source = newest.path.name
-        tell(
-            'the run ended: {end}. Restart {number} of {most} in '
-            '{seconds:.0f} s, from {source}',
-            end=str(end),
-            number=policy.done,
-            most=policy.most,
-            seconds=seconds,
-            source=source,
-        )
-
     def _notify(self, text: str, is_over: bool) -> None:
         if self._folders:
             send_from_supervisor(str(self._folders[0]), text, is_over)
@@ -473,10 +466,6 @@ class Supervisor:
         is_sent = number == signal.SIGINT and sys.stdin.isatty()
         if self._running is not None and not is_sent:
             self._running.send(number)
-
-
-def _iteration(found: Candidate | None) -> int | None:
-    return None if found is None else found.iteration
 
 
 def _mark(found: Candidate | None) -> Any:

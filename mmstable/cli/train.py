@@ -30,7 +30,7 @@ from mmstable.io.heartbeat import (
     end_heartbeat,
     write_failure,
 )
-from mmstable.messages import _, choose_language
+from mmstable.messages import N_, _, choose_language
 from mmstable.messages.secrets import MASK, mask_words
 
 if TYPE_CHECKING:
@@ -48,13 +48,11 @@ class Edited(NamedTuple):
         plain (Mapping): What ``mmstable check`` would see of it: without
             the options of ``mmstable train``, and unprotected.
         protection (Protection, optional): What was changed to protect it.
-        warnings (tuple[str]): What may go wrong with it. Defaults to ().
     """
 
     cfg: Config
     plain: Mapping[str, Any]
     protection: Protection | None
-    warnings: tuple[str, ...] = ()
 
 
 def train(args: argparse.Namespace) -> int:
@@ -83,9 +81,8 @@ def train(args: argparse.Namespace) -> int:
         if failure is None or isinstance(error, MMStableError):
             raise
         write_failure(failure)
-        raise PeerFailedError(
-            _('{failure}. This rank stops.', failure=failure)
-        ) from error
+        text = _('{failure}. This rank stops.', failure=failure)
+        raise PeerFailedError(text) from error
     if code:
         leave_after_rank_zero()
     return code
@@ -97,41 +94,43 @@ def _train(args: argparse.Namespace) -> int:
     from mmstable.dist.collectives import ReportedByRankZero
     from mmstable.runner_view import StartNotes, note_start
 
+    is_first = rank_of(args.launcher) == 0
     try:
-        cfg, __, protection, warnings = _prepare(args)
+        cfg, warnings, changes = _prepare(args)
         with _lock(cfg, args.force):
             begin_heartbeat(cfg.work_dir, rank_of(args.launcher))
             starts.apply_start(cfg, starts.choose_start(cfg, args), args)
             with explained(cfg=cfg._cfg_dict):
                 runner = build_runner(cfg)
                 # No mistake is in sight.
-                changes = tuple(_protection_lines(protection))
                 for line in changes:
                     cli.say(line)
-                note_start(runner, StartNotes(warnings, changes))
+                note_start(runner, StartNotes(tuple(warnings), tuple(changes)))
                 _show_progress(runner, args)
                 runner.train()
     except StoppedBySignal as stop:
-        cli.tell(
-            'stopped by {signal}; the command to resume is above',
-            signal=stop.name,
-        )
-        if args.requeue and rank_of(args.launcher) == 0:
+        text = N_('stopped by {signal}; the command to resume is above')
+        cli.tell(text, signal=stop.name)
+        if args.requeue and is_first:
             _requeue()
         return stop.exit_code
     except ReportedByRankZero as echo:
         return echo.exit_code
     except TrainingDiverged as error:
-        if rank_of(args.launcher) == 0:
-            cli.say_error(
-                _(
-                    'error: diverged; the reason is above, and in {file}',
-                    file=error.file,
-                )
-            )
+        if is_first:
+            text = N_('error: diverged; the reason is above, and in {file}')
+            cli.say_error(_(text, file=error.file))
         return error.exit_code
     end_heartbeat()
     return 0
+
+
+def _show_progress(runner: Runner, args: argparse.Namespace) -> None:
+    """Show a progress line in a terminal."""
+    if sys.stdout.isatty() and not args.quiet and rank_of(args.launcher) == 0:
+        from mmstable.cli.progress import ProgressLine
+
+        runner.register_hook(ProgressLine())
 
 
 def _requeue() -> None:
@@ -143,14 +142,6 @@ def _requeue() -> None:
         cli.tell('--requeue: job {job}: {error}', job=job, error=error)
     else:
         cli.tell('job {job} is in the queue again', job=job)
-
-
-def _show_progress(runner: Runner, args: argparse.Namespace) -> None:
-    """Show a progress line in a terminal."""
-    if sys.stdout.isatty() and not args.quiet and rank_of(args.launcher) == 0:
-        from mmstable.cli.progress import ProgressLine
-
-        runner.register_hook(ProgressLine())
 
 
 def _supervise(args: argparse.Namespace) -> int:
@@ -197,13 +188,14 @@ def read_quietly(args: argparse.Namespace) -> Config:
     return cfg
 
 
-def _prepare(args: argparse.Namespace) -> Edited:
-    """The config, complete, and with the ranks joined."""
+def _prepare(
+    args: argparse.Namespace,
+) -> tuple[Config, list[str], list[str]]:
+    """Join the ranks; return the config, warnings about it and changes."""
     from mmstable.cli import start as starts
     from mmstable.cli.mistakes import check_start, check_work_dir
     from mmstable.dist.collectives import join_ranks
 
-    _choose_gpus(args.gpu_ids, args.launcher)
     if mask_words(args.words) != args.words:
         cli.tell(
             'the command line has secrets, which mmstable shows as {mask}. '
@@ -211,25 +203,27 @@ def _prepare(args: argparse.Namespace) -> Edited:
             'log and the checkpoints: take them from the environment instead.',
             mask=MASK,
         )
-    edited = edit_config(args)
-    cfg = edited.cfg
-    warnings = check_start(cfg, edited.plain, args)
+    cfg, plain, protection = edit_config(args)
+    warnings = check_start(cfg, plain, args)
     for line in warnings:
         cli.say(line)
     check_work_dir(cfg.work_dir)
     choose_language(_hooks(cfg))
     # For the hook that tells how to resume.
+    program = starts.program_of(sys.argv[0])
+    launch = starts.launch_command(cfg.launcher, os.environ, program)
     cfg.resume_command = starts.resume_command(
-        starts.launch_command(
-            cfg.launcher, os.environ, starts.program_of(sys.argv[0])
-        ),
-        args.words,
-        cfg.work_dir,
+        launch, args.words, cfg.work_dir
     )
     note = join_ranks(cfg)
     if note is not None:
         cli.say(note)
-    return edited._replace(warnings=tuple(warnings))
+    changes: list[str] = []
+    if protection is not None:
+        text = N_('protected with preset {preset} (--as-is changes nothing):')
+        title = _(text, preset=protection.preset)
+        changes = list(protection.lines(title))
+    return cfg, warnings, changes
 
 
 @contextmanager
@@ -249,7 +243,7 @@ def _lock(cfg: Config, force: bool) -> Iterator[None]:
 def edit_config(args: argparse.Namespace) -> Edited:
     """Read the config, translate it if it is old, edit and protect it."""
     from mmstable.cli import config as edits
-    from mmstable.protection import drop_absent_hooks
+    from mmstable.protection import apply_changes, drop_absent_hooks
 
     options = edits.read_options(args.cfg_options)
     cfg = edits.modernize(edits.load_config(args.config), options)
@@ -264,27 +258,17 @@ def edit_config(args: argparse.Namespace) -> Edited:
         edits.disable_validation(cfg)
     if args.probe:
         edits.add_probe(cfg, args.probe)
-    protection = _protect(cfg, args)
+    protection = None
+    if not args.as_is:
+        protection = protection_of(cfg, args)
+        apply_changes(cfg._cfg_dict, protection.changes)
+    elif args.preset or args.memory:
+        text = N_('--as-is changes nothing: it does not go with {option}.')
+        option = '--preset' if args.preset else '--memory'
+        raise cli.usage_error(text, option=option)
     drop_absent_hooks(cfg)
     cfg.launcher = args.launcher
     return Edited(cfg, plain, protection)
-
-
-def _protect(cfg: Config, args: argparse.Namespace) -> Protection | None:
-    """Protect a config, unless it shall be trained as it is."""
-    from mmstable.protection import apply_changes
-
-    if args.as_is:
-        for name in ('preset', 'memory'):
-            if getattr(args, name) is not None:
-                raise cli.usage_error(
-                    '--as-is changes nothing: it does not go with {option}.',
-                    option=f'--{name}',
-                )
-        return None
-    protection = protection_of(cfg, args)
-    apply_changes(cfg._cfg_dict, protection.changes)
-    return protection
 
 
 def protection_of(cfg: Config, args: argparse.Namespace) -> Protection:
@@ -301,35 +285,9 @@ def protection_of(cfg: Config, args: argparse.Namespace) -> Protection:
     return find_changes(plain_settings(cfg), preset, args.memory)
 
 
-def _protection_lines(protection: Protection | None) -> Iterator[str]:
-    if protection is None:
-        return iter(())
-    title = _(
-        'protected with preset {preset} (--as-is changes nothing):',
-        preset=protection.preset,
-    )
-    return protection.lines(title)
-
-
 def _hooks(cfg: Config) -> list[Any]:
     hooks = cfg.get('default_hooks') or {}
     return [*hooks.values(), *(cfg.get('custom_hooks') or [])]
-
-
-def _choose_gpus(gpu_ids: list[int] | None, launcher: str) -> None:
-    import torch
-
-    if gpu_ids is None:
-        return
-    # Read by CUDA when it starts, so this comes before anything uses it.
-    os.environ['CUDA_VISIBLE_DEVICES'] = ','.join(map(str, gpu_ids))
-    if not torch.cuda.is_available():
-        cli.tell(
-            '--gpu-ids {ids}: no such GPU here, the option is ignored',
-            ids=str(gpu_ids),
-        )
-    elif launcher == 'none' and len(gpu_ids) > 1:
-        cli.tell('only the first of --gpu-ids is used without --launcher')
 
 
 def _duration(text: str) -> int:
@@ -478,17 +436,6 @@ COMMAND = cli.Command(
             const=0.5,
             default=0.0,
             metavar='SHARE',
-        ),
-        (
-            cli.number('--gpu-ids', 0, 'GPUs to use', nargs='+', metavar='ID'),
-            cli.number(
-                '--gpu-id',
-                0,
-                'the one GPU to use',
-                nargs=1,
-                dest='gpu_ids',
-                metavar='ID',
-            ),
         ),
         *cli.LAUNCHER,
     ),

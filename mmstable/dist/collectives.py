@@ -169,39 +169,31 @@ def find_shards(model: Module) -> Shards:
     """Which parameters of a model are cut into parts, and among whom."""
     shards = Shards()
     cut: set[int] = set()
+
+    def add(group: Any, *params: Any) -> None:
+        if group not in shards.groups:
+            shards.groups.append(group)
+        cut.update(map(id, params))
+
     for module in model.modules():
-        if isinstance(module, FullyShardedDataParallel):
-            _add_flat(module, shards, cut)
-    for param in model.parameters():
-        if is_dtensor(param):
-            _add_dtensor(param, shards, cut)
-    first = all(get_rank(group) == 0 for group in shards.groups)
-    for param in model.parameters():
-        if not first and id(param) not in cut:
-            shards.repeated.add(id(param))
+        handle: Any = getattr(module, '_handle', None)
+        if (
+            isinstance(module, FullyShardedDataParallel)
+            and handle is not None
+            and handle.uses_sharded_strategy
+        ):
+            flat = handle.flat_param
+            params = getattr(flat, '_params', None) or ()
+            add(module.process_group, flat, *params)
+    for one in model.parameters():
+        param: Any = one
+        for dim, placement in enumerate(getattr(param, 'placements', ())):
+            if placement.is_shard():
+                add(param.device_mesh.get_group(dim), param)
+    if any(get_rank(group) != 0 for group in shards.groups):
+        ids = {id(param) for param in model.parameters()}
+        shards.repeated = ids - cut
     return shards
-
-
-def _add_flat(module: Any, shards: Shards, cut: set[int]) -> None:
-    handle = module._handle
-    if handle is None or not handle.uses_sharded_strategy:
-        return
-    _add_group(module.process_group, shards)
-    flat = handle.flat_param
-    cut.add(id(flat))
-    cut.update(id(param) for param in getattr(flat, '_params', None) or ())
-
-
-def _add_dtensor(param: Any, shards: Shards, cut: set[int]) -> None:
-    for dim, placement in enumerate(param.placements):
-        if placement.is_shard():
-            _add_group(param.device_mesh.get_group(dim), shards)
-            cut.add(id(param))
-
-
-def _add_group(group: Any, shards: Shards) -> None:
-    if group not in shards.groups:
-        shards.groups.append(group)
 
 
 def is_dtensor(tensor: Any) -> bool:

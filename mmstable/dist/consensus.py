@@ -98,26 +98,19 @@ def probe_before_reduction(model: Module) -> list[GradProbe]:
             continue
         if module not in _LOOKS and _is_free(module):
             look = GradProbe()
-            if _register(module, look):
+            try:
+                # torch does not understand annotations that are text.
+                module.register_comm_hook(
+                    look, lambda state, bucket: state.reduce(bucket)
+                )
                 _LOOKS[module] = look
+            except RuntimeError:
+                # torch 2.1 has no list of hooks, and refuses a second one.
+                if hasattr(module, '_comm_hooks'):
+                    raise
         if module in _LOOKS:
             found.append(_LOOKS[module])
     return found
-
-
-def _register(module: DistributedDataParallel, look: GradProbe) -> bool:
-    """Whether a module takes the probe; it has one hook at most."""
-    try:
-        # torch does not understand annotations that are text.
-        module.register_comm_hook(
-            look, lambda state, bucket: state.reduce(bucket)
-        )
-    except RuntimeError:
-        # torch 2.1 has no list of hooks, and refuses a second one.
-        if hasattr(module, '_comm_hooks'):
-            raise
-        return False
-    return True
 
 
 def _is_free(module: DistributedDataParallel) -> bool:
@@ -298,7 +291,8 @@ class StepConsensus:
         if not self.is_reduced or get_world_size() == 1:
             return True
         topic = f'{self._topic}/{self.steps}/spike'
-        return bool(gather(topic, True, TIMEOUT, boolean, _all_came, boolean))
+        # The digest is made of all flags, so all have come.
+        return bool(gather(topic, True, TIMEOUT, boolean, bool, boolean))
 
     def resolve_bad(
         self,
@@ -394,10 +388,6 @@ class StepConsensus:
         return gather(topic, word, timeout, _WORD, _digest, _read)
 
 
-def _all_came(words: Mapping[int, bool]) -> bool:
-    return all(words.values())
-
-
 def _topic_for(model: Module) -> str:
     """A name for a new wrapper that is the same on all ranks."""
     # Not by shapes: those of shards are not the same.
@@ -409,16 +399,13 @@ def _topic_for(model: Module) -> str:
 
 def _digest(words: Mapping[int, dict[str, Any]]) -> dict[str, Any]:
     """What matters to all, however many ranks have something to say."""
-    named = [
-        _place(rank, word, word['where'])
-        for rank, word in words.items()
-        if word['where']
-    ]
-    holders = [
-        _place(rank, word, 'reduced_gradient')
-        for rank, word in words.items()
-        if word['culprits']
-    ]
+    named, holders = [], []
+    for rank, word in words.items():
+        place = [rank, word['node'], word['device']]
+        if word['where']:
+            named.append([*place, word['where']])
+        if word['culprits']:
+            holders.append([*place, 'reduced_gradient'])
     sharded = any(word['sharded'] for word in words.values())
     if not named and len(holders) < len(words) and not sharded:
         # Averaged gradients are the same everywhere, except for these.
@@ -434,10 +421,6 @@ def _digest(words: Mapping[int, dict[str, Any]]) -> dict[str, Any]:
         culprits=[list(one) for one in culprits][:_MOST_CULPRITS],
         behind=[rank for rank, word in words.items() if word['behind']],
     )
-
-
-def _place(rank: int, word: dict[str, Any], where: str) -> list[Any]:
-    return [rank, word['node'], word['device'], where]
 
 
 _NAME = text(_LONGEST_NAME)

@@ -12,16 +12,14 @@ import platform
 import sys
 import threading
 import time
-from collections.abc import Collection
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any, Callable
 
 from mmengine.dist import get_rank, get_world_size
 
 from mmstable.dist.store import (
-    AgreedRequests,
     StoreClient,
     StoreGone,
     has_keys,
@@ -36,7 +34,6 @@ from mmstable.io.schema import (
     Check,
     boolean,
     integer,
-    one_of,
     record,
     text,
     within,
@@ -44,6 +41,7 @@ from mmstable.io.schema import (
 from mmstable.messages import _, printable
 
 INTERVAL_S, LOST_AFTER_S = 1.0, 60.0
+_RANKS_A_SECOND = 1000
 _DONE = 'done'
 # Seconds that the last call may take: the process is about to end.
 _LAST_CALL_S = 2.0
@@ -53,6 +51,11 @@ _GRACE_S = 10.0
 _SECOND_HAND = ('gloo', 'nccl', 'connection', 'broken pipe', 'timed out')
 # Characters of what a rank says of its failure, and of its machine's name.
 _LONGEST_ERROR, _LONGEST_NODE = 1000, 255
+# Seconds of a status: a hundred years. And those between two exchanges.
+_LONGEST_WAIT, _PAUSE_S = 3.2e9, 0.1
+# The phases of an iteration in which ranks wait for each other.
+_ITERATION = ('data', 'forward', 'backward', 'step')
+_UNKNOWN = -1
 
 
 @dataclass(frozen=True)
@@ -97,14 +100,41 @@ class PeerFailure:
         )
 
 
+@dataclass(frozen=True)
+class RankStatus:
+    """A rank that makes no progress.
+
+    Args:
+        rank (int): The rank.
+        iteration (int): Iterations of training done.
+        phase (str): What it does.
+        seconds (float): For how long.
+        where (str): Where it is, in words. Defaults to ''.
+        begun (int): Its newest collective call; -1 if unknown. Defaults to
+            -1.
+        waits_in (str): The collective call that it waits in. Defaults to ''.
+        beat (int): Another one each time. Defaults to 0.
+    """
+
+    rank: int
+    iteration: int
+    phase: str
+    seconds: float
+    where: str = ''
+    begun: int = -1
+    waits_in: str = ''
+    beat: int = 0
+
+
 class PeerWatch:
-    """Heartbeats of all ranks, and the first failure of one of them.
+    """Heartbeats, failures and hangs of all ranks.
 
     Each rank watches the next one only, so the cost does not grow with the
     number of ranks.
 
     Args:
-        interval (float): Seconds between two looks. Defaults to 1.0.
+        interval (float): Seconds between two looks; more with more than a
+            thousand ranks. Defaults to 1.0.
         lost_after (float): Seconds without a heartbeat until a rank counts
             as lost, and without a response until the store does. Defaults
             to 60.0.
@@ -113,7 +143,9 @@ class PeerWatch:
     def __init__(
         self, interval: float = INTERVAL_S, lost_after: float = LOST_AFTER_S
     ) -> None:
-        self.interval, self._lost_after = interval, lost_after
+        # All ranks ask one store: more of them come more rarely.
+        self.interval = max(interval, get_world_size() / _RANKS_A_SECOND)
+        self._lost_after = lost_after
         # Called from another thread, once, with the failure of a rank.
         self.react: Callable[[PeerFailure], None] = _leave
         self._store = StoreClient(next_name('watch'), lost_after)
@@ -132,13 +164,10 @@ class PeerWatch:
         self._thread.start()
 
     def configure(
-        self,
-        react: Callable[[PeerFailure], None],
-        interval: float,
-        lost_after: float,
+        self, react: Callable[[PeerFailure], None], lost_after: float
     ) -> None:
-        """Change what is done about a failure, and the times."""
-        self.react, self.interval = react, interval
+        """Change what is done about a failure, and when a rank is lost."""
+        self.react = react
         self._lost_after = self._store.timeout_s = lost_after
 
     def stop(self) -> None:
@@ -153,6 +182,13 @@ class PeerWatch:
     def is_stopped(self) -> bool:
         """Whether this rank ends."""
         return self._thread.is_stopped
+
+    def wait_for_stop(self, timeout_s: float) -> bool:
+        """Wait until the training of this rank ends, but not for ever."""
+        deadline = time.monotonic() + timeout_s
+        while not self.is_stopped and time.monotonic() < deadline:
+            time.sleep(0.05)
+        return self.is_stopped
 
     def report(
         self,
@@ -176,11 +212,12 @@ class PeerWatch:
         Returns:
             PeerFailure: The failure that counts on all ranks: the first one.
         """
-        node = platform.node()[:_LONGEST_NODE]
-        saver = self._rank if saver is None else saver
-        return self._post(
+        node, rank = platform.node()[:_LONGEST_NODE], self._rank
+        saver = rank if saver is None else saver
+        # It knows what to do about its own failure.
+        self._known = self._post(
             PeerFailure(
-                self._rank,
+                rank,
                 node,
                 iteration,
                 error[:_LONGEST_ERROR],
@@ -189,6 +226,7 @@ class PeerWatch:
                 code,
             )
         )
+        return self._known
 
     def failure(self) -> PeerFailure | None:
         """Return what ends this run, if anything."""
@@ -217,7 +255,6 @@ class PeerWatch:
         self,
         iteration: int,
         error: BaseException,
-        grace: float,
         saver: int | None = None,
     ) -> PeerFailure:
         """Return the failure that counts: an error of this rank or its cause.
@@ -225,22 +262,21 @@ class PeerWatch:
         Args:
             iteration (int): Training iterations done.
             error (BaseException): The error.
-            grace (float): Seconds to wait for the cause, if the error says
-                that another rank does not respond.
             saver (int, optional): The rank that has to save; None for this
                 one. Defaults to None.
         """
         found = self.failure()
         said = str(error).lower()
         if found is None and any(word in said for word in _SECOND_HAND):
-            found = self.await_failure(grace)
+            found = self.await_failure(_GRACE_S)
         if found is not None:
             return found
         code = getattr(error, 'exit_code', 1)
         is_decided = isinstance(error, MMStableError)
+        text_of = f'{type(error).__name__}: {error}'
         try:
             return self.report(
-                iteration, describe_error(error), is_decided, saver, code
+                iteration, text_of, is_decided, saver, code
             )
         except RuntimeError as gone:
             return self.failure() or _store_is_gone(gone)
@@ -257,6 +293,42 @@ class PeerWatch:
         """Return the newest heartbeat of a rank: another one each time."""
         key = f'beat/{rank}'
         return self._store.get(key) if has_keys(self._store, [key]) else None
+
+    def leave_status(self, status: RankStatus) -> None:
+        """Write the status of this rank for the others."""
+        where, beat = status.where[:_LONGEST_ERROR], next(self._beats)
+        status = replace(status, where=where, beat=beat)
+        self.leave('status', asdict(status))
+
+    def exchange(
+        self, own: RankStatus, seconds: float
+    ) -> dict[int, RankStatus | None]:
+        """Write the status of this rank, and read that of the others.
+
+        Args:
+            own (RankStatus): The status of this rank.
+            seconds (float): How long to wait for a new status: an old one
+                does not count.
+
+        Returns:
+            dict: The status by rank; None for those that wrote none.
+        """
+        others = [r for r in range(get_world_size()) if r != own.rank]
+        before = {rank: self.status_of(rank) for rank in others}
+        found: dict[int, RankStatus | None] = dict.fromkeys(others)
+        deadline = time.monotonic() + seconds
+        while None in found.values() and time.monotonic() < deadline:
+            # Again and again: others may be waiting for it, too.
+            self.leave_status(own)
+            time.sleep(_PAUSE_S)
+            for rank in [one for one in others if found[one] is None]:
+                now = self.status_of(rank)
+                found[rank] = None if now == before[rank] else now
+        return {**found, own.rank: own}
+
+    def status_of(self, rank: int) -> RankStatus | None:
+        """Return the newest status of a rank, if it has written one."""
+        return self.read('status', rank, partial(_read_status, rank))
 
     def await_others(self, seconds: float) -> None:
         """Wait until the others have ended, those that still send beats.
@@ -319,20 +391,16 @@ class PeerWatch:
                 seconds=silent,
             )
             self._post(
-                PeerFailure(self._next, '', -1, reason, saver=self._rank),
+                PeerFailure(self._next, '', -1, reason, saver=self._rank)
             )
 
     def _beat(self) -> None:
         self._store.set(f'beat/{self._rank}', str(next(self._beats)))
 
     def _post(self, failure: PeerFailure) -> PeerFailure:
-        held = write_first(
+        return write_first(
             self._store, 'failure', asdict(failure), _read_failure
         )
-        if failure.rank == self._rank:
-            # It knows what to do.
-            self._known = held
-        return held
 
 
 def _read_failure(value: Any) -> PeerFailure:
@@ -382,150 +450,22 @@ def report_failure(error: BaseException) -> PeerFailure | None:
     watch = _current
     if watch is None or watch.is_stopped:
         return None
-    failure = watch.find_reason(0, error, _GRACE_S)
+    failure = watch.find_reason(0, error)
     watch.stop()
     return None if failure.rank == get_rank() else failure
-
-
-def describe_error(error: BaseException) -> str:
-    """Return the class and the text of an exception."""
-    return f'{type(error).__name__}: {error}'
 
 
 def _leave(failure: PeerFailure) -> None:
     """End this rank before training has begun."""
     watch = _current
-    deadline = time.monotonic() + (10.0 if failure.decided else 2.0)
-    while time.monotonic() < deadline:
-        if watch is None or watch.is_stopped:
-            return
-        time.sleep(0.05)
+    if watch is None or watch.wait_for_stop(10.0 if failure.decided else 2.0):
+        return
     try:
         line = _('{failure}. This rank stops.', failure=failure)
         print(f'mmstable: {line}', file=sys.stderr, flush=True)
-        if watch is not None:
-            watch.stop()
+        watch.stop()
     finally:
         os._exit(PeerFailedError.exit_code)
-
-
-class CoordinatedStop:
-    """Let all ranks obey a request to one of them after the same step.
-
-    All ranks look after the iterations that complete a step.
-
-    Args:
-        names (Collection[str]): The names of the requests that ranks obey.
-    """
-
-    def __init__(self, names: Collection[str]) -> None:
-        signal = one_of(*names)
-        self._requests = AgreedRequests('coordinated_stop', signal=signal)
-        self._is_requested = False
-
-    def request(self, iteration: int, name: str) -> None:
-        """Ask all ranks to obey after the next step.
-
-        Args:
-            iteration (int): The iteration that is done here.
-            name (str): The request.
-        """
-        if not self._is_requested:
-            self._is_requested = True
-            self._requests.post(iteration, signal=name)
-
-    def due(self, iteration: int) -> str | None:
-        """Return the request that all ranks obey now, if there is one.
-
-        Args:
-            iteration (int): The iteration that has completed a step.
-        """
-        request = self._requests.due(iteration)
-        if request is None:
-            return None
-        self._is_requested = False
-        return request['signal']
-
-
-_LONGEST = 1000
-# Seconds: a hundred years.
-_LONGEST_WAIT = 3.2e9
-# Seconds between two exchanges of a status, and until the store counts as
-# gone.
-_PAUSE, _STATUS_TIMEOUT_S = 0.1, 5.0
-# The phases of an iteration in which ranks wait for each other.
-_ITERATION = ('data', 'forward', 'backward', 'step')
-_UNKNOWN = -1
-
-
-@dataclass(frozen=True)
-class RankStatus:
-    """A rank that makes no progress.
-
-    Args:
-        rank (int): The rank.
-        iteration (int): Iterations of training done.
-        phase (str): What it does.
-        seconds (float): For how long.
-        where (str): Where it is, in words. Defaults to ''.
-        begun (int): Its newest collective call; -1 if unknown. Defaults to
-            -1.
-        waits_in (str): The collective call that it waits in. Defaults to ''.
-        beat (int): Another one each time. Defaults to 0.
-    """
-
-    rank: int
-    iteration: int
-    phase: str
-    seconds: float
-    where: str = ''
-    begun: int = -1
-    waits_in: str = ''
-    beat: int = 0
-
-
-class StatusBoard:
-    """Where all ranks leave their status, without a collective call."""
-
-    def __init__(self) -> None:
-        self._store = StoreClient(next_name('status'), _STATUS_TIMEOUT_S)
-        self._beats = itertools.count(1)
-
-    def leave(self, status: RankStatus) -> None:
-        """Write the status of this rank for the others."""
-        word = asdict(status)
-        word['where'] = status.where[:_LONGEST]
-        word['beat'] = next(self._beats)
-        leave_value(self._store, f'{status.rank}', word)
-
-    def exchange(
-        self, own: RankStatus, seconds: float
-    ) -> dict[int, RankStatus | None]:
-        """Write the status of this rank, and read that of the others.
-
-        Args:
-            own (RankStatus): The status of this rank.
-            seconds (float): How long to wait for a new status: an old one
-                does not count.
-
-        Returns:
-            dict: The status by rank; None for those that wrote none.
-        """
-        others = [r for r in range(get_world_size()) if r != own.rank]
-        before = {rank: self._read(rank) for rank in others}
-        found: dict[int, RankStatus | None] = dict.fromkeys(others)
-        deadline = time.monotonic() + seconds
-        while None in found.values() and time.monotonic() < deadline:
-            # Again and again: others may be waiting for it, too.
-            self.leave(own)
-            time.sleep(_PAUSE)
-            for rank in [one for one in others if found[one] is None]:
-                now = self._read(rank)
-                found[rank] = None if now == before[rank] else now
-        return {**found, own.rank: own}
-
-    def _read(self, rank: int) -> RankStatus | None:
-        return read_value(self._store, f'{rank}', partial(_read_status, rank))
 
 
 def behind(statuses: list[RankStatus]) -> int | None:
@@ -558,7 +498,7 @@ def _read_status(rank: int, value: Any) -> RankStatus:
         iteration=integer(0),
         phase=text(100),
         seconds=within(0, _LONGEST_WAIT),
-        where=text(_LONGEST),
+        where=text(_LONGEST_ERROR),
         begun=integer(-1),
         waits_in=text(100),
         beat=integer(0),

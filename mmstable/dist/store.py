@@ -77,11 +77,6 @@ def next_name(name: str) -> str:
     return f'{name}/{_RUNS[name]}'
 
 
-def open_next(name: str) -> Store:
-    """Open a part of the store that no earlier run of this process has."""
-    return open_store(next_name(name))
-
-
 class StoreGone(RuntimeError):
     """The store did not respond within the time limit."""
 
@@ -284,7 +279,7 @@ class AgreedRequests:
 
     def __init__(self, name: str, **checks: Check) -> None:
         self._check = record(after=integer(0), **checks)
-        self._store = open_next(name)
+        self._store = open_store(next_name(name))
         # Requests that all ranks have obeyed.
         self._round = 0
 
@@ -341,43 +336,24 @@ def gather(
         Any: The digest, checked. None if somebody stayed away or said what
         no rank says: then all who came, and all who still come, are told so.
     """
-    store = open_store('gather')
+    store, key, decision = open_store('gather'), f'{topic}/decision', None
     leave_value(store, f'{topic}/{get_rank()}', value)
     keys = [f'{topic}/{rank}' for rank in range(get_world_size())]
     # Whoever counts wrong, the last one to arrive finds all values.
     if store.add(f'{topic}/arrived', 1) >= len(keys) and has_keys(store, keys):
-        words = _read_words(store, keys, check)
-        return _decide(store, topic, words and digest(words), check_digest)
-    return _await_decision(store, topic, timeout, check_digest)
-
-
-def _read_words(
-    store: Store, keys: list[str], check: Check
-) -> dict[int, Any] | None:
-    words = [
-        _accept(key, content, check)
-        for key, content in zip(keys, store.multi_get(keys))
-    ]
-    return None if None in words else dict(enumerate(words))
-
-
-def _await_decision(
-    store: Store, topic: str, timeout: float, check: Check
-) -> Any:
-    deadline = time.monotonic() + timeout
-    pause = _SHORTEST_PAUSE
-    # Not by `wait`, which would keep other threads from the store.
-    while not has_keys(store, [f'{topic}/decision']):
-        if time.monotonic() > deadline:
-            break
-        time.sleep(pause)
-        pause = min(2 * pause, _LONGEST_PAUSE)
-    return _decide(store, topic, None, check)
-
-
-def _decide(store: Store, topic: str, digest: Any, check: Check) -> Any:
-    """Write a decision, unless there is one; the one that holds."""
-    key = f'{topic}/decision'
-    held = store.compare_set(key, '', json.dumps(digest))
-    # An invalid one is not overwritten: all ranks have to read the same.
-    return _accept(key, held, optional(check))
+        words = [
+            _accept(key, content, check)
+            for key, content in zip(keys, store.multi_get(keys))
+        ]
+        if None not in words:
+            decision = digest(dict(enumerate(words)))
+    else:
+        deadline, pause = time.monotonic() + timeout, _SHORTEST_PAUSE
+        # Not by `wait`, which would keep other threads from the store.
+        while not has_keys(store, [key]) and time.monotonic() < deadline:
+            time.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE)
+    # The first decision holds. An invalid one is not overwritten: all ranks
+    # have to read the same.
+    held = store.compare_set(key, '', json.dumps(decision))
+    return _accept(key, held, optional(check_digest))

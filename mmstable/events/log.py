@@ -55,38 +55,33 @@ class EventLog:
         self._size = 0
         self._warned = False
 
-    def begin(self) -> None:
-        """Write the header now rather than with the first record."""
-        try:
-            self._ensure_header()
-        except OSError as error:
-            self._warn(error)
+    def write(self, record: Event | None = None) -> None:
+        """Append a record; after a failure, count it as lost.
 
-    def write(self, record: Event) -> None:
-        """Append a record; after a failure, count it as lost."""
+        Args:
+            record (Event, optional): The record; None for the header alone.
+                Defaults to None.
+        """
         try:
-            self._append(self._ensure_header(), record)
+            if self._file is None:
+                self._file = self._create()
+            if self._size == 0:
+                self._append(self._file, self._header)
+            if record is not None:
+                self._append(self._file, record)
         except OSError as error:
-            self.lost += 1
+            self.lost += record is not None
             self._warn(error)
 
     def close(self) -> None:
         """Close the file."""
         file, self._file = self._file, None
-        if file is None:
-            return
         try:
-            file.close()
+            if file is not None:
+                file.close()
         except OSError as error:
             # A network file system may report a full disk only now.
             self._warn(error)
-
-    def _ensure_header(self) -> BinaryIO:
-        if self._file is None:
-            self._file = self._create()
-        if self._size == 0:
-            self._append(self._file, self._header)
-        return self._file
 
     def _create(self) -> BinaryIO:
         self._directory.mkdir(parents=True, exist_ok=True)

@@ -129,19 +129,17 @@ class StepQueue:
         self._publish_alone = publish_alone
         self._reports: Reports | None = None
 
-    def subscribe(self, wrapper: str, reports: Reports) -> None:
-        """Have all steps from now on reported to one list.
+    def subscribe(self, wrapper: str, reports: Reports | None) -> None:
+        """Have all steps from now on reported to one list; None ends that.
 
         Args:
             wrapper (str): What reports call the optimizer wrapper.
-            reports (Reports): Gets the report of each step.
+            reports (Reports, optional): Gets the report of each step.
         """
         self.wrapper = wrapper
         self._reports = reports
-
-    def unsubscribe(self) -> None:
-        """End the subscription."""
-        self._reports = self.iteration = None
+        if reports is None:
+            self.iteration = None
 
     def add(
         self, report: StepReport, name_terms: NameTerms | None = None
@@ -354,10 +352,10 @@ class StepSource(Protocol):
     steps: StepQueue
     is_stock: bool
 
-    def subscribe(self, name: str, reports: Reports) -> None:
-        """Have all steps from now on reported, under this name."""
+    def attach(self) -> None:
+        """Begin to observe a wrapper of mmengine."""
 
-    def unsubscribe(self) -> None:
+    def detach(self) -> None:
         """End that."""
 
     def record_losses(self, outputs: Any) -> None:
@@ -421,9 +419,13 @@ class RunMonitor(StatefulHook):
                 runner.message_hub,
                 name if len(wrappers) > 1 else '',
                 scaled=scale is not None,
-                with_norm=not (source.is_stock and _clips(wrapper)),
+                with_norm=not (
+                    source.is_stock
+                    and getattr(wrapper, 'clip_grad_kwargs', None)
+                ),
             )
-            source.subscribe(name, self._reports)
+            source.steps.subscribe(name, self._reports)
+            source.attach()
             if source.is_stock and name in self._saved_tallies:
                 saved = self._saved_tallies[name]
                 source.steps.tally.load_state_dict(saved)
@@ -491,7 +493,13 @@ class RunMonitor(StatefulHook):
         if len(self.sources) > 1:
             reports.sort(key=lambda one: one[0].time)
         if len(runner.hooks) != self._hooks_seen:
-            self._find_listeners(runner)
+            # What ``call_hook('after_step')`` would find every time.
+            self._hooks_seen = len(runner.hooks)
+            self._listeners = [
+                hook.after_step
+                for hook in runner.hooks
+                if hasattr(hook, 'after_step')
+            ]
         while reports:
             report, name_terms = reports.pop(0)
             name = report.wrapper
@@ -517,19 +525,11 @@ class RunMonitor(StatefulHook):
                 )
                 self.emit(runner, change)
 
-    def _find_listeners(self, runner: Runner) -> None:
-        """Keep what ``call_hook('after_step')`` would find every time."""
-        self._hooks_seen = len(runner.hooks)
-        self._listeners = [
-            hook.after_step
-            for hook in runner.hooks
-            if hasattr(hook, 'after_step')
-        ]
-
     def _unbind(self, runner: Runner) -> None:
         self._is_bound = False
-        for source in self.sources.values():
-            source.unsubscribe()
+        for name, source in self.sources.items():
+            source.steps.subscribe(name, None)
+            source.detach()
         self._publish(runner)
 
     def state_dict(self) -> dict[str, Any]:
@@ -544,7 +544,3 @@ class RunMonitor(StatefulHook):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over what :meth:`state_dict` gave."""
         self._saved_tallies = state['tallies']
-
-
-def _clips(wrapper: Any) -> bool:
-    return bool(getattr(wrapper, 'clip_grad_kwargs', None))

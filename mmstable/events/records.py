@@ -17,6 +17,10 @@ from typing import Any, ClassVar, NamedTuple, Optional, TypeVar
 
 _E = TypeVar('_E', bound='Event')
 
+SCHEMA = 1
+# The classes of all records, by their `event`.
+EVENTS: 'dict[str, type[Event]]' = {}
+
 
 @dataclass(frozen=True)
 class Event:
@@ -37,6 +41,11 @@ class Event:
     iteration: int
     time: float = field(compare=False)
 
+    def __init_subclass__(cls, event: str = '') -> None:
+        if event:
+            cls.event = event
+            EVENTS[event] = cls
+
     @classmethod
     def now(cls: type[_E], iteration: int, **facts: Any) -> _E:
         """The event that happens at this moment."""
@@ -44,7 +53,7 @@ class Event:
 
 
 @dataclass(frozen=True)
-class LiveChange(Event):
+class LiveChange(Event, event='live_change'):
     """A request to a running training, through ``LiveProbeHook``.
 
     Args:
@@ -59,8 +68,6 @@ class LiveChange(Event):
         text (str): The beginning of the code. Defaults to ''.
     """
 
-    event: ClassVar[str] = 'live_change'
-
     what: str
     rank: int = 0
     wrapper: str = ''
@@ -70,7 +77,7 @@ class LiveChange(Event):
 
 
 @dataclass(frozen=True)
-class MemoryAlarm(Event):
+class MemoryAlarm(Event, event='memory_alarm'):
     """A resource of the machine that runs out.
 
     Args:
@@ -81,8 +88,7 @@ class MemoryAlarm(Event):
         limit (int): What may be used.
         left (int): What is left.
         source (str): Who sets the limit: 'machine', 'cgroup' or 'setting'.
-        action (str): What is done: 'warn', 'save', 'lower_workers' or
-            'restart'.
+        action (str): What is done: 'warn', 'save' or 'restart'.
         rank (int): The process that it happens to. Defaults to 0.
         growth (float): What it grows by in an iteration. Defaults to 0.0.
         iterations_left (float, optional): Iterations to the limit, if it
@@ -94,8 +100,6 @@ class MemoryAlarm(Event):
         workers (int): Workers of the training data. Defaults to 0.
         prefetch (int): Batches that each of them reads ahead. Defaults to 0.
     """
-
-    event: ClassVar[str] = 'memory_alarm'
 
     resource: str
     holder: str
@@ -114,7 +118,7 @@ class MemoryAlarm(Event):
 
 
 @dataclass(frozen=True)
-class OutOfMemory(Event):
+class OutOfMemory(Event, event='out_of_memory'):
     """A batch that did not fit in memory, and what was done about it.
 
     Args:
@@ -146,8 +150,6 @@ class OutOfMemory(Event):
             None.
     """
 
-    event: ClassVar[str] = 'out_of_memory'
-
     phase: str
     rung: str
     rank: int = 0
@@ -164,7 +166,7 @@ class OutOfMemory(Event):
 
 
 @dataclass(frozen=True)
-class CheckpointFailed(Event):
+class CheckpointFailed(Event, event='checkpoint_failed'):
     """A checkpoint that could not be written; training continues.
 
     Args:
@@ -172,14 +174,12 @@ class CheckpointFailed(Event):
         reason (str): What the disk, or the network, says.
     """
 
-    event: ClassVar[str] = 'checkpoint_failed'
-
     name: str
     reason: str
 
 
 @dataclass(frozen=True)
-class Hang(Event):
+class Hang(Event, event='hang'):
     """A phase of training that takes too long.
 
     Args:
@@ -197,8 +197,6 @@ class Hang(Event):
         file (str): Where the stacks are.
     """
 
-    event: ClassVar[str] = 'hang'
-
     rank: int
     phase: str
     part: str
@@ -212,7 +210,7 @@ class Hang(Event):
 
 
 @dataclass(frozen=True)
-class IterationProfile(Event):
+class IterationProfile(Event, event='iteration_profile'):
     """Where the time of a few iterations went, on rank 0.
 
     Args:
@@ -239,8 +237,6 @@ class IterationProfile(Event):
         gpu_busy (int, optional): Percent of the time that the GPU computed.
             Defaults to None.
     """
-
-    event: ClassVar[str] = 'iteration_profile'
 
     iterations: int
     seconds: float
@@ -341,7 +337,7 @@ class Origin(NamedTuple):
 
 
 @dataclass(frozen=True)
-class StepReport(Event):
+class StepReport(Event, event='step_fault'):
     """Everything that happened to one optimizer step.
 
     In an event file there are only steps with a fault.
@@ -389,8 +385,6 @@ class StepReport(Event):
             update before this one. Defaults to None.
     """
 
-    event: ClassVar[str] = 'step_fault'
-
     outcome: Outcome
     fault: Optional[Fault] = None
     wrapper: str = ''
@@ -432,19 +426,6 @@ class StepReport(Event):
         return 1.0
 
 
-def classify(loss_is_finite: bool, scale_can_shrink: bool) -> Fault:
-    """What a step with a non-finite gradient suffers from.
-
-    Args:
-        loss_is_finite (bool): Whether the loss itself was finite.
-        scale_can_shrink (bool): Whether the loss is scaled, and by more than
-            the lowest allowed scale.
-    """
-    if not loss_is_finite:
-        return Fault.NAN_LOSS
-    return Fault.OVERFLOW if scale_can_shrink else Fault.NAN_GRAD
-
-
 class Verdict(Word):
     """What a fault can come from."""
 
@@ -467,7 +448,7 @@ class Verdict(Word):
 
 
 @dataclass(frozen=True)
-class FaultExplained(Event):
+class FaultExplained(Event, event='fault_explained'):
     """What FaultForensicsHook has found out about a bad step.
 
     Args:
@@ -511,8 +492,6 @@ class FaultExplained(Event):
         seconds (float): How long it took. Defaults to 0.0.
     """
 
-    event: ClassVar[str] = 'fault_explained'
-
     fault: Fault
     verdict: Verdict
     text: str
@@ -542,7 +521,7 @@ class FaultExplained(Event):
 
 
 @dataclass(frozen=True)
-class LowHeadroom(Event):
+class LowHeadroom(Event, event='low_headroom'):
     """Values that come close to an end of the range of their type.
 
     Args:
@@ -562,8 +541,6 @@ class LowHeadroom(Event):
             Defaults to None.
     """
 
-    event: ClassVar[str] = 'low_headroom'
-
     problem: str
     module: str
     kind: str
@@ -572,9 +549,6 @@ class LowHeadroom(Event):
     doubling: Optional[float] = None
     left: Optional[float] = None
     loss_scale: Optional[float] = None
-
-
-SCHEMA = 1
 
 
 @dataclass(frozen=True)
@@ -606,7 +580,7 @@ class WrapperSetup:
 
 
 @dataclass(frozen=True)
-class RunStart(Event):
+class RunStart(Event, event='run_start'):
     """The header: always the first line, and nowhere else.
 
     Its ``iteration`` is the one that the run goes on from: 0, or that of the
@@ -646,8 +620,6 @@ class RunStart(Event):
             run. Defaults to ().
     """
 
-    event: ClassVar[str] = 'run_start'
-
     schema: int
     rank: int
     world_size: int
@@ -672,7 +644,7 @@ class RunStart(Event):
 
 
 @dataclass(frozen=True)
-class Poisoned(Event):
+class Poisoned(Event, event='poisoned'):
     """A state of the run that was not saved because it is not finite.
 
     Args:
@@ -680,13 +652,11 @@ class Poisoned(Event):
             NaN or Inf.
     """
 
-    event: ClassVar[str] = Fault.POISONED.value
-
     culprits: tuple[Culprit, ...]
 
 
 @dataclass(frozen=True)
-class ReplicasDiverged(Event):
+class ReplicasDiverged(Event, event='replicas_diverged'):
     """Ranks that should hold the same state, but do not.
 
     Args:
@@ -696,8 +666,6 @@ class ReplicasDiverged(Event):
         ranks (tuple[int]): The ranks that are not like the others.
         action (str): What was done: 'warn', 'repair' or 'stop'.
     """
-
-    event: ClassVar[str] = 'replicas_diverged'
 
     name: str
     count: int
@@ -729,7 +697,7 @@ class HeldVerdict(Word):
 
 
 @dataclass(frozen=True)
-class HeldStep(Event):
+class HeldStep(Event, event='held_step'):
     """A step far above all before, which was held and repeated.
 
     Args:
@@ -746,8 +714,6 @@ class HeldStep(Event):
         reason (str): Why it could not be repeated. Defaults to ''.
     """
 
-    event: ClassVar[str] = 'held_step'
-
     verdict: HeldVerdict
     quantity: str
     value: float
@@ -760,7 +726,7 @@ class HeldStep(Event):
 
 
 @dataclass(frozen=True)
-class Intervention(Event):
+class Intervention(Event, event='intervention'):
     """Something that DivergenceGuardHook did about a fault of the run.
 
     Args:
@@ -781,8 +747,6 @@ class Intervention(Event):
             multiplied by from now on. Defaults to 1.0.
     """
 
-    event: ClassVar[str] = 'intervention'
-
     action: Action
     fault: Fault
     reason: str
@@ -795,7 +759,7 @@ class Intervention(Event):
 
 
 @dataclass(frozen=True)
-class Injection(Event):
+class Injection(Event, event='injected_fault'):
     """A fault that FaultInjectorHook has put into a run.
 
     Args:
@@ -806,8 +770,6 @@ class Injection(Event):
         value (str): What was put there: 'NaN', 'Inf', a factor, seconds, or
             the name of a signal or error.
     """
-
-    event: ClassVar[str] = 'injected_fault'
 
     rank: int
     kind: str
@@ -822,7 +784,7 @@ class Injection(Event):
 
 
 @dataclass(frozen=True)
-class ScaleChange(Event):
+class ScaleChange(Event, event='scale_change'):
     """A loss scale that moved, for any reason.
 
     Args:
@@ -830,8 +792,6 @@ class ScaleChange(Event):
         loss_scale (float): Scale until now.
         next_loss_scale (float): Scale from the next step on.
     """
-
-    event: ClassVar[str] = 'scale_change'
 
     wrapper: str
     loss_scale: float
@@ -862,7 +822,7 @@ class WrapperSample:
 
 
 @dataclass(frozen=True)
-class Heartbeat(Event):
+class Heartbeat(Event, event='heartbeat'):
     """A sample of a run, taken in regular intervals.
 
     Args:
@@ -875,8 +835,6 @@ class Heartbeat(Event):
             a CPU.
         device_memory_peak (int, optional): The most that ever was allocated.
     """
-
-    event: ClassVar[str] = 'heartbeat'
 
     losses: Mapping[str, float]
     wrappers: Mapping[str, WrapperSample]
@@ -905,7 +863,7 @@ class WrapperTotals:
 
 
 @dataclass(frozen=True)
-class RunEnd(Event):
+class RunEnd(Event, event='run_end'):
     """The last line of a run that left its training loop.
 
     Args:
@@ -915,8 +873,6 @@ class RunEnd(Event):
         lost_events (int): Records that could not be written.
         traceback (str, optional): Of the exception. Defaults to None.
     """
-
-    event: ClassVar[str] = 'run_end'
 
     reason: str
     wrappers: Mapping[str, WrapperTotals]
@@ -935,28 +891,3 @@ class UnknownEvent(Event):
 
     name: str
     data: Mapping[str, Any]
-
-
-EVENTS: Mapping[str, type[Event]] = {
-    cls.event: cls
-    for cls in (
-        RunStart,
-        StepReport,
-        Poisoned,
-        ReplicasDiverged,
-        HeldStep,
-        Intervention,
-        FaultExplained,
-        LowHeadroom,
-        MemoryAlarm,
-        OutOfMemory,
-        Hang,
-        CheckpointFailed,
-        IterationProfile,
-        Injection,
-        LiveChange,
-        ScaleChange,
-        Heartbeat,
-        RunEnd,
-    )
-}

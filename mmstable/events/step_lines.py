@@ -15,7 +15,47 @@ from mmstable.io.schema import (
     tuple_of,
     within,
 )
-from mmstable.messages import _
+from mmstable.messages import N_, _
+
+LOWER_THE_RATE = N_('lower the learning rate or lengthen the warm-up')
+# What to change besides, by fault.
+ADVICE = {
+    'overflow': N_(
+        'do NOT raise loss_scale, because a larger one overflows sooner: '
+        'clip gradients, train in bfloat16 '
+        "(optim_wrapper.dtype='bfloat16'), or keep the named modules in "
+        'float32 (optim_wrapper.fp32_modules)'
+    ),
+    'nan_loss': N_(
+        'look at the data of these iterations: NaN or Inf in inputs or '
+        'targets, empty targets, log(0), division by 0; no loss_scale can '
+        'help'
+    ),
+    'nan_grad': N_(
+        'look at the named modules for sqrt or norm at 0, division by 0, '
+        'masked softmax; keep them in float32 (optim_wrapper.fp32_modules)'
+    ),
+    'poisoned': N_(
+        'find out what writes to the named entries outside the optimizer: a '
+        'custom hook, a custom layer, faulty memory of the device'
+    ),
+    'spike': N_(
+        'look at the data of these iterations: wrong labels, outliers, a '
+        'mixture of datasets'
+    ),
+    'diverged': N_(
+        'look at the newest held steps in the event file: their samples may '
+        'have thrown the run'
+    ),
+    'transient': N_('test this machine: mmstable doctor'),
+    'dead': N_(
+        'choose another initialization, or normalization before each block'
+    ),
+    'oom': N_(
+        'take a smaller batch_size with accumulative_counts, smaller crops, '
+        'or --memory balanced; mmstable estimate CONFIG tells what fits'
+    ),
+}
 
 
 def describe_step(
@@ -173,11 +213,10 @@ class StepStatistics(Saved):
         calibration_steps: int,
         least: int = 20,
     ) -> None:
-        self._window = window
+        self._window, self._least = window, least
         self._max_rate = max_rate
         self._max_consecutive_bad = max_consecutive_bad
         self._calibration_steps = calibration_steps
-        self._least = least
         self.steps = 0
         # Numbers of bad steps, the fault if it raises an alarm, and the share
         # of the step that was lost.
@@ -252,6 +291,17 @@ class StepStatistics(Saved):
         """Alarming steps, and all that are looked back at."""
         bad = sum(share for _number, fault, share in self.bad if fault)
         return bad, min(self.steps, self._window)
+
+    def describe(self) -> str:
+        """How many of the recent steps were bad."""
+        bad, seen = self.counts()
+        return _(
+            '{bad:.4g} of the last {seen} steps were bad, {consecutive} in a '
+            'row',
+            bad=bad,
+            seen=seen,
+            consecutive=self.in_a_row,
+        )
 
     def commonest_fault(self) -> Fault:
         """What most of the alarming steps suffer from."""

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from mmstable.events import Action, Culprit, Fault, StepReport
+from mmstable.events import Action, Culprit, Fault, Outcome, StepReport
 from mmstable.events.saved import Saved
 from mmstable.events.step_lines import StepStatistics
 from mmstable.io.schema import (
@@ -22,7 +22,7 @@ from mmstable.io.schema import (
     within,
 )
 from mmstable.messages import _
-from mmstable.optim.spike import Peak
+from mmstable.optim.pending_step import Peak
 from mmstable.settings import known_settings, mapping, one_of
 
 # Losses that give the level of the start, and factors far above it.
@@ -62,13 +62,13 @@ class LossLevel(Saved):
         if loss is None and self.ignores_nan:
             return
         level = math.inf if self.level is None else self.level
-        value = math.inf if loss is None else loss
-        self.raised = self.raised + 1 if value > _RAISED * level else 0
-        is_exploded = loss is None or value > _EXPLODED * level
+        is_exploded = loss is None or loss > _EXPLODED * level
         self.in_a_row = self.in_a_row + 1 if is_exploded else 0
         if loss is None:
-            self.raised = max(self.raised, self.in_a_row)
-        elif self.level is None and loss:
+            self.raised = max(self.raised + (level < math.inf), self.in_a_row)
+            return
+        self.raised = self.raised + 1 if loss > _RAISED * level else 0
+        if self.level is None and loss:
             self.first.append(abs(loss))
             if len(self.first) == _FIRST:
                 self.level = sorted(self.first)[_FIRST // 2]
@@ -83,17 +83,13 @@ class LossLevel(Saved):
         """Whether the state may be worse than an earlier one."""
         return 0 < self.raised < _USUAL_AFTER
 
-    def start_over(self) -> None:
-        """Forget the newest losses: the state of the run was changed."""
-        self.in_a_row = self.raised = 0
-
     def accept(self) -> None:
         """Take the newest loss as the level: the objective has changed."""
         if self._newest is None:
             self.ignores_nan = True
         elif self.level is not None:
             self.level = max(self.level, self._newest)
-        self.start_over()
+        self.in_a_row = self.raised = 0
 
 
 # Steps of a block, and flat blocks that make a dead run.
@@ -117,26 +113,23 @@ class Learning(Saved):
         first=optional(tuple_of(any_number, any_number, any_number)),
         flat=count,
         blocks=count,
-        low=optional(any_number),
-        high=optional(any_number),
+        low=any_number,
+        high=any_number,
     )
 
     def __init__(self) -> None:
-        self._begin_block()
+        # Steps of the open block, and sums over these.
+        self.steps, self.loss, self.square, self.norm = 0, 0.0, 0.0, 0.0
         # Mean loss, mean norm and relative spread of the first block.
         self.first: tuple[float, float, float] | None = None
-        # Newest blocks at the level of the first, and all after it.
+        # Newest blocks at the level of the first, all after it, and the
+        # lowest and the highest mean of these.
         self.flat = self.blocks = 0
-        # The lowest and the highest mean after the first block.
-        self.low: float | None = None
-        self.high: float | None = None
+        self.low, self.high = math.inf, -math.inf
         # Whether a block has just ended, after enough flat ones.
         self.is_flat = False
         # Whether nothing is left of the gradients of the first block.
         self.is_gone = False
-
-    def _begin_block(self) -> None:
-        self.steps, self.loss, self.square, self.norm = 0, 0.0, 0.0, 0.0
 
     def observe(self, loss: float, norm: float) -> None:
         """Take an applied step into account."""
@@ -149,15 +142,14 @@ class Learning(Saved):
             return
         loss, norm = self.loss / _BLOCK, self.norm / _BLOCK
         variance = max(self.square / _BLOCK - loss * loss, 0.0)
-        self._begin_block()
+        self.steps, self.loss, self.square, self.norm = 0, 0.0, 0.0, 0.0
         if self.first is None:
             spread = math.sqrt(variance) / abs(loss) if loss else math.inf
             self.first = loss, norm, spread
             return
         level, start, __ = self.first
         self.blocks += 1
-        self.low = loss if self.low is None else min(self.low, loss)
-        self.high = loss if self.high is None else max(self.high, loss)
+        self.low, self.high = min(self.low, loss), max(self.high, loss)
         is_same = abs(loss - level) <= _FLAT * abs(level)
         self.flat = self.flat + 1 if is_same else 0
         self.is_flat = self.flat >= _FLAT_BLOCKS
@@ -169,14 +161,10 @@ class Learning(Saved):
         Losses that vary too much, such as those of a policy gradient, show
         nothing.
         """
-        if self.first is None or self.low is None or self.high is None:
+        if self.first is None or self.blocks < _WHOLE_RUN:
             return ''
         level, __, spread = self.first
-        if (
-            self.blocks < _WHOLE_RUN
-            or spread > _STEADY
-            or not 0 < (1 - _FLAT) * level <= self.low
-        ):
+        if spread > _STEADY or not 0 < (1 - _FLAT) * level <= self.low:
             return ''
         if self.high - self.low > _OSCILLATES * level:
             return _(
@@ -189,16 +177,12 @@ class Learning(Saved):
         )
 
 
-# 'loss' or 'grad_norm', its value, and the peak that it is far above.
-Spike = tuple[str, float, float]
-
-
 class WrapperHistory(Saved):
     """What the steps of one wrapper were like.
 
     Args:
         limits (Mapping): For :class:`StepStatistics`.
-        spike (Mapping): For :class:`~mmstable.optim.spike.Peak`.
+        spike (Mapping): For :class:`~mmstable.optim.pending_step.Peak`.
     """
 
     state = dict(
@@ -219,18 +203,23 @@ class WrapperHistory(Saved):
         # The first of the bad steps that no good one has ended.
         self.since: int | None = None
 
-    def observe(self, report: StepReport) -> Spike | None:
-        """Learn from an applied step; the spike in a step, if any."""
+    def observe(self, report: StepReport) -> tuple[str, float, float] | None:
+        """Learn from an applied step.
+
+        Returns:
+            tuple, optional: Of a spike 'loss' or 'grad_norm', its value, and
+            the peak that it is far above.
+        """
         # Clipping bounds what reaches the optimizer.
         norm, loss = report.clipped_norm, report.loss
         if norm is None:
             norm = report.grad_norm
-        spike: Spike | None = None
+        spike = None
         if norm is not None and norm > self.norm.limit:
             spike = 'grad_norm', norm, self.norm.peak
         elif loss is not None and loss > self.loss.limit:
             spike = 'loss', loss, self.loss.peak
-        if report.applied:
+        if report.outcome is Outcome.APPLIED:
             if norm is not None and math.isfinite(norm):
                 self.norm.observe(norm)
             if loss is not None:
@@ -279,7 +268,7 @@ class DivergenceDetector(Saved):
 
     Args:
         limits (Mapping): For :class:`StepStatistics`.
-        spike (Mapping): For :class:`~mmstable.optim.spike.Peak`.
+        spike (Mapping): For :class:`~mmstable.optim.pending_step.Peak`.
         reports_spikes (bool): Whether applied spikes are incidents. Those
             that are held are reported with their verdict.
     """
@@ -319,19 +308,6 @@ class DivergenceDetector(Saved):
         )
 
     @property
-    def ends_badly(self) -> bool:
-        """Whether the newest step was bad, or its loss exploded."""
-        return any(
-            one.since is not None or one.level.in_a_row
-            for one in self.histories.values()
-        )
-
-    @property
-    def is_hopeless(self) -> bool:
-        """Whether most of the steps of a wrapper are bad."""
-        return any(one.stats.is_hopeless for one in self.histories.values())
-
-    @property
     def is_exploded(self) -> bool:
         """Whether several of the newest losses have exploded."""
         return any(one.level.is_exploded for one in self.histories.values())
@@ -354,28 +330,43 @@ class DivergenceDetector(Saved):
             report (StepReport): The report of the step.
             applied (int): Steps that the wrapper has applied so far.
         """
-        fault = report.fault
+        fault, iteration = report.fault, report.iteration
         if fault is Fault.TRANSIENT or (fault is Fault.OOM and report.skipped):
             # They say nothing about the run, and have limits of their own.
             return None
         history = self.histories[name]
         spike = history.observe(report)
         is_skipped_spike = fault is Fault.SPIKE and spike is not None
+        level, stats = history.level, history.stats
         is_nan = fault is Fault.NAN_LOSS and (
             report.bad_share > 0.5 or not report.dropped_micro_batches
         )
-        level, stats = history.level, history.stats
         if (report.loss is not None or is_nan) and not is_skipped_spike:
             level.observe(report.loss)
         # A falling scale ends somewhere: that is no series of bad steps.
         if not (is_skipped_spike or report.scale_can_fall):
             is_alarming = stats.add(report, applied)
-            is_bad = is_alarming and report.bad_share > 0.5
-            self._note(history, report, is_bad or level.in_a_row > 0)
+            if level.in_a_row or (is_alarming and report.bad_share > 0.5):
+                self.first_bad = self.since(iteration)
+                self.good_steps = 0
+                if history.since is None:
+                    history.since = iteration
+            elif report.outcome is Outcome.APPLIED:
+                history.since = None
+                self.good_steps += 1
+                if self.good_steps == self._limits['window']:
+                    self.first_bad = None
             if is_alarming and stats.is_too_high:
-                return self._too_many(name, stats, report.iteration)
-            if level.is_exploded:
-                return self._exploded(name, level, report)
+                return Incident(
+                    stats.commonest_fault(),
+                    stats.describe(),
+                    self.since(iteration),
+                    name,
+                    is_series=True,
+                    needs_proof=True,
+                )
+            if level.in_a_row >= _IN_A_ROW:
+                return self._exploded(name, report, level.in_a_row)
         if spike is None or not (self._reports_spikes or report.skipped):
             return None
         quantity, value, peak = spike
@@ -386,54 +377,16 @@ class DivergenceDetector(Saved):
             value=value,
             peak=peak,
         )
+        is_skipped = report.skipped
         return Incident(
-            Fault.SPIKE,
-            reason,
-            report.iteration,
-            subject,
-            is_skipped=report.skipped,
-        )
-
-    def _note(
-        self, history: WrapperHistory, report: StepReport, is_bad: bool
-    ) -> None:
-        """Keep where bad steps began."""
-        if is_bad:
-            if history.since is None:
-                history.since = report.iteration
-            self.first_bad = self.since(report.iteration)
-            self.good_steps = 0
-        elif report.applied:
-            history.since = None
-            self.good_steps += 1
-            if self.good_steps == self._limits['window']:
-                self.first_bad = None
-
-    def _too_many(
-        self, name: str, stats: StepStatistics, iteration: int
-    ) -> Incident:
-        bad, seen = stats.counts()
-        reason = _(
-            '{bad:.4g} of the last {seen} steps were bad, {consecutive} in a '
-            'row',
-            bad=bad,
-            seen=seen,
-            consecutive=stats.in_a_row,
-        )
-        return Incident(
-            stats.commonest_fault(),
-            reason,
-            self.since(iteration),
-            name,
-            is_series=True,
-            needs_proof=True,
+            Fault.SPIKE, reason, iteration, subject, is_skipped=is_skipped
         )
 
     def _exploded(
-        self, name: str, level: LossLevel, report: StepReport
+        self, name: str, report: StepReport, in_a_row: int
     ) -> Incident:
         subject = self.subject(name, 'loss')
-        facts: dict[str, Any] = dict(subject=subject, count=level.in_a_row)
+        facts: dict[str, Any] = dict(subject=subject, count=in_a_row)
         if report.loss is None:
             reason = _(
                 '{subject} is not finite for {count} iterations', **facts
@@ -455,12 +408,7 @@ class DivergenceDetector(Saved):
         for history in self.histories.values():
             history.since = None
             history.stats.start_over()
-            history.level.start_over()
-
-    def accept(self) -> None:
-        """Take the newest losses for usual: old weights are no better."""
-        for history in self.histories.values():
-            history.level.accept()
+            history.level.in_a_row = history.level.raised = 0
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take over what :meth:`state_dict` gave."""
@@ -480,7 +428,7 @@ _CHOICES: Mapping[Fault, tuple[str, ...]] = {
     Fault.NAN_GRAD: _TOO_MANY,
     Fault.POISONED: ('rollback', 'warn', 'stop'),
     Fault.DIVERGED: _TOO_MANY,
-    Fault.SPIKE: ('ask', 'skip', 'warn', 'lower_lr', 'rollback', 'stop'),
+    Fault.SPIKE: ('ask', 'skip', 'warn'),
 }
 
 
@@ -494,24 +442,23 @@ class Policy:
     """
 
     def __init__(self, where: str, actions: Mapping[str, str] | None) -> None:
-        self._actions = {
-            fault: Action(names[0]) for fault, names in _CHOICES.items()
-        }
         given = mapping(where, 'actions', actions)
         known = [fault.value for fault in _CHOICES]
         known_settings(f'{where}: `actions`', given, known)
-        for name, action in given.items():
-            fault = Fault(name)
-            one_of(where, f"actions['{name}']", action, _CHOICES[fault])
-            self._actions[fault] = Action(action)
-        spikes = self._actions[Fault.SPIKE]
+        self._actions = {
+            fault: Action(
+                one_of(
+                    where,
+                    f"actions['{fault}']",
+                    given.get(fault.value, names[0]),
+                    names,
+                )
+            )
+            for fault, names in _CHOICES.items()
+        }
         # Whether steps that are spikes are held before they are made.
-        self.holds_spikes = spikes in (Action.ASK, Action.SKIP)
-        self.skips_spikes = spikes is Action.SKIP
-        # Whether a spike leads to something that all ranks must do.
-        self.spikes_change_the_run = not (
-            self.holds_spikes or spikes is Action.WARN
-        )
+        self.holds_spikes = self[Fault.SPIKE] is not Action.WARN
+        self.skips_spikes = self[Fault.SPIKE] is Action.SKIP
         self.can_roll_back = Action.ROLLBACK in self._actions.values()
 
     def __getitem__(self, fault: Fault) -> Action:
@@ -519,10 +466,9 @@ class Policy:
 
     def action(self, incident: Incident) -> Action:
         """What to do about an incident."""
-        chosen = self[incident.fault]
-        if chosen not in (Action.ASK, Action.SKIP):
-            return chosen
-        if incident.is_series:
+        if incident.fault is not Fault.SPIKE:
+            return self[incident.fault]
+        if incident.is_series and self.holds_spikes:
             # Skipping did not end it.
             return self[Fault.NAN_GRAD]
         return Action.SKIP if incident.is_skipped else Action.WARN

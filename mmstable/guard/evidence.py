@@ -10,6 +10,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +28,8 @@ from mmstable.dist import collectives as dist
 from mmstable.events.records import Fault, HeldStep, HeldVerdict, StepReport
 from mmstable.loops.question import Answer, CannotAsk
 from mmstable.loops.train_step import StepRecord, TrainStep
-from mmstable.messages import _
-from mmstable.optim.pending_step import PendingStep
-from mmstable.optim.spike import StepHold
+from mmstable.messages import N_, _
+from mmstable.optim.pending_step import PendingStep, StepHold
 from mmstable.state.data_position import DataPosition, batch_indices
 
 # Questions, and the iterations that they may be asked in: 1 %.
@@ -80,7 +80,7 @@ class StepJudge:
         self,
         name: str,
         hold: StepHold,
-        pending: PendingStep,
+        step: PendingStep,
         norm: float,
         loss: float,
     ) -> Fault | None:
@@ -89,7 +89,7 @@ class StepJudge:
         Args:
             name (str): The optimizer wrapper's name.
             hold (StepHold): The limits that held it.
-            pending (PendingStep): The step.
+            step (PendingStep): The step.
             norm (float): The norm of its gradients.
             loss (float): Its loss.
 
@@ -102,17 +102,20 @@ class StepJudge:
             return None if is_new_level else Fault.SPIKE
         is_norm = norm > hold.norm.limit
         verdict, again, reason = HeldVerdict.NOT_ASKED, None, ''
+        samples: tuple[str, ...] = ()
         try:
-            verdict, answer = self._ask(pending, norm, loss)
-            again = answer.norm if is_norm else answer.loss
+            is_same, answer = self._ask(step, norm, loss)
         except CannotAsk as error:
             reason = str(error)
-        samples: tuple[str, ...] = ()
-        if verdict is HeldVerdict.REPRODUCIBLE:
-            samples = self._find_samples(is_norm)
+        else:
+            again = answer.norm if is_norm else answer.loss
+            verdict = HeldVerdict.TRANSIENT
+            if is_same:
+                verdict = HeldVerdict.REPRODUCIBLE
+                samples = self._find_samples(is_norm)
         self.held.append(
             HeldStep.now(
-                pending.iteration,
+                step.iteration,
                 verdict=verdict,
                 quantity='grad_norm' if is_norm else 'loss',
                 value=norm if is_norm else loss,
@@ -128,36 +131,40 @@ class StepJudge:
         return Fault.TRANSIENT if is_fault else None
 
     def _ask(
-        self, pending: PendingStep, norm: float, loss: float
-    ) -> tuple[HeldVerdict, Answer]:
+        self, step: PendingStep, norm: float, loss: float
+    ) -> tuple[bool, Answer]:
         """Repeat a step, and once more if it was not the same."""
-        iteration, asked = pending.iteration, self._asked
-        train_step = self.train_step
-        if self.is_beside:
-            raise CannotAsk(_('the train loop is not one of mmstable'))
-        if len(asked) == _MOST_QUESTIONS and iteration - asked[0] < _AMONG:
-            raise CannotAsk(_('1 % of the iterations were repeated already'))
-        if not pending.is_first:
-            raise CannotAsk(_('it is not the first step of its iteration'))
-        if pending.window.dropped or pending.window.forgotten:
-            raise CannotAsk(_('its batches are gone'))
-        order = pending.plan.norm_type
+        iteration, asked = step.iteration, self._asked
+        is_used_up = (
+            len(asked) == _MOST_QUESTIONS and iteration - asked[0] < _AMONG
+        )
+        for is_so, why in (
+            (self.is_beside, N_('the train loop is not one of mmstable')),
+            (is_used_up, N_('1 % of the iterations were repeated already')),
+            (
+                not step.is_first,
+                N_('it is not the first step of its iteration'),
+            ),
+            (step.dropped or step.forgotten, N_('its batches are gone')),
+        ):
+            if is_so:
+                raise CannotAsk(_(why))
         asked.append(iteration)
-        first = train_step.ask_again(iteration, order)
+        ask = partial(
+            self.train_step.ask_again, iteration, step.plan.norm_type
+        )
+        first = ask()
         if not dist.any_rank(not _is_same(first, norm, loss)):
-            return HeldVerdict.REPRODUCIBLE, first
+            return True, first
         if dist.any_rank(bool(first.changed)):
+            names = sorted(set(first.changed))
             raise CannotAsk(
-                _(
-                    'a step changes {names} of the model',
-                    names=sorted(set(first.changed)),
-                )
+                _('a step changes {names} of the model', names=names)
             )
         # A model that is not deterministic gives something else every time.
-        second = train_step.ask_again(iteration, order)
-        if dist.any_rank(not _is_same(second, first.norm, first.loss)):
+        if dist.any_rank(not _is_same(ask(), first.norm, first.loss)):
             raise CannotAsk(_('it gives something else every time'))
-        return HeldVerdict.TRANSIENT, first
+        return False, first
 
     def _find_samples(self, is_norm: bool) -> tuple[str, ...]:
         """The samples of the newest batch that a high number comes from."""
@@ -165,16 +172,21 @@ class StepJudge:
         self._named += 1
         if record is None or self._named > _MOST_NAMED or get_world_size() > 1:
             return ()
+
+        def height(samples: list[int]) -> float:
+            part = replace(record, batch=take_samples(record.batch, samples))
+            (answer,) = train_step.ask_about([part], lambda: None, is_norm)
+            value = answer.norm if is_norm else abs(answer.loss)
+            return value if math.isfinite(value) else math.inf
+
+        size, samples = 0, []
         try:
             size = batch_size(record.batch)
             samples = list(range(size))
             while len(samples) > 1:
                 middle = len(samples) // 2
                 halves = [samples[:middle], samples[middle:]]
-                values = [
-                    _height(train_step, record, half, is_norm)
-                    for half in halves
-                ]
+                values = [height(half) for half in halves]
                 low, high = sorted(values)
                 if not high > _CLEARLY * low:
                     break
@@ -200,15 +212,6 @@ def _is_close(one: float, other: float) -> bool:
         return math.isnan(other) or math.isfinite(one) == math.isfinite(other)
     low, high = sorted((abs(one), abs(other)))
     return high <= _SAME * low or high == low
-
-
-def _height(
-    train_step: TrainStep, record: StepRecord, samples: list[int], norm: bool
-) -> float:
-    part = replace(record, batch=take_samples(record.batch, samples))
-    (answer,) = train_step.ask_about([part], lambda: None, norm)
-    value = answer.norm if norm else abs(answer.loss)
-    return value if math.isfinite(value) else math.inf
 
 
 def old_is_better(
@@ -277,11 +280,23 @@ class BadSamples:
         if newest is None or newest.iteration != report.iteration:
             return
         try:
-            found = _nonfinite_samples(newest.batch)
+            found = [
+                index
+                for index in range(batch_size(newest.batch))
+                if not all(
+                    bool(torch.isfinite(one).all())
+                    for one in tensors_in(take_samples(newest.batch, [index]))
+                    if one.is_floating_point()
+                )
+            ]
         except Exception:
             # A batch of a kind that nobody can take apart.
             return
-        indices = dataset_indices(runner) if found else []
+        loop: Any = runner.train_loop
+        position = getattr(loop, 'position', None)
+        indices: list[int] = []
+        if found and isinstance(position, DataPosition):
+            indices = batch_indices(loop.dataloader, position) or []
         for one in found:
             name = name_sample(newest.batch, one)
             if one < len(indices):
@@ -317,24 +332,3 @@ class BadSamples:
                 path=write(runner, sorted(found)),
             )
         runner.logger.warning(f'DivergenceGuardHook: {lines}')
-
-
-def _nonfinite_samples(batch: Any) -> list[int]:
-    return [
-        index
-        for index in range(batch_size(batch))
-        if not all(
-            bool(torch.isfinite(one).all())
-            for one in tensors_in(take_samples(batch, [index]))
-            if one.is_floating_point()
-        )
-    ]
-
-
-def dataset_indices(runner: Runner) -> list[int]:
-    """Indices of the newest batch in the dataset; [] if they are unknown."""
-    loop: Any = runner.train_loop
-    position = getattr(loop, 'position', None)
-    if not isinstance(position, DataPosition):
-        return []
-    return batch_indices(loop.dataloader, position) or []

@@ -36,17 +36,14 @@ from mmstable.io.schema import count
 from mmstable.loops.question import CannotAsk
 from mmstable.loops.train_step import StepRecord
 from mmstable.messages import N_, RateLimit, _
-from mmstable.optim.spike import Peak, StepHold
+from mmstable.optim.pending_step import Peak, StepHold
 from mmstable.state.snapshot import Snapshot
 
-NAME = 'DivergenceGuardHook'
 # Newest bad batches that old weights are tried on.
 _MOST_BATCHES = 4
 # Iterations until old weights are tried again, which doubles each time, and
 # between two votes of the ranks about their losses.
 _FIRST_PAUSE, _VOTE_INTERVAL = 10, 10
-# About gradients: the loss alone shows nothing.
-_OF_GRADIENTS = (Fault.NAN_GRAD, Fault.OVERFLOW)
 
 
 class DivergenceGuard(Saved):
@@ -83,10 +80,10 @@ class DivergenceGuard(Saved):
         # Whether ranks, which have losses of their own, have to vote.
         self.votes = False
         self.explained: FaultExplained | None = None
+        self.judge: StepJudge
         self._audit: RunAudit
         self._runner: Runner
         self._monitor: RunMonitor
-        self._judge: StepJudge
         self._recent: deque[StepRecord] = deque(maxlen=_MOST_BATCHES)
         # The iteration from which old weights may be tried again.
         self._next_proof, self._pause = 0, _FIRST_PAUSE
@@ -105,29 +102,20 @@ class DivergenceGuard(Saved):
         self.detector.follow(monitor.sources)
         policy = self.policy
         self.votes = get_world_size() > 1 and policy.can_roll_back
-        self._judge = StepJudge(runner, policy.skips_spikes)
+        self.judge = StepJudge(runner, policy.skips_spikes)
         for name, source in monitor.sources.items():
             # Peaks without a number hold nothing, but have losses reported.
             hold = StepHold(Peak(), Peak(), lambda *args: None)
             if policy.holds_spikes:
                 history = self.detector.histories[name]
                 hold.loss, hold.norm = history.loss, history.norm
-                hold.judge = partial(self._judge.judge, name, hold)
+                hold.judge = partial(self.judge.judge, name, hold)
             if hasattr(source, 'hold_steps'):
                 source.hold_steps(hold)
         if policy.can_roll_back:
             line = self.rollback.prepare(runner)
-            runner.logger.info(f'{NAME}: {line}')
+            runner.logger.info(f'DivergenceGuardHook: {line}')
             self._take_snapshot(runner.iter)
-
-    @property
-    def notes_batches(self) -> bool:
-        """Whether the loop does not keep its newest batch."""
-        return self._judge.is_beside
-
-    def note_batch(self, batch: Any, iteration: int) -> None:
-        """Keep the newest batch."""
-        self._judge.train_step.note(batch, iteration)
 
     def take_snapshot_if_due(self, iteration: int) -> Snapshot | None:
         """Take a snapshot of a healthy state, now and then.
@@ -144,7 +132,7 @@ class DivergenceGuard(Saved):
         ):
             return None
         snapshot = self._take_snapshot(iteration)
-        self._judge.train_step.find_counters()
+        self.judge.train_step.find_counters()
         return snapshot
 
     def _take_snapshot(self, iteration: int) -> Snapshot | None:
@@ -164,23 +152,23 @@ class DivergenceGuard(Saved):
             found = dist.lists_of_ranks(culprits)
             self.note_poison(found, iteration, blames_lr)
 
-    def judge_step(self, name: str, report: StepReport) -> None:
+    def judge_step(
+        self, runner: Runner, name: str, report: StepReport
+    ) -> None:
         """Judge a step; after a bad one, look through the state as well."""
-        if self._judge.held:
+        if self.judge.held:
             self._report_held()
-        detector = self.detector
-        applied = self._monitor.sources[name].steps.tally.applied
-        incident = detector.judge_step(name, report, applied)
-        if self.policy.spikes_change_the_run:
-            incident = self._share_spike(name, report.iteration, incident)
+        detector, steps = self.detector, self._monitor.sources[name].steps
+        incident = detector.judge_step(name, report, steps.tally.applied)
         if incident is not None and not (
             self.votes and incident.fault is Fault.DIVERGED
         ):
             self.incidents.append(incident)
         if report.fault is None or not report.bad_share:
             # Healthy, or a loss of this rank that did not reach gradients.
-            self.rollback.note_good_step()
-            self._judge.skipped_in_a_row = 0
+            if self.rollback.spent:
+                self.rollback.note_good_step()
+            self.judge.skipped_in_a_row = 0
             history = detector.histories[name]
             if history.level.in_a_row:
                 self._keep_batch(report)
@@ -188,28 +176,18 @@ class DivergenceGuard(Saved):
                 self._report_if_dead(name, report)
         elif report.fault not in (Fault.TRANSIENT, Fault.OOM):
             self._keep_batch(report)
-            self.samples.note(self._runner, self._judge.train_step, report)
+            self.samples.note(runner, self.judge.train_step, report)
             # Only mmengine's wrappers update with what is not finite.
             self._audit_state(report.iteration, report.applied)
 
-    def _share_spike(
-        self, name: str, iteration: int, incident: Incident | None
-    ) -> Incident | None:
-        # A loss is each rank's own; a warning needs no agreement.
-        if dist.any_rank(incident is not None) and incident is None:
-            subject = self.detector.subject(name, 'loss')
-            reason = _('{subject} jumped on another rank', subject=subject)
-            return Incident(Fault.SPIKE, reason, iteration, subject)
-        return incident
-
     def _keep_batch(self, report: StepReport) -> None:
-        newest = self._judge.train_step.last
+        newest = self.judge.train_step.last
         if newest is not None and newest.iteration == report.iteration:
             self._recent.append(newest)
 
     def _report_held(self) -> None:
         """Publish steps that were held, with the evidence."""
-        held, self._judge.held = self._judge.held, []
+        held, self.judge.held = self.judge.held, []
         for one in held:
             self._monitor.emit(self._runner, one)
             if self._lines.allows(one.iteration):
@@ -218,12 +196,11 @@ class DivergenceGuard(Saved):
             if one.verdict is HeldVerdict.TRANSIENT:
                 self.transients += 1
                 if self.transients == 2:
-                    self._warn(
-                        _(
-                            'this is the second transient fault of the run: '
-                            'test the machine with `mmstable doctor`'
-                        )
+                    text = N_(
+                        'this is the second transient fault of the run: test '
+                        'the machine with `mmstable doctor`'
                     )
+                    self._warn(_(text))
 
     def _report_if_dead(self, name: str, report: StepReport) -> None:
         """Report a run whose gradients are gone, or are mostly exactly 0."""
@@ -293,13 +270,16 @@ class DivergenceGuard(Saved):
             return
         action = self.policy.action(incident)
         if action is Action.ROLLBACK:
-            if incident.needs_proof and not self._is_proven(
+            is_proven = not incident.needs_proof or self._is_proven(
                 iteration, incident
-            ):
-                if self.detector.is_hopeless:
+            )
+            if is_proven:
+                if not self._roll_back(iteration, incident):
                     self._stop(iteration, incident)
-                return
-            if not self._roll_back(iteration, incident):
+            elif any(
+                one.stats.is_hopeless
+                for one in self.detector.histories.values()
+            ):
                 self._stop(iteration, incident)
             return
         if action is Action.STOP:
@@ -333,9 +313,10 @@ class DivergenceGuard(Saved):
         try:
             is_better = partial(
                 old_is_better,
-                self._judge.train_step,
+                self.judge.train_step,
                 list(self._recent),
-                incident.fault in _OF_GRADIENTS,
+                # About gradients the loss alone shows nothing.
+                incident.fault in (Fault.NAN_GRAD, Fault.OVERFLOW),
             )
             if self.rollback.find_better(
                 self._runner, incident.since, is_better
@@ -346,7 +327,8 @@ class DivergenceGuard(Saved):
                 'the weights from before are no better on these batches, so '
                 'the data or the objective is the cause: nothing is changed'
             )
-            self.detector.accept()
+            for history in self.detector.histories.values():
+                history.level.accept()
         except CannotAsk as error:
             proven = None
             why = _(
@@ -367,16 +349,10 @@ class DivergenceGuard(Saved):
         if incident.blames_lr:
             self.rates.cut(iteration)
         self.rollbacks += 1
-        runner.message_hub.update_scalar(
-            'train/stable/rollbacks', self.rollbacks
-        )
-        done = self._emit(
-            iteration,
-            incident,
-            Action.ROLLBACK,
-            restored=back[0],
-            source=back[1],
-        )
+        key = 'train/stable/rollbacks'
+        runner.message_hub.update_scalar(key, self.rollbacks)
+        facts = dict(zip(('restored', 'source'), back))
+        done = self._emit(iteration, incident, Action.ROLLBACK, **facts)
         self._done.append(done)
         self._log(done)
         self._audit.heal(runner)
@@ -391,27 +367,24 @@ class DivergenceGuard(Saved):
         """
         histories = self.detector.histories
         if len(histories) == 1:
-            for name, one in histories.items():
-                why = one.learning.why_useless()
+            ((name, one),) = histories.items()
+            why = one.learning.why_useless()
+            if why:
                 reason = _('loss is no lower than at the start')
                 incident = Incident(Fault.DEAD, reason, iteration, name)
-                if why:
-                    self._warn_once(iteration, incident, why)
+                self._warn_once(iteration, incident, why)
         if not self.policy.can_roll_back:
             return
         # Before old weights are tried: losses may be accepted then.
+        each = histories.values()
         is_bad, is_stuck, is_exploded = dist.any_rank_each(
-            self.detector.ends_badly,
-            any(one.stats.are_too_many_in_a_row for one in histories.values()),
+            any(h.since is not None or h.level.in_a_row for h in each),
+            any(h.stats.are_too_many_in_a_row for h in each),
             self.detector.is_exploded,
         )
         if not is_bad:
             return
-        faults = [
-            one.stats.commonest_fault()
-            for one in histories.values()
-            if one.stats.in_a_row
-        ]
+        faults = [h.stats.commonest_fault() for h in each if h.stats.in_a_row]
         incident = Incident(
             faults[0] if faults else Fault.DIVERGED,
             _('the last losses are not finite, or far above the start'),
@@ -437,7 +410,7 @@ class DivergenceGuard(Saved):
             self.explained,
         )
         if is_main_process():
-            self._runner.logger.error(f'{NAME}: {text}')
+            self._runner.logger.error(f'DivergenceGuardHook: {text}')
         raise TrainingDiverged(text, str(path))
 
     def _warn_once(self, iteration: int, incident: Incident, why: str) -> None:
@@ -461,12 +434,9 @@ class DivergenceGuard(Saved):
         return done
 
     def _log(self, done: Intervention) -> None:
-        rollback, recovery = self.rollback, self.rates.recovery
-        self._warn(
-            describe_intervention(
-                done, rollback.spent, rollback.most, recovery
-            )
-        )
+        spent, most = self.rollback.spent, self.rollback.most
+        recovery = self.rates.recovery
+        self._warn(describe_intervention(done, spent, most, recovery))
 
     def _warn(self, text: str) -> None:
-        self._runner.logger.warning(f'{NAME}: {text}')
+        self._runner.logger.warning(f'DivergenceGuardHook: {text}')

@@ -22,43 +22,12 @@ from mmstable.events.records import (
     Verdict,
 )
 from mmstable.events.samples import read_lr, read_scale
+from mmstable.events.step_lines import ADVICE, LOWER_THE_RATE
 from mmstable.guard.rollback import last_good_checkpoint
 from mmstable.io.files import replace_text
 from mmstable.messages import N_, _
 from mmstable.settings import is_number
 
-SCHEMA = 1
-
-_CAUSES = {
-    'overflow': N_(
-        'train in bfloat16 (optim_wrapper.dtype="bfloat16"), or keep the '
-        'named modules in float32 (optim_wrapper.fp32_modules)'
-    ),
-    'nan_loss': N_(
-        'look at the data of these iterations: NaN or Inf in inputs or '
-        'targets, empty targets, log(0), division by 0'
-    ),
-    'nan_grad': N_(
-        'look at the named modules for sqrt or norm at 0, division by 0, '
-        'masked softmax; keep them in float32 (optim_wrapper.fp32_modules)'
-    ),
-    'poisoned': N_(
-        'find out what writes to the named entries outside the optimizer: a '
-        'custom hook, a custom layer, faulty memory of the device'
-    ),
-    'spike': N_(
-        'look at the data of these iterations: wrong labels, outliers, a '
-        'mixture of datasets'
-    ),
-    'diverged': N_(
-        'look at the newest held steps in the event file: their samples may '
-        'have thrown the run'
-    ),
-    'transient': N_('test this machine: mmstable doctor'),
-    'dead': N_(
-        'choose another initialization, or normalization before each block'
-    ),
-}
 # Verdicts of FaultForensicsHook that are not about the learning rate.
 _OTHER_CAUSES = (
     Verdict.BAD_INPUT,
@@ -173,11 +142,8 @@ def configured_lr(runner: Runner) -> ConfiguredRate | None:
     what its owner can change.
     """
     wrapper = runner.cfg.get('optim_wrapper') or {}
-    candidates = {'optim_wrapper': wrapper}
-    candidates.update(
-        (f'optim_wrapper.{name}', value) for name, value in wrapper.items()
-    )
-    for path, one in candidates.items():
+    each = {f'optim_wrapper.{name}': one for name, one in wrapper.items()}
+    for path, one in {'optim_wrapper': wrapper, **each}.items():
         optimizer = one.get('optimizer') if isinstance(one, dict) else None
         lr = optimizer.get('lr') if isinstance(optimizer, dict) else None
         if lr is not None and is_number(lr):
@@ -208,24 +174,21 @@ def give_advice(
         if explained.verdict is Verdict.DOMAIN_ERROR:
             line = explained.text.splitlines()[0]
             return [_('guard the operation that gives NaN: {line}', line=line)]
-        return [_(_CAUSES['transient'])]
-    lower = _('lower the learning rate or lengthen the warm-up')
+        return [_(ADVICE['transient'])]
+    lower = _(LOWER_THE_RATE)
     if rate is not None:
         lower = _(
             'lower the learning rate ({path} is {lr:g} in the config: try '
-            '{half}) or lengthen the warm-up',
+            '{half:g}) or lengthen the warm-up',
             path=rate.path,
             lr=rate.lr,
-            half=f'{rate.lr / 2:g}',
+            half=rate.lr / 2,
         )
-    return [
-        lower,
-        _(
-            'clip harder (optim_wrapper.clip_grad.max_norm), or choose '
-            'stability/safe.py'
-        ),
-        _(_CAUSES[fault.value]),
-    ]
+    clip = _(
+        'clip harder (optim_wrapper.clip_grad.max_norm), or choose '
+        'stability/safe.py'
+    )
+    return [lower, clip, _(ADVICE[fault.value])]
 
 
 def describe_stop(
@@ -315,7 +278,7 @@ def diagnose(
     text = describe_stop(stop, rollback_count, advice, resume, rate, str(path))
     if is_main_process():
         content = dict(
-            schema=SCHEMA,
+            schema=1,
             stop=stop,
             rollbacks=rollbacks,
             wrappers={

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -63,6 +64,8 @@ class Rollback(Saved):
         self.spent = self.good_steps = 0
         self._max_memory, self._renewed_after = max_memory, renewed_after
         self._last = 0
+        # The iteration from which there is something to do here.
+        self.wakes_at = math.inf
         # Seconds of the training that the newest snapshot took.
         self._cost_s = 0.0
         # The newest snapshot, until an accelerator has copied all of it.
@@ -80,7 +83,9 @@ class Rollback(Saved):
         ranks = int(os.environ.get('LOCAL_WORLD_SIZE', '1'))
         free = min(self._max_memory * 2**30, host_room().left * _SHARE)
         kept = int(min(Snapshots.COUNT, free / ranks / max(size, 1)))
+        self.snapshots, self.wakes_at = None, math.inf
         if kept:
+            self.wakes_at = 0
             self.snapshots = Snapshots(_SPAN * self.interval, kept)
             return _(
                 'a snapshot every {interval} iterations; keeping {count} '
@@ -89,7 +94,6 @@ class Rollback(Saved):
                 count=kept,
                 size=readable(kept * size),
             )
-        self.snapshots = None
         return _(
             'a snapshot would take {gibibytes:.1f} GiB of host memory, '
             'more than max_snapshot_memory={limit:g}, or than a quarter '
@@ -104,7 +108,9 @@ class Rollback(Saved):
         if self._arriving is not None and self._arriving.settle():
             self._cost_s += self._arriving.copy_seconds()
             self._arriving = None
-        # A state that was just restored has to prove itself.
+        if self._arriving is None:
+            # A state that was just restored has to prove itself.
+            self.wakes_at = self._last + self.interval
         is_time = iteration - self._last >= self.interval
         return is_time and self.snapshots is not None
 
@@ -115,6 +121,7 @@ class Rollback(Saved):
         if self._adapts and self._cost_s:
             self._adapt(runner)
         self._last = iteration
+        self.wakes_at = 0
         memory = self.snapshots.outdated(iteration)
         begin = time.perf_counter()
         snapshot = RunState(runner).capture(memory)
@@ -175,8 +182,7 @@ class Rollback(Saved):
             found = last_good_checkpoint(runner, before)
             if found is None:
                 return None
-            content = load_checkpoint(found.path, sha256=found.sha256)
-            RunState(runner).load(content)
+            RunState(runner).load(_read(found))
             done = found.iteration, str(found.path)
         catch_up(runner, positions)
         self.spent += 1
@@ -216,8 +222,8 @@ class Rollback(Saved):
         found = last_good_checkpoint(runner, before)
         if found is None:
             raise CannotAsk(_('there is no earlier state'))
-        content = load_checkpoint(found.path, sha256=found.sha256)
-        return is_better(partial(RunState(runner).load_weights, content))
+        load = RunState(runner).load_weights
+        return is_better(partial(load, _read(found)))
 
     def note_good_step(self) -> None:
         """Count a step that was applied."""
@@ -257,17 +263,21 @@ def _resumed_checkpoint(
     from mmstable.checkpoint.resume import fits_exactly
 
     path = runner_view.resumed_from(runner)
-    if path is None:
-        return None
     try:
-        found = verify_checkpoint(path)
-        content = load_checkpoint(path, sha256=found.sha256)
+        found = None if path is None else verify_checkpoint(path)
+        # One that was resumed in parts only, by choice, cannot be restored.
+        if found is not None and (
+            (before is not None and found.iteration >= before)
+            or not fits_exactly(runner, _read(found))
+        ):
+            return None
     except (BadCheckpoint, OSError):
         return None
-    if before is not None and found.iteration >= before:
-        return None
-    # One that was resumed in parts only, by choice, cannot be restored.
-    return found if fits_exactly(runner, content) else None
+    return found
+
+
+def _read(found: GoodCheckpoint) -> Any:
+    return load_checkpoint(found.path, sha256=found.sha256)
 
 
 _KEY = 'train/stable/lr_factor'
@@ -303,22 +313,26 @@ class LearningRateFactor(Saved):
         self.recovery, self._cut_by = recovery, cut_by
         self._start, self._start_length = start, start_length
         self.cut_to, self.since = 1.0, 0
+        # Whether there is nothing to put on, and that is in the log.
+        self.is_idle = False
         self._scheduled: list[tuple[dict[str, Any], Any]] = []
         # The newest factor in the log; None if it is unknown.
         self._shown: float | None = None
 
     def at(self, iteration: int) -> float:
         """What to multiply the learning rate of an iteration by."""
+        if self.cut_to == self._start == 1.0:
+            return 1.0
         warmup = _rise(self._start, iteration, self._start_length)
-        return warmup * self._cut_at(iteration)
-
-    def _cut_at(self, iteration: int) -> float:
-        return _rise(self.cut_to, iteration - self.since, self.recovery)
+        since = iteration - self.since
+        return warmup * _rise(self.cut_to, since, self.recovery)
 
     def cut(self, iteration: int) -> None:
         """Lower the factor from an iteration on, and let it rise again."""
-        lower = self._cut_at(iteration) * self._cut_by
-        self.cut_to, self.since = max(lower, _LEAST_FACTOR), iteration
+        now = _rise(self.cut_to, iteration - self.since, self.recovery)
+        self.cut_to = max(now * self._cut_by, _LEAST_FACTOR)
+        self.is_idle = False
+        self.since = iteration
 
     def put_on(self, runner: Runner, iteration: int) -> None:
         """Multiply; mmengine has logged the rate of the schedule by now.
@@ -328,6 +342,7 @@ class LearningRateFactor(Saved):
             iteration (int): Iterations done.
         """
         factor = self.at(iteration)
+        self.is_idle = self.cut_to == self._start == 1.0
         if factor != self._shown:
             hub, self._shown = runner.message_hub, factor
             # A run that always had its full rate has nothing to show; a

@@ -62,7 +62,15 @@ def ask_for_stacks(pids: Sequence[int], file: Path) -> dict[int, str]:
     found: dict[int, str] = {}
     with suppress(OSError), open(file, 'rb', opener=read_only) as answers:
         answers.seek(0, os.SEEK_END)
-        found = _ask_for_all(able, answers)
+        # The listening threads answer once they get the GIL.
+        for pid in able:
+            os.kill(pid, ALL_STACKS)
+        text = _read_until(
+            lambda text: len(_ANSWER.findall(text)) >= len(able),
+            answers,
+            _PATIENCE,
+        )
+        found = {int(pid): stacks for pid, stacks in _ANSWER.findall(text)}
         for pid in able:
             unable = state_of(pid) in (*_CANNOT_ANSWER, 'disk')
             if pid not in found and not unable:
@@ -72,36 +80,22 @@ def ask_for_stacks(pids: Sequence[int], file: Path) -> dict[int, str]:
     }
 
 
-def _ask_for_all(pids: Sequence[int], answers: IO[bytes]) -> dict[int, str]:
-    """Ask the listening threads, which answer once they get the GIL."""
-    for pid in pids:
-        os.kill(pid, ALL_STACKS)
-
-    def found(text: str) -> dict[int, str]:
-        return {int(pid): stacks for pid, stacks in _ANSWER.findall(text)}
-
-    def is_complete(text: str) -> bool:
-        return found(text).keys() >= set(pids)
-
-    return found(_read_until(is_complete, answers, _PATIENCE))
-
-
 def _ask_for_main(pid: int, answers: IO[bytes]) -> str:
     """Interrupt the main thread, which may hold the GIL for long."""
     signal_thread(pid, pid, MAIN_STACK)
-
-    def is_complete(text: str) -> bool:
+    text = _read_until(
         # A late answer of another process is not the handler's output.
-        return bool(_ANSWER.sub('', text)) and not _is_handling(
-            pid, MAIN_STACK
-        )
-
-    text = _read_until(is_complete, answers, _LAST_PATIENCE)
+        lambda text: (
+            _ANSWER.sub('', text) and not _is_handling(pid, MAIN_STACK)
+        ),
+        answers,
+        _LAST_PATIENCE,
+    )
     return _ANSWER.sub('', text)
 
 
 def _read_until(
-    is_complete: Callable[[str], bool], answers: IO[bytes], seconds: float
+    is_complete: Callable[[str], object], answers: IO[bytes], seconds: float
 ) -> str:
     text, deadline = '', time.monotonic() + seconds
     while not is_complete(text) and time.monotonic() < deadline:
@@ -190,36 +184,39 @@ def inspect(
     return StallCause(where, line)
 
 
-def _waits_for_lock(pid: int, calls: Sequence[Call]) -> bool:
+def _waits_for_lock(function: str, calls: Sequence[Call]) -> bool:
     """Return whether a process waits for a lock of threads or processes."""
     is_inside = bool(calls) and calls[-1].file.endswith(_LOCKS)
-    return is_inside or 'lock' in waits_in(pid)
+    return is_inside or 'lock' in function
 
 
 def _inspect_workers(loader: Any, stacks: Path) -> StallCause:
     pids = worker_pids(loader)
+    # Before they are asked, which wakes them up.
+    states = {pid: (state_of(pid), waits_in(pid)) for pid in pids}
     dumps = ask_for_stacks(pids, stacks)
     texts = [
         f'worker {number} of {len(pids)}, pid {pid}, '
-        f'{state_of(pid) or "?"} {waits_in(pid)}\n{dumps[pid]}'
+        f'{states[pid][0] or "?"} {states[pid][1]}\n{dumps[pid]}'
         for number, pid in enumerate(pids, 1)
     ]
     calls = {pid: read_dump(dumps[pid]) for pid in pids}
+    waiting = {p: _waits_for_lock(states[p][1], calls[p]) for p in pids}
     number = awaited_worker(loader) or 0
-    unable = [n for n, p in enumerate(pids) if state_of(p) in _UNABLE]
-    if _waits_for_lock(pids[number], calls[pids[number]]):
+    unable = [n for n, p in enumerate(pids) if states[p][0] in _UNABLE]
+    if waiting[pids[number]]:
         # It is not the one to blame, but another that is inside a sample.
         unable += [
             n
             for n, p in enumerate(pids)
-            if calls[p] and not _waits_for_lock(p, calls[p])
+            if calls[p] and not waiting[p]
             if not any(one.file.endswith(_QUEUES) for one in calls[p])
         ]
     if unable and number not in unable:
         number = unable[0]
     pid = pids[number]
     line = blamed_line(calls[pid])
-    state, function = state_of(pid), waits_in(pid)
+    state, function = states[pid]
     text = _(_STATES.get(state, _OTHER_STATE))
     if state in ('sleeping', 'disk') and function:
         text += _(' ({function})', function=function)

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import dropwhile, takewhile
 from types import FrameType
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from mmstable.forensics.frames import Line, is_shown
 from mmstable.hang.dead_man_switch import DeadManSwitch
@@ -325,22 +325,6 @@ class Stall:
     is_over: bool = False
 
 
-class Watched(Protocol):
-    """Receives the reports of a watchdog, in its thread."""
-
-    def progress(self) -> tuple[int, Any]:
-        """Return the iterations done, and anything else that advances."""
-
-    def on_look(self, phase: Phase, seconds: float, limit: float) -> None:
-        """Take note of a look."""
-
-    def on_stall(self, stall: Stall) -> None:
-        """React to a phase over its limit; called again at twice the time."""
-
-    def on_recovery(self, phase: Phase, seconds: float) -> None:
-        """React to the end of a phase that was over its limit."""
-
-
 class Watchdog:
     """Watch the constructing thread, from a thread of its own.
 
@@ -349,14 +333,16 @@ class Watchdog:
     GIL, the dead man's switch counts.
 
     Args:
-        watched (Watched): Gets the reports.
+        watched (HangWatchdogHook): Tells its ``progress``, and gets each
+            look by ``on_look``, a phase over its limit by ``on_stall``, again
+            at twice the time, and its end by ``on_recovery``.
         limits (PhaseLimits): How long phases may take.
         switch (DeadManSwitch): Knows the time in which the watching thread
             could not run.
     """
 
     def __init__(
-        self, watched: Watched, limits: PhaseLimits, switch: DeadManSwitch
+        self, watched: Any, limits: PhaseLimits, switch: DeadManSwitch
     ) -> None:
         self._watched, self._limits, self._switch = watched, limits, switch
         self.interval = max(_SHORTEST, min(_INTERVAL, limits.shortest / 5))

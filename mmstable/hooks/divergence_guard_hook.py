@@ -41,7 +41,7 @@ class DivergenceGuardHook(StepHook):
     this hook; not the same is a fault of the machine, and is skipped. Too
     many bad steps, exploded losses, or a state that is not finite lead to the
     action that is chosen for that fault: 'warn', 'lower_lr', 'rollback' or
-    'stop', for spikes also 'ask' and 'skip'. A rollback needs proof: a state
+    'stop', for spikes 'ask', 'skip' or 'warn'. A rollback needs proof: a state
     that is not finite, or earlier weights that are at least 10 times better
     on the newest batches.
 
@@ -63,8 +63,6 @@ class DivergenceGuardHook(StepHook):
             Defaults to 0.05.
         window (int): Steps that the share is taken over; it counts from half
             of them on. Defaults to 200.
-        calibration_steps (int): Overflows before so many steps were applied
-            are the loss scale finding its level. Defaults to 20.
         spike (dict, optional): ``factor`` (10.0) and ``warmup`` (50): from so
             many steps on, a loss or norm above so many times the largest
             one before is a spike. Defaults to None.
@@ -106,7 +104,6 @@ class DivergenceGuardHook(StepHook):
         max_consecutive_bad: int = 10,
         max_bad_rate: float = 0.05,
         window: int = 200,
-        calibration_steps: int = 20,
         spike: Mapping[str, Any] | None = None,
         lr_factor: float = 0.5,
         lr_recovery: int = 1000,
@@ -125,17 +122,31 @@ class DivergenceGuardHook(StepHook):
         super().__init__()
         self.lang = language(_NAME, lang)
         whole = partial(integer, _NAME)
+        share = partial(number, _NAME, above=0, at_most=1)
         window = whole('window', window, 20)
+        if snapshot_interval is not None:
+            snapshot_interval = whole('snapshot_interval', snapshot_interval)
+        policy = Policy(_NAME, actions)
         limits = dict(
             window=window,
-            max_rate=_share('max_bad_rate', max_bad_rate),
+            max_rate=share('max_bad_rate', max_bad_rate),
             max_consecutive_bad=whole(
                 'max_consecutive_bad', max_consecutive_bad
             ),
-            calibration_steps=whole('calibration_steps', calibration_steps, 0),
+            calibration_steps=20,
             least=window // 2,
         )
-        policy = Policy(_NAME, actions)
+        checks = dict(
+            factor=partial(number, above=1),
+            warmup=partial(integer, at_least=2),
+        )
+        ramp: dict[str, Any] = {}
+        if warmup is not None:
+            # Without a number of iterations the settings are refused.
+            if isinstance(warmup, dict):
+                warmup = {'iters': None, 'start_factor': 0.1, **warmup}
+            factor = partial(number, above=0, at_most=1)
+            ramp = _parse('warmup', warmup, iters=integer, start_factor=factor)
         memory = number(
             _NAME, 'max_snapshot_memory', max_snapshot_memory, at_least=0
         )
@@ -143,31 +154,23 @@ class DivergenceGuardHook(StepHook):
             policy,
             DivergenceDetector(
                 limits,
-                _parse(
-                    'spike',
-                    spike,
-                    factor=partial(number, above=1),
-                    warmup=partial(integer, at_least=2),
-                ),
+                _parse('spike', spike, **checks),
                 reports_spikes=not policy.holds_spikes,
             ),
             LearningRateFactor(
                 whole('lr_recovery', lr_recovery, 0),
-                _share('lr_factor', lr_factor),
-                *_parse_warmup(warmup),
+                share('lr_factor', lr_factor),
+                ramp.get('start_factor', 1.0),
+                ramp.get('iters', 0),
             ),
             Rollback(
-                None
-                if snapshot_interval is None
-                else whole('snapshot_interval', snapshot_interval),
+                snapshot_interval,
                 memory,
                 whole('max_rollbacks', max_rollbacks, 0),
                 whole('renew_rollbacks', renew_rollbacks),
             ),
         )
-        self._rates = self._guard.rates
         self._last_iteration = 0
-        self._notes_batches = False
 
     def before_run(self, runner: Runner) -> None:
         """Look at the model before anything is loaded into it."""
@@ -179,28 +182,31 @@ class DivergenceGuardHook(StepHook):
         super().before_train(runner)
         self._guard.start(runner, self.monitor)
         self._last_iteration = runner.max_iters
-        self._notes_batches = self._guard.notes_batches
 
     def before_train_iter(
         self, runner: Runner, batch_idx: int, data_batch: DATA_BATCH = None
     ) -> None:
         """Take a snapshot if it is time, and lower the learning rate."""
+        guard, done = self._guard, self.monitor.iteration - 1
         # Only now the last iteration is over for all hooks.
-        done = self.monitor.iteration - 1
-        self._guard.take_snapshot_if_due(done)
-        if self._guard.incidents:
-            self._guard.act(done)
-        self._rates.put_on(runner, done)
-        if self._notes_batches:
-            self._guard.note_batch(data_batch, done + 1)
+        if done >= guard.rollback.wakes_at:
+            guard.take_snapshot_if_due(done)
+        if guard.incidents:
+            guard.act(done)
+        if not guard.rates.is_idle:
+            guard.rates.put_on(runner, done)
+        if guard.judge.is_beside:
+            # Another loop does not keep its newest batch.
+            guard.judge.train_step.note(data_batch, done + 1)
 
     def after_train_iter(
         self, runner: Runner, *args: Any, **kwargs: Any
     ) -> None:
         """Act on what the steps of this iteration were like."""
-        # Before schedules step, and before anything is saved.
-        self._rates.take_off()
         guard, iteration = self._guard, self.monitor.iteration
+        if not guard.rates.is_idle:
+            # Before schedules step, and before anything is saved.
+            guard.rates.take_off()
         if guard.votes:
             guard.vote(iteration)
         if guard.incidents:
@@ -213,7 +219,7 @@ class DivergenceGuardHook(StepHook):
         self, runner: Runner, name: str, report: StepReport
     ) -> None:
         """Judge a step."""
-        self._guard.judge_step(name, report)
+        self._guard.judge_step(runner, name, report)
 
     def after_event(self, runner: Runner, event: Event) -> None:
         """Take note of a state that SafeCheckpointHook has not saved."""
@@ -235,7 +241,7 @@ class DivergenceGuardHook(StepHook):
 
     def on_exception(self, runner: Runner, exception: BaseException) -> None:
         """Let checkpoints have the learning rate of the schedule."""
-        self._rates.take_off()
+        self._guard.rates.take_off()
         if isinstance(exception, TrainingDiverged):
             # On all ranks.
             self._guard.samples.report(runner, _write_skip_list)
@@ -243,7 +249,7 @@ class DivergenceGuardHook(StepHook):
     def before_save_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
         """Save the state of this hook, and the rates of the schedule."""
         super().before_save_checkpoint(runner, checkpoint)
-        self._rates.take_off_saved(runner, checkpoint)
+        self._guard.rates.take_off_saved(runner, checkpoint)
 
     def take_snapshot_if_due(self, iteration: int) -> Snapshot | None:
         """Take a snapshot if it is time. A collective call.
@@ -277,10 +283,6 @@ def _write_skip_list(runner: Runner, indices: list[int]) -> Path:
     return skip_samples(dataset, path, indices, 'NaN or Inf')
 
 
-def _share(name: str, value: float) -> float:
-    return number(_NAME, name, value, above=0, at_most=1)
-
-
 def _parse(
     name: str, given: Mapping[str, Any] | None, **checks: Any
 ) -> dict[str, Any]:
@@ -291,13 +293,3 @@ def _parse(
         key: checks[key](_NAME, f'{name}.{key}', value)
         for key, value in settings.items()
     }
-
-
-def _parse_warmup(warmup: Mapping[str, Any] | None) -> tuple[float, int]:
-    if warmup is None:
-        return 1.0, 0
-    share = partial(number, above=0, at_most=1)
-    # Without a number of iterations the settings are refused.
-    given = {'iters': None, **warmup} if isinstance(warmup, dict) else warmup
-    settings = _parse('warmup', given, iters=integer, start_factor=share)
-    return settings.get('start_factor', 0.1), settings['iters']

@@ -53,7 +53,7 @@ from mmstable.settings import integer
 from mmstable.state.rng import own_rng
 
 if TYPE_CHECKING:
-    from mmstable.dist.failure import CoordinatedStop
+    from mmstable.dist.store import AgreedRequests
     from mmstable.hang.stop_watch import StopWatch
 
 _NAME = 'EmergencyCheckpointHook'
@@ -126,7 +126,7 @@ class EmergencyCheckpointHook(Hook):
         self._is_alone = True
         self._common_val_iters = 0
         self._last_look = 0
-        self._coordinated_stop: CoordinatedStop | None = None
+        self._coordinated_stop: AgreedRequests | None = None
         # Who has asked, if it was no signal.
         self._asker: str | None = None
         self._watch: StopWatch | None = None
@@ -160,9 +160,12 @@ class EmergencyCheckpointHook(Hook):
         self._asker = None
         self._stop_at, self._last_iter_at = _stop_time(), time.time()
         if find_sharing(runner.model) in (Sharing.REDUCED, Sharing.SHARDED):
-            from mmstable.dist.failure import CoordinatedStop
+            from mmstable.dist.store import AgreedRequests
+            from mmstable.io import schema
 
-            self._coordinated_stop = CoordinatedStop(list(Request.__members__))
+            self._coordinated_stop = AgreedRequests(
+                'coordinated_stop', signal=schema.one_of(*Request.__members__)
+            )
         if not self._signal.install():
             runner.logger.warning(
                 _(
@@ -211,15 +214,15 @@ class EmergencyCheckpointHook(Hook):
         iteration, stop = runner.iter + 1, self._coordinated_stop
         if stop is not None and self._signal.pending is not None:
             # Before the others average, or they have to do it once more.
-            stop.request(iteration, self._signal.pending.name)
+            stop.post(iteration, signal=self._signal.pending.name)
         if runner_view.window_is_open(runner, iteration):
             return
         if stop is None:
             self._look_together(runner, iteration)
             return
-        name = stop.due(iteration)
-        if name is not None:
-            self._obey(runner, Request[name])
+        request = stop.due(iteration)
+        if request is not None:
+            self._obey(runner, Request[request['signal']])
 
     def before_val(self, runner: Runner) -> None:
         """Agree on how many iterations all ranks are going to have."""

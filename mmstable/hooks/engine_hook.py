@@ -18,6 +18,7 @@ from mmengine.hooks.hook import DATA_BATCH
 from mmengine.runner import Runner
 
 from mmstable import runner_view
+from mmstable.batch import batch_size, name_sample, take_samples, tensors_in
 from mmstable.checkpoint.folders import EMERGENCY, point_to
 from mmstable.events.samples import read_losses
 from mmstable.hooks.step_hook import QuietHook
@@ -25,9 +26,9 @@ from mmstable.io.files import read_bounded, replace_text
 from mmstable.io.schema import integer, mapping_of, parse_json, record, text
 from mmstable.messages import _
 from mmstable.registry import HOOKS, register_globally
-from mmstable.settings import integer as checked_integer
 
-_NAME = 'EngineHook'
+# Most lines about losses, and samples in one of them.
+_MAX_LINES, _MAX_SAMPLES = 20, 8
 _COMPLETE = 'mmstable_complete.json'
 _MAX_BYTES = 1 << 20
 
@@ -37,19 +38,16 @@ class EngineHook(QuietHook):
     """Watch a run whose engine owns optimizer and checkpoints.
 
     It logs steps that the engine has skipped for an overflow, with the loss
-    scale, and losses that are not finite. ``mmstable train`` adds it for
-    ``DeepSpeedStrategy`` and ``ColossalAIStrategy`` of ``FlexibleRunner``.
-
-    Args:
-        max_lines (int): Most lines about losses. Defaults to 20.
+    scale, and losses that are not finite, with the samples whose data is not.
+    ``mmstable train`` adds it for ``DeepSpeedStrategy`` and
+    ``ColossalAIStrategy`` of ``FlexibleRunner``.
     """
 
     # After the checkpoint of this iteration, if there is one (VERY_LOW).
     priority = 'LOWEST'
 
-    def __init__(self, max_lines: int = 20) -> None:
-        self._left = checked_integer(_NAME, 'max_lines', max_lines, 0)
-        self._skipped = 0
+    def __init__(self) -> None:
+        self._left, self._skipped = _MAX_LINES, 0
         self._saved: Any = None
 
     def before_train(self, runner: Runner) -> None:
@@ -65,17 +63,18 @@ class EngineHook(QuietHook):
         outputs: dict | None = None,
     ) -> None:
         """Look at the engine, the losses and the newest checkpoint."""
-        done = runner_view.iterations_done(runner)
-        skipped = getattr(runner.model, 'skipped_steps', 0) or 0
+        done, engine = runner_view.iterations_done(runner), runner.model
+        skipped = getattr(engine, 'skipped_steps', 0) or 0
         if skipped > self._skipped:
             self._skipped = skipped
+            scale: Any = getattr(engine, 'loss_scale', None)
             runner.logger.warning(
                 _(
                     'mmstable: Iter {iteration}: the engine skipped the step '
                     'after an overflow; loss scale {scale}, {count} skipped '
                     'so far.',
                     iteration=done,
-                    scale=_scale_of(runner.model),
+                    scale=scale() if callable(scale) else scale,
                     count=skipped,
                 )
             )
@@ -86,9 +85,11 @@ class EngineHook(QuietHook):
             runner.logger.error(
                 _(
                     'mmstable: Iter {iteration}: not finite: {names}. The '
-                    'engine owns the optimizer, so the step is not skipped.',
+                    'engine owns the optimizer, so the step is not skipped. '
+                    '{cause}',
                     iteration=done,
                     names=bad,
+                    cause=_find_cause(data_batch),
                 )
             )
         saved = runner.message_hub.get_info('last_ckpt', None)
@@ -97,9 +98,17 @@ class EngineHook(QuietHook):
             mark_complete(saved, done)
 
 
-def _scale_of(engine: Any) -> Any:
-    scale = getattr(engine, 'loss_scale', None)
-    return scale() if callable(scale) else scale
+def _find_cause(batch: Any) -> str:
+    """Tell bad data from a bad model, as far as the batch shows it."""
+    bad, names = [], []
+    for index in range(batch_size(batch)):
+        sample = take_samples(batch, [index])
+        names.append(name_sample(sample, 0) or f'#{index}')
+        if not all(bool(one.isfinite().all()) for one in tensors_in(sample)):
+            bad.append(names[-1])
+    if bad:
+        return _('The data holds NaN or Inf: {samples}.', samples=bad)
+    return _('The data is finite: {samples}.', samples=names[:_MAX_SAMPLES])
 
 
 def save_by_strategy(runner: Any) -> str | None:

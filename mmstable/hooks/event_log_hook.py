@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import traceback
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from mmengine.hooks.hook import DATA_BATCH
 from mmengine.runner import Runner
@@ -19,7 +19,6 @@ from mmstable.events.records import (
     MemoryAlarm,
     OutOfMemory,
     RunEnd,
-    WrapperSample,
     WrapperTotals,
 )
 from mmstable.events.samples import (
@@ -101,7 +100,7 @@ class EventLogHook(StepHook):
             for name, source in self.monitor.sources.items()
         }
         if self._rank == 0:
-            self._log.begin()
+            self._log.write()
 
     def after_train_iter(
         self,
@@ -115,12 +114,34 @@ class EventLogHook(StepHook):
         if self._timer is None:
             # Not before: a resumed run may read its dataset up to here first.
             self._timer = IterationTimer(iteration)
-        if iteration % self._interval == 0:
-            self._write(self._sample(runner, outputs, self._timer))
+        if iteration % self._interval:
+            return
+        allocated, peak = device_memory(runner_view.device_of(runner.model))
+        samples = {}
+        for name, wrapper in runner_view.wrappers(runner).items():
+            source = self.monitor.sources.get(name)
+            norms = {} if source is None else newest_module_norms(source.steps)
+            newest = self.monitor.newest_step(name)
+            samples[name] = sample_wrapper(wrapper, newest, norms)
+        self.after_event(
+            runner,
+            Heartbeat.now(
+                iteration,
+                losses=read_losses(outputs),
+                wrappers=samples,
+                iteration_time=self._timer.lap(iteration),
+                host_memory=host_memory(),
+                device_memory=allocated,
+                device_memory_peak=peak,
+            ),
+        )
 
     def after_event(self, runner: Runner, event: Event) -> None:
         """Record whatever happens."""
-        self._write(event)
+        if self._log is not None and (
+            self._rank == 0 or isinstance(event, _OF_EACH_RANK)
+        ):
+            self._log.write(event)
 
     def before_val(self, runner: Runner) -> None:
         """Keep validation out of the iteration time."""
@@ -152,21 +173,10 @@ class EventLogHook(StepHook):
             stopped = not exception.code
         reason = 'stopped' if stopped else 'exception'
         # Its end says what happened; a message can have any length.
-        traceback_text = ''.join(lines)[-_LONGEST_TRACEBACK:]
-        self._end(runner, reason, traceback_text)
+        self._end(runner, reason, ''.join(lines)[-_LONGEST_TRACEBACK:])
 
     def after_run(self, runner: Runner) -> None:
         """Draw what happened."""
-        self._draw(runner)
-
-    def after_exception(
-        self, runner: Runner, exception: BaseException
-    ) -> None:
-        """Close the file, and draw what happened."""
-        self._close()
-        self._draw(runner)
-
-    def _draw(self, runner: Runner) -> None:
         is_due, self._has_trained = self._has_trained, False
         if not (is_due and self._writes_report and self._rank == 0):
             return
@@ -176,46 +186,23 @@ class EventLogHook(StepHook):
             written = write_if_quick(runner.work_dir)
         except Exception:
             # A picture is worth no exit code.
-            runner.logger.exception(
-                _(
-                    'mmstable: the report could not be written; the run is '
-                    'not affected'
-                )
+            text = _(
+                'mmstable: the report could not be written; the run is not '
+                'affected'
             )
+            runner.logger.exception(text)
             return
         if written is not None:
             path, text = written
-            runner.logger.info(
-                _('mmstable: {text} Report: {path}', path=path, text=text)
-            )
+            line = _('mmstable: {text} Report: {path}', path=path, text=text)
+            runner.logger.info(line)
 
-    def _write(self, event: Event) -> None:
-        if self._log is None:
-            return
-        if self._rank == 0 or isinstance(event, _OF_EACH_RANK):
-            self._log.write(event)
-
-    def _sample(
-        self, runner: Runner, outputs: dict | None, timer: IterationTimer
-    ) -> Heartbeat:
-        allocated, peak = device_memory(runner_view.device_of(runner.model))
-        return Heartbeat.now(
-            self.monitor.iteration,
-            losses=read_losses(outputs),
-            wrappers={
-                name: self._sample_wrapper(name, wrapper)
-                for name, wrapper in runner_view.wrappers(runner).items()
-            },
-            iteration_time=timer.lap(self.monitor.iteration),
-            host_memory=host_memory(),
-            device_memory=allocated,
-            device_memory_peak=peak,
-        )
-
-    def _sample_wrapper(self, name: str, wrapper: Any) -> WrapperSample:
-        source = self.monitor.sources.get(name)
-        norms = {} if source is None else newest_module_norms(source.steps)
-        return sample_wrapper(wrapper, self.monitor.newest_step(name), norms)
+    def after_exception(
+        self, runner: Runner, exception: BaseException
+    ) -> None:
+        """Close the file, and draw what happened."""
+        self._close()
+        self.after_run(runner)
 
     def _end(
         self, runner: Runner, reason: str, text: str | None = None
@@ -232,7 +219,7 @@ class EventLogHook(StepHook):
             lost_events=self._log.lost,
             traceback=text,
         )
-        self._write(end)
+        self.after_event(runner, end)
 
     def _close(self) -> None:
         if self._log is not None:

@@ -6,7 +6,6 @@ import copy
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mmengine.optim import OptimWrapper
 from mmengine.runner import Runner
 
 from mmstable import runner_view
@@ -78,18 +77,28 @@ class GradClipHook(StepHook):
     def before_run(self, runner: Runner) -> None:
         """Take over the clipping of every optimizer of the run."""
         super().before_run(runner)
-        if not isinstance(runner.optim_wrapper, Mapping) and hasattr(
-            runner.optim_wrapper, 'step'
-        ):
-            wrappers = runner_view.wrappers(runner)
-            parameters: list[str] = []
-            for wrapper in wrappers.values():
-                names = ParameterNames(wrapper.optimizer)
-                names.bind_model(runner.model)
-                parameters += names.all()
-            check_modules('GradClipHook', self._clip, parameters)
-            for name, wrapper in wrappers.items():
-                self._take_over(name, wrapper)
+        one: Any = runner.optim_wrapper
+        if isinstance(one, Mapping) or not hasattr(one, 'step'):
+            # A run that does not train.
+            return
+        wrappers: dict[str, Any] = runner_view.wrappers(runner)
+        parameters: list[str] = []
+        for wrapper in wrappers.values():
+            names = ParameterNames(wrapper.optimizer)
+            names.bind_model(runner.model)
+            parameters += names.all()
+        check_modules('GradClipHook', self._clip, parameters)
+        for name, wrapper in wrappers.items():
+            if wrapper.clip_grad_kwargs:
+                raise ConfigError(
+                    'GradClipHook: gradients are clipped by '
+                    f'`optim_wrapper.clip_grad={wrapper.clip_grad_kwargs}` '
+                    'already. Keep one of the two.'
+                )
+            # Each optimizer has norms of its own, and learns its own limits.
+            self._clips[name] = clip = copy.deepcopy(self._clip)
+            if hasattr(wrapper, 'clip'):
+                wrapper.clip = clip
 
     def before_train(self, runner: Runner) -> None:
         """Clip for wrappers that cannot do it themselves."""
@@ -97,19 +106,6 @@ class GradClipHook(StepHook):
         for name, clip in self._clips.items():
             source: Any = self.monitor.sources[name]
             source.clip = clip
-
-    def _take_over(self, name: str, wrapper: OptimWrapper) -> None:
-        if wrapper.clip_grad_kwargs:
-            raise ConfigError(
-                'GradClipHook: gradients are clipped by '
-                f'`optim_wrapper.clip_grad={wrapper.clip_grad_kwargs}` '
-                'already. Keep one of the two.'
-            )
-        # Each optimizer has norms of its own, and learns its own limits.
-        clip = copy.deepcopy(self._clip)
-        self._clips[name] = clip
-        if hasattr(wrapper, 'clip'):
-            wrapper.clip = clip
 
     def after_step(
         self, runner: Runner, name: str, report: StepReport
@@ -124,10 +120,8 @@ class GradClipHook(StepHook):
             counts = self._counts.setdefault(prefix + clip.group, [0, 0])
             counts[0] += clip.coef < 1.0
             counts[1] += 1
-            hub.update_scalar(
-                f'train/stable/clipped/{prefix}{clip.group}',
-                counts[0] / counts[1],
-            )
+            key = f'train/stable/clipped/{prefix}{clip.group}'
+            hub.update_scalar(key, counts[0] / counts[1])
 
     def state_dict(self) -> dict[str, Any]:
         """What a resumed run has to know."""

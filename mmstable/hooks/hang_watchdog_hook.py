@@ -36,14 +36,14 @@ from mmstable.messages import N_, _
 from mmstable.registry import HOOKS, register_globally
 from mmstable.settings import language, mapping, number, one_of, text
 from mmstable.torch_internals import (
+    Collectives,
     asked_loader,
     batches_read,
     read_collectives,
 )
 
 if TYPE_CHECKING:
-    from mmstable.dist.failure import RankStatus, StatusBoard
-    from mmstable.hang.report import StallCause
+    from mmstable.dist.failure import PeerWatch, RankStatus
     from mmstable.hang.watchdog import Phase, Stall, Watchdog
 
 _NAME = 'HangWatchdogHook'
@@ -54,6 +54,19 @@ _SAVING = 1800.0
 # The same if the device hangs, so that only a snapshot can be saved: some,
 # and one for each so many bytes.
 _SAVING_SNAPSHOT, _BYTES_A_SECOND = 5.0, 50 * 2**20
+_HANGS = N_(
+    'mmstable: training hangs: {ranks:; }. The limit is {limit:.0f} s. All '
+    'stacks are in {file}. {action} If it hangs again, test the machine with '
+    '`mmstable doctor`.'
+)
+_HUNG = N_(
+    'mmstable: training hung: {ranks:; }. A C call held the GIL all that '
+    'time. The limit is {limit:.0f} s. All stacks are in {file}. {action}'
+)
+_WAITS = N_(
+    "Training keeps waiting; HangWatchdogHook(action='exit') would end the "
+    'run, and `mmstable train --max-restarts N` would restart it.'
+)
 _NOT_SAVED = N_(
     'mmstable: the state is incomplete (an update was half done) and was '
     'not saved. {resume}'
@@ -119,7 +132,7 @@ class HangWatchdogHook(StepHook):
         self._runner: Runner
         self._folder: Path
         self.watchdog: Watchdog | None = None
-        self._board: StatusBoard | None = None
+        self._ranks: PeerWatch | None = None
         self._validated = 0
         # Whether a hang of the current phase was logged.
         self._has_logged = False
@@ -134,11 +147,12 @@ class HangWatchdogHook(StepHook):
         begin_heartbeat(runner.work_dir, get_rank())
         self._runner = runner
         self._folder = runner_view.stability_folder(runner)
-        self._board = None
+        self._ranks = None
         if get_world_size() > 1:
-            from mmstable.dist.failure import StatusBoard
+            from mmstable.dist.failure import PeerWatch
 
-            self._board = StatusBoard()
+            # Not started: it only carries the status of the ranks.
+            self._ranks = PeerWatch(lost_after=5.0)
         self.watchdog = Watchdog(
             self,
             PhaseLimits(**self._settings),
@@ -205,37 +219,68 @@ class HangWatchdogHook(StepHook):
         if seconds <= limit:
             # A scheduler may judge the run by the age of the file.
             write_heartbeat(limit if self._ends() else math.inf, str(phase))
-        if seconds > 0 and self._board is not None:
+        if seconds > 0 and self._ranks is not None:
             # The store may be gone.
             with suppress(RuntimeError):
-                self._board.leave(self._status(phase, seconds, ''))
+                self._ranks.leave_status(self._status(phase, seconds, ''))
 
     def on_stall(self, stall: Stall) -> None:
         """Log the hang; exit if `action` asks for it."""
-        from mmstable.hang.report import inspect, write_stacks
+        from mmstable.dist.failure import behind
+        from mmstable.hang import report
         from mmstable.hang.watchdog import DEBUGGER
 
-        dog = self.watchdog
+        dog, runner = self.watchdog, self._runner
         if dog is None:
             return
-        found = inspect(stall, dog.frame(), self._batch(), self._workers_file)
+        loop = runner_view.built_train_loop(runner)
+        step = getattr(getattr(loop, 'train_step', None), 'last', None)
+        batch = getattr(step, 'batch', None)
+        found = report.inspect(stall, dog.frame(), batch, self._workers_file)
         own = self._status(stall.phase, stall.seconds, found.where)
         ranks: dict[int, RankStatus | None] = {own.rank: own}
-        if self._board is not None:
+        if self._ranks is not None:
             # The store may be gone.
             with suppress(RuntimeError):
-                ranks = self._board.exchange(own, 1.5 * dog.interval)
-        if any(one and one.phase == DEBUGGER for one in ranks.values()):
+                ranks = self._ranks.exchange(own, 1.5 * dog.interval)
+        known = [one for one in ranks.values() if one is not None]
+        if any(one.phase == DEBUGGER for one in known):
             # A rank in a debugger: the others wait for its user.
             return
         # Training may have ended meanwhile.
         ends = self._ends() and not (stall.is_over or dog.is_stopped)
-        text = self._describe(stall, ranks, ends)
+        text, action = _HANGS, _(_WAITS)
+        if stall.is_over:
+            text, action = _HUNG, _('Training continues.')
+        elif ends:
+            code = TrainingHangs.exit_code
+            action = _('This process ends with exit code {code}.', code=code)
+        file = report.stacks_file(self._folder, own.rank)
+        text = _(
+            text,
+            ranks=report.describe_ranks(ranks),
+            limit=stall.limit,
+            file=file,
+            action=action,
+        )
+        event = Hang.now(
+            own.iteration,
+            rank=own.rank,
+            phase=stall.phase.name,
+            part=stall.phase.part,
+            seconds=stall.seconds,
+            limit=stall.limit,
+            line=found.line,
+            behind=behind(known),
+            action='exit' if ends else 'wait',
+            text=text,
+            file=str(file),
+        )
         try:
-            write_stacks(self._folder, get_rank(), text, found.stacks)
-            self._runner.logger.error(text)
+            report.write_stacks(self._folder, own.rank, text, found.stacks)
+            runner.logger.error(text)
             self._has_logged |= not stall.is_over
-            self._emit(stall, found, ranks, ends, text)
+            self.monitor.emit(runner, event)
         finally:
             # Also if another hook raises: the run would hang for ever.
             if ends:
@@ -259,90 +304,18 @@ class HangWatchdogHook(StepHook):
             return is_supervised()
         return self._action == 'exit'
 
-    def _batch(self) -> Any:
-        loop = runner_view.built_train_loop(self._runner)
-        step = getattr(getattr(loop, 'train_step', None), 'last', None)
-        return getattr(step, 'batch', None)
-
     def _status(self, phase: Phase, seconds: float, where: str) -> RankStatus:
         from mmstable.dist.failure import RankStatus
 
-        known = read_collectives() if self._board is not None else None
+        known = Collectives() if self._ranks is None else read_collectives()
         return RankStatus(
             get_rank(),
             runner_view.iterations_done(self._runner),
             str(phase),
             seconds,
             where,
-            -1 if known is None else known.begun,
-            '' if known is None else known.waits_in,
+            *known,
         )
-
-    def _describe(
-        self,
-        stall: Stall,
-        ranks: Mapping[int, RankStatus | None],
-        ends: bool,
-    ) -> str:
-        from mmstable.hang.report import describe_ranks, stacks_file
-
-        facts = dict(
-            ranks=describe_ranks(ranks),
-            limit=stall.limit,
-            file=stacks_file(self._folder, get_rank()),
-        )
-        if stall.is_over:
-            over = _('Training continues.')
-            return _(
-                'mmstable: training hung: {ranks:; }. A C call held the GIL '
-                'all that time. The limit is {limit:.0f} s. All stacks are '
-                'in {file}. {action}',
-                **facts,
-                action=over,
-            )
-        action = _(
-            "Training keeps waiting; HangWatchdogHook(action='exit') would "
-            'end the run, and `mmstable train --max-restarts N` would '
-            'restart it.'
-        )
-        if ends:
-            action = _(
-                'This process ends with exit code {code}.',
-                code=TrainingHangs.exit_code,
-            )
-        return _(
-            'mmstable: training hangs: {ranks:; }. The limit is {limit:.0f} '
-            's. All stacks are in {file}. {action} If it hangs again, test '
-            'the machine with `mmstable doctor`.',
-            **facts,
-            action=action,
-        )
-
-    def _emit(
-        self,
-        stall: Stall,
-        found: StallCause,
-        ranks: Mapping[int, RankStatus | None],
-        ends: bool,
-        text: str,
-    ) -> None:
-        from mmstable.dist.failure import behind
-        from mmstable.hang.report import stacks_file
-
-        event = Hang.now(
-            runner_view.iterations_done(self._runner),
-            rank=get_rank(),
-            phase=stall.phase.name,
-            part=stall.phase.part,
-            seconds=stall.seconds,
-            limit=stall.limit,
-            line=found.line,
-            behind=behind([one for one in ranks.values() if one is not None]),
-            action='exit' if ends else 'wait',
-            text=text,
-            file=str(stacks_file(self._folder, get_rank())),
-        )
-        self.monitor.emit(self._runner, event)
 
     def _leave(self, stall: Stall, error: TrainingHangs) -> None:
         """End this process in time, even if saving fails or hangs."""
@@ -368,7 +341,7 @@ class HangWatchdogHook(StepHook):
         self, stall: Stall, error: TrainingHangs, is_readable: bool
     ) -> None:
         """Save a checkpoint if there is a complete state, and log its path."""
-        runner = self._runner
+        runner, path = self._runner, None
         log = runner_view.find_hook(runner, EventLogHook)
         if log is not None:
             # Before saving, which may be cut off.
@@ -378,9 +351,19 @@ class HangWatchdogHook(StepHook):
         is_complete = stall.phase.name in _COMPLETE and step is not None
         if step is not None:
             step.freeze()
-        path = None
+        saver = runner_view.find_hook(runner, EmergencyCheckpointHook)
+        ranks = runner_view.find_hook(runner, RankFailureHook)
         try:
-            path = self._save(error, is_complete, is_readable)
+            if get_world_size() > 1:
+                if ranks is not None and step and is_complete and is_readable:
+                    step.undo_failed()
+                path = ranks and ranks.end_hanging(
+                    runner, error, is_complete, is_readable
+                )
+            elif not is_readable:
+                path, __ = save_newest_snapshot(runner)
+            elif saver is not None and is_complete:
+                path = saver.save_hanging(runner)
         except Exception:
             runner.logger.exception(_(_NOT_SAVED, resume=''))
         if path is None:
@@ -395,24 +378,6 @@ class HangWatchdogHook(StepHook):
                     resume=resume,
                 )
             )
-
-    def _save(
-        self, error: TrainingHangs, is_complete: bool, is_readable: bool
-    ) -> str | None:
-        runner = self._runner
-        if self._board is not None:
-            ranks = runner_view.find_hook(runner, RankFailureHook)
-            if ranks is None:
-                return None
-            if is_complete and is_readable:
-                runner.train_loop.train_step.undo_failed()
-            return ranks.end_hanging(runner, error, is_complete, is_readable)
-        if not is_readable:
-            return save_newest_snapshot(runner)[0]
-        saver = runner_view.find_hook(runner, EmergencyCheckpointHook)
-        if saver is None or not is_complete:
-            return None
-        return saver.save_hanging(runner)
 
 
 def _check_limits(limits: Any) -> dict[str, float]:

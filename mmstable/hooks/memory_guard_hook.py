@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from mmstable.memory.leaks import Forecast
 
 _NAME = 'MemoryGuardHook'
-_WARN, _SAVE, _LOWER, _RESTART = 'warn', 'save', 'lower_workers', 'restart'
+_WARN, _SAVE, _RESTART = 'warn', 'save', 'restart'
 
 
 @register_globally(HOOKS)
@@ -45,10 +45,8 @@ class MemoryGuardHook(StepHook):
     Args:
         interval (float): Seconds between two readings. Defaults to 30.0.
         action (str): 'warn': only log. 'save': save before the limit.
-            'lower_workers': on a leak in workers or shared memory, halve
-            ``num_workers`` and ``prefetch_factor``, at the next epoch, or at
-            once in iteration-based training; and save. 'restart': save, and
-            exit with code 22, to be restarted. Defaults to 'save'.
+            'restart': save, and exit with code 22, to be restarted. Defaults
+            to 'save'.
         host_limit (int or str, optional): Limit of the host memory of this
             process and of those it starts, in bytes or as '64GiB', where it
             is tighter than those of the machine and the control group.
@@ -68,13 +66,12 @@ class MemoryGuardHook(StepHook):
 
         interval = number(_NAME, 'interval', interval, above=0)
         self._action = one_of(
-            _NAME, 'action', action, (_WARN, _SAVE, _LOWER, _RESTART)
+            _NAME, 'action', action, (_WARN, _SAVE, _RESTART)
         )
         limit = _check_limit(host_limit)
         self._sampler = TreeSampler(partial(read_tree, limit), interval)
         self._detector = LeakDetector(0)
         self._logged_retries = 0
-        self._has_to_lower = False
 
     def before_train(self, runner: Runner) -> None:
         """Start the thread."""
@@ -87,7 +84,6 @@ class MemoryGuardHook(StepHook):
             runner.train_loop.dataloader, get_world_size()
         )
         self._detector = LeakDetector(runner.max_iters, runner.iter + batches)
-        self._has_to_lower = False
         self._sampler.start(TrainingThread().has_ended)
 
     def after_train_iter(
@@ -116,25 +112,14 @@ class MemoryGuardHook(StepHook):
         """Discard a reading taken in validation."""
         self._sampler.news.clear()
 
-    def after_train_epoch(self, runner: Runner) -> None:
-        """Halve the workers for the next epoch, if that is due."""
-        if self._has_to_lower:
-            self._has_to_lower = False
-            loading = _halve_loading(runner)
-            if loading is not None:
-                runner.logger.warning(
-                    _(
-                        'mmstable: data loading from the next epoch on: '
-                        '{loading}.',
-                        loading=loading,
-                    )
-                )
-
     def close(self, runner: Runner) -> None:
         """Stop the thread."""
         self._sampler.stop()
 
     def _judge(self, runner: Runner, is_training: bool) -> None:
+        from mmstable.memory.host import loading_of
+        from mmstable.memory.leaks import describe_growth
+
         reading = self._sampler.news.pop()
         if isinstance(reading, Exception):
             reason = f'{type(reading).__name__}: {reading}'
@@ -147,38 +132,24 @@ class MemoryGuardHook(StepHook):
             )
             return
         iteration = self.monitor.iteration
-        found = self._detector.add(iteration, reading, is_training)
-        for forecast in found:
+        for forecast in self._detector.add(iteration, reading, is_training):
             if is_training and self._detector.is_new(forecast, iteration):
-                self._warn(runner, forecast, reading)
+                loading = loading_of(runner.train_loop.dataloader)
+                runner.logger.warning(
+                    describe_growth(iteration, forecast, reading, loading)
+                )
+                self._emit(runner, forecast, reading, _WARN)
             if self._detector.becomes_critical(forecast, iteration):
                 self._rescue(runner, forecast, reading)
         if is_training:
             self._publish(runner, reading)
-
-    def _warn(
-        self, runner: Runner, forecast: Forecast, reading: Reading
-    ) -> None:
-        from mmstable.memory.host import loading_of
-        from mmstable.memory.leaks import MAIN, describe_growth
-
-        loading = loading_of(runner.train_loop.dataloader)
-        runner.logger.warning(
-            describe_growth(self.monitor.iteration, forecast, reading, loading)
-        )
-        # Fewer workers are no help if the training process leaks.
-        lowers = self._action == _LOWER and forecast.holder != MAIN
-        self._emit(runner, forecast, reading, _LOWER if lowers else _WARN)
-        if lowers:
-            self._lower(runner)
 
     def _rescue(
         self, runner: Runner, forecast: Forecast, reading: Reading
     ) -> None:
         from mmstable.memory.leaks import describe_critical
 
-        iteration = self.monitor.iteration
-        action = _SAVE if self._action == _LOWER else self._action
+        iteration, action = self.monitor.iteration, self._action
         runs_out = self._detector.runs_out(forecast, iteration)
         if action == _RESTART and not runs_out:
             # A restart frees nothing that does not grow.
@@ -199,22 +170,6 @@ class MemoryGuardHook(StepHook):
         request = Request.RESTART if action == _RESTART else SAVE
         saver.request(_('MemoryGuardHook'), request)
 
-    def _lower(self, runner: Runner) -> None:
-        loop: Any = runner.train_loop
-        if not hasattr(loop, 'restart_workers'):
-            self._has_to_lower = True
-            return
-        loading = _halve_loading(runner)
-        if loading is not None:
-            loop.restart_workers()
-            runner.logger.warning(
-                _(
-                    'mmstable: dataloader workers were restarted: '
-                    '{loading}. Random augmentation differs from here on.',
-                    loading=loading,
-                )
-            )
-
     def _emit(
         self,
         runner: Runner,
@@ -224,23 +179,21 @@ class MemoryGuardHook(StepHook):
     ) -> None:
         from mmstable.memory.host import loading_of
 
+        room = forecast.room
         loading = loading_of(runner.train_loop.dataloader)
         event = MemoryAlarm.now(
             self.monitor.iteration,
             resource=forecast.resource,
             holder=forecast.holder,
-            used=forecast.used,
-            limit=forecast.limit,
-            left=forecast.left,
-            source=forecast.source,
+            used=room.limit - room.left,
             action=action,
             rank=get_rank(),
-            growth=forecast.per_iteration,
+            growth=forecast.growth.per_iteration,
             iterations_left=_finite(forecast.iterations_left),
             seconds_left=_finite(forecast.seconds_left),
             workers_share=reading.workers / max(1, reading.tree),
-            workers=loading.workers,
-            prefetch=loading.prefetch,
+            **room._asdict(),
+            **loading._asdict(),
         )
         self.monitor.emit(runner, event)
 
@@ -253,9 +206,10 @@ class MemoryGuardHook(StepHook):
         runner.visualizer.add_scalars(
             figures_of(reading, device), step=self.monitor.iteration
         )
-        if device is not None and device.retries > self._logged_retries:
+        retries = device.get('retries', 0)
+        if retries > self._logged_retries:
             # Warn again when the count has doubled.
-            self._logged_retries = 2 * device.retries
+            self._logged_retries = 2 * retries
             runner.logger.warning(
                 _(
                     'Iter {iteration}: the device ran short of memory and '
@@ -264,20 +218,11 @@ class MemoryGuardHook(StepHook):
                     'differ much, set '
                     'PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.',
                     iteration=self.monitor.iteration,
-                    count=device.retries,
-                    allocated=readable(device.allocated),
-                    reserved=readable(device.reserved),
+                    count=retries,
+                    allocated=readable(device['allocated']),
+                    reserved=readable(device['reserved']),
                 )
             )
-
-
-def _halve_loading(runner: Runner) -> str | None:
-    """Halve workers and prefetching; describe the new ones, if changed."""
-    from mmstable.memory.host import halve_loading
-    from mmstable.memory.leaks import LOADING
-
-    after = halve_loading(runner.train_loop.dataloader)
-    return None if after is None else _(LOADING, **after._asdict())
 
 
 def _finite(value: float) -> float | None:
@@ -285,13 +230,13 @@ def _finite(value: float) -> float | None:
 
 
 def _check_limit(value: int | str | None) -> int | None:
+    from mmstable.messages import parse_size
+
     if value is None:
         return None
-    if isinstance(value, str):
-        from mmstable.messages import parse_size
-
-        try:
-            return parse_size(value)
-        except ValueError as error:
-            raise ValueError(f'{_NAME}: `host_limit`: {error}.') from None
-    return integer(_NAME, 'host_limit', value)
+    if not isinstance(value, str):
+        return integer(_NAME, 'host_limit', value)
+    try:
+        return parse_size(value)
+    except ValueError as error:
+        raise ValueError(f'{_NAME}: `host_limit`: {error}.') from None

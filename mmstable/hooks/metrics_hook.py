@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import math
 import os
 import platform
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Optional
 
 from mmengine.dist import get_rank
 from mmengine.hooks.hook import DATA_BATCH
@@ -29,7 +28,7 @@ from mmstable.events.samples import (
 )
 from mmstable.hooks.step_hook import StepHook
 from mmstable.io.files import replace_text
-from mmstable.messages import _
+from mmstable.messages import N_, _
 from mmstable.registry import HOOKS, register_globally
 from mmstable.settings import number, text
 
@@ -54,7 +53,7 @@ METRICS = {
     'host_memory_bytes': ('gauge', 'Resident memory of the process.'),
     'device_memory_bytes': ('gauge', 'Memory allocated on the device.'),
 }
-Samples = Iterator[tuple[str, Mapping[str, str], float]]
+Samples = Iterator[tuple[str, Mapping[str, str], Optional[float]]]
 
 
 @register_globally(HOOKS)
@@ -87,7 +86,7 @@ class MetricsHook(StepHook):
         # Iterations before this start, at the last write, and undone since.
         self._first = self._last = self._undone = 0
         self._seconds: float | None = None
-        self._outputs: dict | None = None
+        self._losses: dict[str, float] = {}
 
     def before_run(self, runner: Runner) -> None:
         """Find the folder."""
@@ -97,13 +96,10 @@ class MetricsHook(StepHook):
             self._path = None
             return
         work_dir = Path(runner.work_dir).resolve()
+        name, host = work_dir.name, platform.node()
         digest = hashlib.sha256(os.fsencode(work_dir)).hexdigest()[:8]
-        self._path = Path(folder, f'mmstable_{work_dir.name}_{digest}.prom')
-        self._labels = {
-            'run': work_dir.name,
-            'rank': '0',
-            'host': platform.node(),
-        }
+        self._path = Path(folder, f'mmstable_{name}_{digest}.prom')
+        self._labels = {'run': name, 'rank': '0', 'host': host}
         self._begun = time.monotonic()
         self.after_train_iter = self._sample
 
@@ -124,7 +120,7 @@ class MetricsHook(StepHook):
         if self._timer is None:
             self._timer = IterationTimer(self.monitor.iteration - 1)
         if time.monotonic() - self._written >= self._interval:
-            self._outputs = outputs
+            self._losses = read_losses(outputs)
             self._write(runner, 'running')
 
     def before_val(self, runner: Runner) -> None:
@@ -166,13 +162,11 @@ class MetricsHook(StepHook):
         except OSError as error:
             self._path = None
             del self.after_train_iter
-            runner.logger.warning(
-                _(
-                    'mmstable: MetricsHook: cannot write metrics: {error}. '
-                    'Training continues without them.',
-                    error=error,
-                )
+            text = N_(
+                'mmstable: MetricsHook: cannot write metrics: {error}. '
+                'Training continues without them.'
             )
+            runner.logger.warning(_(text, error=error))
 
     def _collect(self, runner: Runner, state: str) -> Samples:
         done = runner_view.iterations_done(runner)
@@ -185,48 +179,36 @@ class MetricsHook(StepHook):
         yield 'updated_timestamp_seconds', {}, time.time()
         yield 'iterations_total', {}, done
         yield 'iterations_planned', {}, runner.max_iters
+        tallies = {
+            name: source.steps.tally
+            for name, source in self.monitor.sources.items()
+        }
         if self._seconds is not None:
+            here = max(1, done - self._first)
+            lost = sum(one.skipped for one in tallies.values()) + self._undone
+            useful_s = self._busy_s * max(0.0, 1 - lost / here)
+            wall_s = max(1e-9, time.monotonic() - self._begun)
             yield 'iteration_seconds', {}, self._seconds
-            yield 'goodput_ratio', {}, self._goodput(done)
+            yield 'goodput_ratio', {}, min(1.0, useful_s / wall_s)
         yield 'restarts_total', {}, restarts()
-        for name, source in self.monitor.sources.items():
-            tally = source.steps.tally
+        for name, tally in tallies.items():
             yield 'steps_applied_total', {'wrapper': name}, tally.applied
             for fault in tally.faults or ['']:
                 labels = {'wrapper': name, 'fault': fault}
                 yield 'steps_skipped_total', labels, tally.faults[fault]
         for kind, count in self._events.items():
             yield 'events_total', {'event': kind}, count
-        for name, loss in read_losses(self._outputs).items():
+        for name, loss in self._losses.items():
             yield 'loss', {'name': name}, loss
-        yield from self._wrappers(runner)
-        yield 'host_memory_bytes', {}, host_memory()
-        allocated, __ = device_memory(runner_view.device_of(runner.model))
-        if allocated is not None:
-            yield 'device_memory_bytes', {}, allocated
-
-    def _wrappers(self, runner: Runner) -> Samples:
         for name, wrapper in runner_view.wrappers(runner).items():
             newest = self.monitor.newest_step(name)
-            one = sample_wrapper(wrapper, newest, {})
-            values = {
-                'learning_rate': one.lr,
-                'grad_norm': one.grad_norm,
-                'loss_scale': one.loss_scale,
-            }
-            for metric, value in values.items():
-                if value is not None:
-                    yield metric, {'wrapper': name}, value
-
-    def _goodput(self, done: int) -> float:
-        skipped = sum(
-            source.steps.tally.skipped
-            for source in self.monitor.sources.values()
-        )
-        here = max(1, done - self._first)
-        lost = min(here, skipped + self._undone)
-        wall = max(1e-9, time.monotonic() - self._begun)
-        return min(1.0, self._busy_s * (1 - lost / here) / wall)
+            sample = sample_wrapper(wrapper, newest, {})
+            yield 'learning_rate', {'wrapper': name}, sample.lr
+            yield 'grad_norm', {'wrapper': name}, sample.grad_norm
+            yield 'loss_scale', {'wrapper': name}, sample.loss_scale
+        yield 'host_memory_bytes', {}, host_memory()
+        device = runner_view.device_of(runner.model)
+        yield 'device_memory_bytes', {}, device_memory(device)[0]
 
 
 def render(labels: Mapping[str, str], samples: Samples) -> str:
@@ -238,9 +220,12 @@ def render(labels: Mapping[str, str], samples: Samples) -> str:
     """
     groups: dict[str, list[str]] = {}
     for name, more, value in samples:
-        pairs = {**labels, **more}
-        inner = ','.join(f'{k}="{_escape(v)}"' for k, v in pairs.items())
-        line = f'mmstable_{name}{{{inner}}} {_number(value)}'
+        if value is None:
+            continue
+        pairs = {**labels, **more}.items()
+        inner = ','.join(f'{k}="{_escape(str(v))}"' for k, v in pairs)
+        number = repr(float(value)).replace('nan', 'NaN').replace('inf', 'Inf')
+        line = f'mmstable_{name}{{{inner}}} {number}'
         groups.setdefault(name, []).append(line)
     lines = []
     for name, (kind, about) in METRICS.items():
@@ -253,14 +238,6 @@ def render(labels: Mapping[str, str], samples: Samples) -> str:
     return '\n'.join(lines) + '\n'
 
 
-def _escape(value: Any) -> str:
-    escaped = str(value).replace('\\', r'\\').replace('"', r'\"')
+def _escape(value: str) -> str:
+    escaped = value.replace('\\', r'\\').replace('"', r'\"')
     return escaped.replace('\n', r'\n')
-
-
-def _number(value: float) -> str:
-    if math.isnan(value):
-        return 'NaN'
-    if math.isinf(value):
-        return '+Inf' if value > 0 else '-Inf'
-    return repr(value)

@@ -27,7 +27,7 @@ from mmstable.events.records import (
     StepReport,
 )
 from mmstable.hooks.step_hook import StepHook
-from mmstable.messages import _, readable, readable_time
+from mmstable.messages import N_, _, readable, readable_time
 from mmstable.registry import HOOKS, register_globally
 from mmstable.settings import number
 
@@ -76,12 +76,9 @@ class NotifyHook(StepHook):
         notifier = Notifier(Path(runner.work_dir), self._interval)
         self._notifier = notifier if notifier.addresses else None
         if notifier.addresses and get_rank() == 0:
-            runner.logger.info(
-                _(
-                    'mmstable: notifications go to {services}',
-                    services=list(map(mask_address, notifier.addresses)),
-                )
-            )
+            text = N_('mmstable: notifications go to {services}')
+            services = list(map(mask_address, notifier.addresses))
+            runner.logger.info(_(text, services=services))
 
     def before_train(self, runner: Runner) -> None:
         """Send that a run was resumed."""
@@ -127,17 +124,18 @@ class NotifyHook(StepHook):
         """Send what ended the run, before the last checkpoint is saved."""
         super().on_exception(runner, exception)
         is_stop = isinstance(exception, (StoppedBySignal, TrainingDiverged))
-        name = type(exception).__name__
-        self._send(
-            'STOPPED' if is_stop else 'CRASHED',
-            _(
-                'Iteration {iteration} of {most}: {error}',
-                iteration=runner_view.iterations_done(runner),
-                most=runner.max_iters,
-                error=str(exception) if is_stop else f'{name}: {exception}',
-            )
-            + _resume_line(runner),
+        kind, error = type(exception).__name__, str(exception)
+        text = _(
+            'Iteration {iteration} of {most}: {error}',
+            iteration=runner_view.iterations_done(runner),
+            most=runner.max_iters,
+            error=error if is_stop else f'{kind}: {error}',
         )
+        command = runner.cfg.get('resume_command')
+        if command:
+            resume = N_('Resume with: {command}')
+            text += '\n' + _(resume, command=f'{command} --resume')
+        self._send('STOPPED' if is_stop else 'CRASHED', text)
 
     def after_exception(
         self, runner: Runner, exception: BaseException
@@ -155,11 +153,9 @@ class NotifyHook(StepHook):
         self._notifier.wait()
 
     def _describe_end(self, runner: Runner) -> str:
-        text = _(
-            'Iteration {iteration} of {most}.',
-            iteration=runner_view.iterations_done(runner),
-            most=runner.max_iters,
-        )
+        done = runner_view.iterations_done(runner)
+        text = N_('Iteration {iteration} of {most}.')
+        text = _(text, iteration=done, most=runner.max_iters)
         best = runner.message_hub.get_info('best_score', None)
         if isinstance(best, (int, float)):
             text += ' ' + _('Best score: {best:.4g}.', best=best)
@@ -183,77 +179,45 @@ def describe_event(event: Event) -> tuple[str, str, str]:
     """Return occasion, kind and text of an event; '' if it is not sent."""
     from mmstable.events.step_lines import describe_step
 
-    iteration = event.iteration
+    facts = vars(event)
+    occasion, kind, text = 'FAULT', event.event, ''
     if isinstance(event, FaultExplained):
-        return 'FAULT', event.fault.value, event.text
-    if isinstance(event, StepReport) and event.fault is not None:
-        is_search = (
-            event.fault is Fault.OVERFLOW and iteration < _QUIET_ITERATIONS
-        )
-        text = describe_step(
-            f'Iter {iteration}', event, event.loss_scale != 1, 3
-        )
-        return '' if is_search else 'FAULT', event.fault.value, text
+        return occasion, event.fault.value, event.text
     if isinstance(event, Hang):
-        return 'HANG', 'hang', event.text
+        return 'HANG', kind, event.text
+    if isinstance(event, StepReport) and event.fault is not None:
+        if event.fault is Fault.OVERFLOW and (
+            event.iteration < _QUIET_ITERATIONS
+        ):
+            return '', '', ''
+        head = f'Iter {event.iteration}'
+        text = describe_step(head, event, event.loss_scale != 1, 3)
+        return occasion, event.fault.value, text
     if isinstance(event, MemoryAlarm):
-        return 'MEMORY', event.resource, _describe_alarm(event)
-    if isinstance(event, Intervention) and event.action is Action.ROLLBACK:
-        text = _(
-            'Iter {iteration}: {reason}. Rolled back to iteration {restored}.',
-            iteration=iteration,
-            reason=event.reason.rstrip('.'),
-            restored=event.restored,
+        occasion, kind = 'MEMORY', event.resource
+        unit = str if kind == 'descriptors' else readable
+        facts = {**facts, 'left': unit(event.left), 'limit': unit(event.limit)}
+        text = N_('Iter {iteration}: {left} of {limit} left ({resource}).')
+    elif isinstance(event, Intervention) and event.action is Action.ROLLBACK:
+        kind, facts = 'rollback', {**facts, 'reason': event.reason.rstrip('.')}
+        text = N_(
+            'Iter {iteration}: {reason}. Rolled back to iteration {restored}.'
         )
-        return 'FAULT', 'rollback', text
-    if isinstance(event, OutOfMemory):
-        text = _(
-            'Iter {iteration}: a batch did not fit in memory.',
-            iteration=iteration,
-        )
-        return 'FAULT', 'oom', text
-    if isinstance(event, CheckpointFailed):
-        text = _(
-            'Iter {iteration}: {name} could not be saved: {reason}',
-            iteration=iteration,
-            name=event.name,
-            reason=event.reason,
-        )
-        return 'FAULT', 'checkpoint', text
-    if isinstance(event, (Poisoned, ReplicasDiverged)):
-        names = [one.name for one in getattr(event, 'culprits', ())]
-        text = _(
-            'Iter {iteration}: {kind}: {names}',
-            iteration=iteration,
-            kind=event.event,
-            names=names[:3] or [getattr(event, 'name', '')],
-        )
-        return 'FAULT', event.event, text
-    return '', '', ''
-
-
-def _describe_alarm(event: MemoryAlarm) -> str:
-    if event.resource == 'descriptors':
-        left, limit = str(event.left), str(event.limit)
-    else:
-        left, limit = readable(event.left), readable(event.limit)
-    text = _(
-        'Iter {iteration}: {left} of {limit} left ({resource}).',
-        iteration=event.iteration,
-        left=left,
-        limit=limit,
-        resource=event.resource,
-    )
-    if event.seconds_left is not None:
-        text += ' ' + _(
-            'At this rate it runs out in {time}.',
-            time=readable_time(event.seconds_left),
-        )
-    return text
-
-
-def _resume_line(runner: Runner) -> str:
-    command = runner.cfg.get('resume_command')
-    if not command:
-        return ''
-    return '\n' + _('Resume with: {command}', command=f'{command} --resume')
+    elif isinstance(event, OutOfMemory):
+        kind = 'oom'
+        text = N_('Iter {iteration}: a batch did not fit in memory.')
+    elif isinstance(event, CheckpointFailed):
+        kind = 'checkpoint'
+        text = N_('Iter {iteration}: {name} could not be saved: {reason}')
+    elif isinstance(event, (Poisoned, ReplicasDiverged)):
+        names = [one.name for one in getattr(event, 'culprits', ())][:3]
+        names = names or [getattr(event, 'name', '')]
+        facts = {**facts, 'kind': kind, 'names': names}
+        text = N_('Iter {iteration}: {kind}: {names}')
+    if not text:
+        return '', '', ''
+    text = _(text, **facts)
+    if isinstance(event, MemoryAlarm) and event.seconds_left is not None:
+        when = readable_time(event.seconds_left)
+        text += ' ' + _('At this rate it runs out in {time}.', time=when)
+    return occasion, kind, text

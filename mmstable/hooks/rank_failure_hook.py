@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -52,8 +53,9 @@ if TYPE_CHECKING:
 _NAME = 'RankFailureHook'
 # What the store raises once it is gone; then each rank ends on its own.
 _STORE_GONE = RuntimeError
-# Seconds that saving may take.
-_SAVING_S = 1800.0
+# Seconds that saving may take, and that ranks wait for a sign of the one that
+# saves, and that one for their answers.
+_SAVING_S, _GRACE_S = 1800.0, 10.0
 
 
 @register_globally(HOOKS)
@@ -77,34 +79,22 @@ class RankFailureHook(QuietHook):
     :class:`SafeCheckpointHook`. With one process it does nothing.
 
     Args:
-        interval (float): Seconds between two looks at the store. Defaults
-            to 1.0.
         lost_after (float): Seconds without a heartbeat until a rank counts
             as lost, and without a response until the store does. It is
             quicker when a collective fails. Defaults to 60.0.
-        grace (float): Seconds that ranks wait for a sign of the one that
-            saves, and that it waits for their answers. Defaults to 10.0.
     """
 
     # Ahead of the hooks that record why a run has ended.
     priority = 'VERY_HIGH'
     saves_on_exception = True
 
-    def __init__(
-        self,
-        interval: float = 1.0,
-        lost_after: float = 60.0,
-        grace: float = 10.0,
-    ) -> None:
-        self._interval = number(_NAME, 'interval', interval, above=0)
+    def __init__(self, lost_after: float = 60.0) -> None:
         self._lost_after = number(_NAME, 'lost_after', lost_after, above=0)
-        self._grace = number(_NAME, 'grace', grace, above=0)
         self._watch: PeerWatch | None = None
         self._failure: PeerFailure | None = None
         # The training thread and the one that watches both may save.
         self._saving = threading.Lock()
-        self._saved: str | None = None
-        self._has_settled = False
+        self._rescue: _Rescue | None = None
 
     def before_train(self, runner: Runner) -> None:
         """Start to watch."""
@@ -112,11 +102,9 @@ class RankFailureHook(QuietHook):
             return
         from mmstable.dist.failure import watch_ranks
 
-        self._failure, self._has_settled = None, False
+        self._failure = self._rescue = None
         self._watch = watch_ranks()
-        self._watch.configure(
-            partial(self._leave, runner), self._interval, self._lost_after
-        )
+        self._watch.configure(partial(self._leave, runner), self._lost_after)
         runner.train_loop.keeps_rng = True
         self.before_train_iter = self.after_val_iter  # type: ignore[method-assign]
         self.after_train_iter = self.after_val_iter  # type: ignore[method-assign]
@@ -146,18 +134,16 @@ class RankFailureHook(QuietHook):
             if not isinstance(exception, (StoppedBySignal, PeerFailedError)):
                 # Most likely all ranks have it, and each reports it.
                 with suppress(_STORE_GONE):
-                    self._find_reason(watch, runner, exception)
+                    _find_reason(watch, runner, exception)
                     watch.leave('result', '')
             self._stop()
             return
         from mmstable.hang.report import write_exception
 
-        write_exception(
-            runner_view.stability_folder(runner), get_rank(), exception
-        )
-        failure = self._find_reason(watch, runner, exception)
-        write_failure(failure)
-        path = self._settle(watch, runner, failure, exception)
+        folder = runner_view.stability_folder(runner)
+        write_exception(folder, get_rank(), exception)
+        failure = _find_reason(watch, runner, exception)
+        path = self._settle(_Rescue(runner, watch, failure, exception))
         self._end(watch)
         if failure.rank != get_rank():
             raise _error(failure) from exception
@@ -189,90 +175,134 @@ class RankFailureHook(QuietHook):
         Returns:
             str or None: The checkpoint, if one was saved.
         """
-        watch = self._watch
+        watch, path = self._watch, None
         if watch is None:
             return None
-        failure = self._find_reason(watch, runner, error)
+        failure = _find_reason(watch, runner, error)
         write_failure(failure)
-        path = None
         if may_save or not is_readable or failure.saver != get_rank():
-            path = self._settle(watch, runner, failure, error, is_readable)
+            path = self._settle(
+                _Rescue(runner, watch, failure, error, is_readable)
+            )
         else:
             with suppress(_STORE_GONE):
                 watch.leave('result', '')
         self._end(watch)
         return path
 
-    def _find_reason(
-        self, watch: PeerWatch, runner: Runner, exception: BaseException
-    ) -> PeerFailure:
-        saver = None
-        if is_device_lost(exception):
-            saver = 0 if get_rank() else 1
-        done = runner_view.iterations_done(runner)
-        return watch.find_reason(done, exception, self._grace, saver)
-
-    def _settle(
-        self,
-        watch: PeerWatch,
-        runner: Runner,
-        failure: PeerFailure,
-        exception: BaseException | None = None,
-        is_readable: bool = True,
-    ) -> str | None:
+    def _settle(self, rescue: _Rescue) -> str | None:
         """Save, or let another rank save; return the checkpoint.
 
         The training thread and the one that watches may both come here: the
         second one waits for the first.
         """
+        write_failure(rescue.failure)
         with self._saving:
-            if not self._has_settled:
-                self._has_settled = True
+            if self._rescue is None:
+                self._rescue = rescue
                 with suppress(_STORE_GONE):
-                    self._saved = self._rescue(
-                        watch, runner, failure, exception, is_readable
-                    )
-            return self._saved
+                    rescue.saved = rescue.run()
+            return self._rescue.saved
 
-    def _rescue(
-        self,
-        watch: PeerWatch,
-        runner: Runner,
-        failure: PeerFailure,
-        exception: BaseException | None,
-        is_readable: bool,
-    ) -> str | None:
-        if failure.saver not in (get_rank(), -1):
-            watch.leave('state', pack(*kept_rng(runner)))
-            name = self._await_result(watch, failure)
-            if name is None and exception and is_device_lost(exception):
-                return save_newest_snapshot(runner, describe_lost(exception))[
-                    0
-                ]
-            return _in_folder(runner, name)
-        write_heartbeat(_SAVING_S, 'checkpoint')
-        path = None
-        if exception is None:
-            is_readable = _freeze(runner, self._grace)
-        if not is_readable or (exception and is_device_lost(exception)):
-            reason = None if exception is None else describe_lost(exception)
-            path, __ = save_newest_snapshot(runner, reason)
-        elif failure.saver < 0:
-            with _first_in(runner, self._grace) as is_first:
-                path = self._save(watch, runner, failure) if is_first else None
+    def _leave(self, runner: Runner, failure: PeerFailure) -> None:
+        """End this rank, from the thread that watches the others."""
+        watch = self._watch
+        if watch is None:
+            return
+        from mmstable.hang.report import write_stacks
+
+        write_stacks(runner_view.stability_folder(runner), get_rank(), failure)
+        path, patience_s = None, _GRACE_S
+        if failure.decided:
+            # What all ranks decide, the training of this one decides, too.
+            write_failure(failure)
         else:
-            path = self._save(watch, runner, failure, exception)
-        if failure.saver >= 0:
-            watch.leave('result', os.path.basename(path or ''))
+            path = self._settle(_Rescue(runner, watch, failure))
+            # The training itself can end in better order, unless it waits.
+            self._failure, patience_s = failure, 2 * watch.interval
+        if watch.wait_for_stop(patience_s):
+            return
+        try:
+            error = _error(failure)
+            log = runner_view.find_hook(runner, EventLogHook)
+            if log is not None:
+                log.on_exception(runner, error)
+            runner.logger.error(
+                _(
+                    'mmstable: {error} {resume} Its stack is in {folder}.',
+                    error=error,
+                    resume=_describe(runner, path),
+                    folder=runner_view.stability_folder(runner),
+                )
+            )
+            self._end(watch)
+        finally:
+            # The training waits for a rank that never comes.
+            exit_now(PeerFailedError.exit_code)
+
+    def _end(self, watch: PeerWatch) -> None:
+        """Stop watching, on rank 0 after the others if it has the store."""
+        keeps_store = os.environ.get('TORCHELASTIC_USE_AGENT_STORE') != 'True'
+        if get_rank() == 0 and keeps_store:
+            watch.await_others(_GRACE_S)
+        self._stop()
+
+    def _stop(self) -> None:
+        watch, self._watch = self._watch, None
+        if watch is not None:
+            watch.stop()
+
+
+@dataclass
+class _Rescue:
+    """The last save of a run that ends: by this rank or by another one.
+
+    Args:
+        runner (Runner): The runner.
+        watch (PeerWatch): The connection to the other ranks.
+        failure (PeerFailure): Why the run ends.
+        exception (BaseException, optional): What this rank raised; None if
+            the thread that watches the others saves. Defaults to None.
+        is_readable (bool): Whether the device responds. Defaults to True.
+        saved (str, optional): The checkpoint. Defaults to None.
+    """
+
+    runner: Runner
+    watch: PeerWatch
+    failure: PeerFailure
+    exception: BaseException | None = None
+    is_readable: bool = True
+    saved: str | None = None
+
+    def run(self) -> str | None:
+        """Save, or wait for the rank that saves; return the checkpoint."""
+        saver, error = self.failure.saver, self.exception
+        lost = None
+        if error is not None and is_device_lost(error):
+            lost = describe_lost(error)
+        if saver not in (get_rank(), -1):
+            self.watch.leave('state', pack(*kept_rng(self.runner)))
+            name = self._await_result()
+            if name is None and lost is not None:
+                return save_newest_snapshot(self.runner, lost)[0]
+            return _in_folder(self.runner, name)
+        write_heartbeat(_SAVING_S, 'checkpoint')
+        is_readable, path = self.is_readable and lost is None, None
+        if error is None:
+            is_readable = _freeze(self.runner)
+        if not is_readable:
+            path, __ = save_newest_snapshot(self.runner, lost)
+        elif saver >= 0:
+            path = self._save()
+        else:
+            with _first_in(self.runner) as is_first:
+                path = self._save() if is_first else None
+        if saver >= 0:
+            self.watch.leave('result', os.path.basename(path or ''))
         return path
 
-    def _save(
-        self,
-        watch: PeerWatch,
-        runner: Runner,
-        failure: PeerFailure,
-        exception: BaseException | None = None,
-    ) -> str | None:
+    def _save(self) -> str | None:
+        runner, failure = self.runner, self.failure
         reason = why_not_for_all(runner)
         if reason is not None:
             runner.logger.error(
@@ -282,14 +312,12 @@ class RankFailureHook(QuietHook):
                 )
             )
             return None
-        patience = 2 * self._interval if failure.is_silent else self._grace
-        rng = collect_rng(
-            runner,
-            lambda rank: _read_state(watch, rank),
-            runner_view.iterations_done(runner),
-            patience if failure.saver >= 0 else 0.0,
-        )
-        error = exception or _error(failure)
+        patience_s = 0.0 if failure.saver < 0 else _GRACE_S
+        if failure.saver >= 0 and failure.is_silent:
+            patience_s = 2 * self.watch.interval
+        done = runner_view.iterations_done(runner)
+        rng = collect_rng(runner, self._read_state, done, patience_s)
+        error = self.exception or _error(failure)
         missing = sorted({*range(get_world_size())} - {*rng, get_rank()})
         reason = why_inexact(runner, error) or why_own_buffers(runner)
         if missing and reason is None:
@@ -307,64 +335,36 @@ class RankFailureHook(QuietHook):
         saver = runner_view.find_hook(runner, SafeCheckpointHook)
         return None if saver is None else saver.save_alone(runner, rng, reason)
 
-    def _leave(self, runner: Runner, failure: PeerFailure) -> None:
-        """End this rank, from the thread that watches the others."""
-        watch = self._watch
-        if watch is None:
-            return
-        from mmstable.hang.report import write_stacks
+    def _read_state(self, rank: int) -> Any:
+        with suppress(_STORE_GONE):
+            return self.watch.read('state', rank, unpack)
+        return None
 
-        write_failure(failure)
-        write_stacks(runner_view.stability_folder(runner), get_rank(), failure)
-        # What all ranks decide, the training of this one decides, too.
-        path = None
-        if not failure.decided:
-            path = self._settle(watch, runner, failure)
-        # The training itself can end in better order, unless it waits.
-        self._failure = None if failure.decided else failure
-        patience = self._grace if failure.decided else 2 * self._interval
-        deadline = time.monotonic() + patience
-        while time.monotonic() < deadline:
-            if self._watch is not watch or watch.is_stopped:
-                return
-            time.sleep(0.05)
-        try:
-            _log_end(runner, failure, path)
-            self._end(watch)
-        finally:
-            # The training waits for a rank that never comes.
-            exit_now(PeerFailedError.exit_code)
-
-    def _end(self, watch: PeerWatch) -> None:
-        """Stop watching, on rank 0 after the others if it has the store."""
-        keeps_store = os.environ.get('TORCHELASTIC_USE_AGENT_STORE') != 'True'
-        if get_rank() == 0 and keeps_store:
-            watch.await_others(self._grace)
-        self._stop()
-
-    def _stop(self) -> None:
-        watch, self._watch = self._watch, None
-        if watch is not None:
-            watch.stop()
-
-    def _await_result(
-        self, watch: PeerWatch, failure: PeerFailure
-    ) -> str | None:
+    def _await_result(self) -> str | None:
         """Wait for the name of the checkpoint that another rank saves."""
+        watch, saver = self.watch, self.failure.saver
         beat, seen_at = None, time.monotonic()
         # It may take its time to save, as long as it sends heartbeats.
-        while time.monotonic() - seen_at < self._grace:
-            result = watch.read('result', failure.saver, _read_name)
-            if result is not None or self._watch is not watch:
+        while time.monotonic() - seen_at < _GRACE_S:
+            result = watch.read('result', saver, _read_name)
+            if result is not None or watch.is_stopped:
                 return result or None
-            now = watch.last_beat(failure.saver)
+            now = watch.last_beat(saver)
             if now != beat:
                 beat, seen_at = now, time.monotonic()
             time.sleep(0.1)
         return None
 
 
-def _freeze(runner: Runner, timeout_s: float) -> bool:
+def _find_reason(
+    watch: PeerWatch, runner: Runner, exception: BaseException
+) -> PeerFailure:
+    saver = int(get_rank() == 0) if is_device_lost(exception) else None
+    done = runner_view.iterations_done(runner)
+    return watch.find_reason(done, exception, saver)
+
+
+def _freeze(runner: Runner) -> bool:
     """Stop the training thread; return whether the device responds."""
     from mmstable.hang.stop_watch import await_standstill
     from mmstable.state.device import answers
@@ -372,8 +372,8 @@ def _freeze(runner: Runner, timeout_s: float) -> bool:
     step = getattr(runner.train_loop, 'train_step', None)
     if step is not None:
         step.freeze()
-    await_standstill(timeout_s)
-    if not answers(runner_view.device_of(runner.model), timeout_s):
+    await_standstill(_GRACE_S)
+    if not answers(runner_view.device_of(runner.model), _GRACE_S):
         return False
     if step is not None:
         step.undo_failed()
@@ -381,7 +381,7 @@ def _freeze(runner: Runner, timeout_s: float) -> bool:
 
 
 @contextmanager
-def _first_in(runner: Runner, timeout_s: float) -> Iterator[bool]:
+def _first_in(runner: Runner) -> Iterator[bool]:
     """Lock the folder of the checkpoints, which ranks may share.
 
     Yields:
@@ -390,7 +390,7 @@ def _first_in(runner: Runner, timeout_s: float) -> Iterator[bool]:
     saver = runner_view.find_hook(runner, SafeCheckpointHook)
     folder = saver.out_dir if saver and saver.out_dir else runner.work_dir
     path = Path(folder, EMERGENCY.format(runner_view.iterations_done(runner)))
-    file, deadline = os.open(folder, os.O_RDONLY), time.monotonic() + timeout_s
+    file, deadline = os.open(folder, os.O_RDONLY), time.monotonic() + _GRACE_S
     try:
         while time.monotonic() < deadline and not path.exists():
             try:
@@ -404,12 +404,6 @@ def _first_in(runner: Runner, timeout_s: float) -> Iterator[bool]:
         yield time.monotonic() < deadline and not path.exists()
     finally:
         os.close(file)
-
-
-def _read_state(watch: PeerWatch, rank: int) -> Any:
-    with suppress(_STORE_GONE):
-        return watch.read('state', rank, unpack)
-    return None
 
 
 def _read_name(value: Any) -> str:
@@ -438,18 +432,3 @@ def _describe(runner: Runner, path: str | None) -> str:
 
 def _error(failure: PeerFailure) -> PeerFailedError:
     return PeerFailedError(_('{failure}. This rank stops.', failure=failure))
-
-
-def _log_end(runner: Runner, failure: PeerFailure, path: str | None) -> None:
-    error = _error(failure)
-    log = runner_view.find_hook(runner, EventLogHook)
-    if log is not None:
-        log.on_exception(runner, error)
-    runner.logger.error(
-        _(
-            'mmstable: {error} {resume} Its stack is in {folder}.',
-            error=error,
-            resume=_describe(runner, path),
-            folder=runner_view.stability_folder(runner),
-        )
-    )

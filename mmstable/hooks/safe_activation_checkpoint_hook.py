@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack
+from typing import Any
 
 from mmengine.hooks import Hook
 from mmengine.runner import Runner
@@ -12,7 +13,7 @@ from mmstable import runner_view
 from mmstable.errors import ConfigError
 from mmstable.messages import _
 from mmstable.registry import HOOKS, register_globally
-from mmstable.settings import flag, names
+from mmstable.settings import names
 
 _NAME = 'SafeActivationCheckpointHook'
 
@@ -30,9 +31,6 @@ class SafeActivationCheckpointHook(Hook):
         modules (Sequence[str], optional): Names of modules, or regular
             expressions for whole names. Defaults to None, which means all
             that are called ``backbone``, or end with ``_backbone``.
-        by_block (bool): Whether each block of a module is computed again by
-            itself, which saves more than the module as a whole. Defaults to
-            True.
     """
 
     priority = 'NORMAL'
@@ -40,12 +38,10 @@ class SafeActivationCheckpointHook(Hook):
     def __init__(
         self,
         modules: Sequence[str] | str | None = None,
-        by_block: bool = True,
     ) -> None:
         self._patterns = None
         if modules is not None:
             self._patterns = names(_NAME, 'modules', modules)
-        self._by_block = flag(_NAME, 'by_block', by_block)
         self._installed = ExitStack()
 
     def before_train(self, runner: Runner) -> None:
@@ -62,23 +58,18 @@ class SafeActivationCheckpointHook(Hook):
             )
             return
         model = runner_view.saved_model(runner)
-        if self._patterns is None:
-            chosen = recompute.find_backbones(model)
-        else:
-            try:
-                chosen = recompute.choose_modules(
-                    model, self._patterns, 'modules'
-                )
-            except ValueError as error:
-                raise ConfigError(f'{_NAME}: {error}') from None
+        try:
+            chosen = recompute.choose_modules(model, self._patterns, 'modules')
+        except ValueError as error:
+            raise ConfigError(f'{_NAME}: {error}') from None
         if not chosen:
             raise ConfigError(
                 f"{_NAME}: the model has no module called 'backbone'; name "
                 'some in `modules`.'
             )
-        parts = list(chosen.values())
-        if self._by_block:
-            parts = [x for one in parts for x in recompute.blocks_of(one)]
+        parts = [
+            x for one in chosen.values() for x in recompute.blocks_of(one)
+        ]
         self._installed.enter_context(
             recompute.recomputed(dict.fromkeys(parts))
         )
@@ -92,10 +83,8 @@ class SafeActivationCheckpointHook(Hook):
             )
         )
 
-    def after_train(self, runner: Runner) -> None:
+    def after_train(self, runner: Runner, **kwargs: Any) -> None:
         """Leave the model as it was."""
         self._installed.close()
 
-    def on_exception(self, runner: Runner, exception: BaseException) -> None:
-        """Leave the model as it was."""
-        self._installed.close()
+    on_exception = after_train

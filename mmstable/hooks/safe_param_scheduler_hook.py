@@ -16,7 +16,7 @@ from mmstable.hooks.step_hook import StepHook
 from mmstable.io.schema import mapping_of, text
 from mmstable.messages import _
 from mmstable.registry import HOOKS, register_globally
-from mmstable.settings import flag, integer, no_match
+from mmstable.settings import integer, no_match
 from mmstable.state.schedules import ScheduleBacklog
 
 _NAME = 'SafeParamSchedulerHook'
@@ -38,9 +38,6 @@ class SafeParamSchedulerHook(StepHook, ParamSchedulerHook):
 
         default_hooks = dict(
             param_scheduler=dict(type='mmstable.SafeParamSchedulerHook'))
-
-    Args:
-        hold_on_skip (bool): Whether to wait. Defaults to True.
     """
 
     # As mmengine's: after all that log the value of this iteration.
@@ -49,9 +46,8 @@ class SafeParamSchedulerHook(StepHook, ParamSchedulerHook):
     # It does not obey mmengine's own wrappers.
     observes_stock = False
 
-    def __init__(self, hold_on_skip: bool = True) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self._hold_on_skip = flag(_NAME, 'hold_on_skip', hold_on_skip)
         self._backlogs: dict[str, ScheduleBacklog] = {}
         # Of this iteration: wrapper to how many iterations were lost, or 0
         # once a step was applied.
@@ -68,27 +64,40 @@ class SafeParamSchedulerHook(StepHook, ParamSchedulerHook):
         """See that nobody else moves the schedules."""
         super().before_train(runner)
         self._lost = {}
-        if not self._find_schedules(runner):
+        self._find_schedules(runner)
+        if not self._schedules:
             return
-        _refuse_a_second_hook(runner)
-        sources = self.monitor.sources.values()
-        if self._hold_on_skip and all(one.is_stock for one in sources):
-            runner.logger.info(
-                _(
-                    'SafeParamSchedulerHook: the optimizer wrapper does not '
-                    'report skipped steps, so schedules move in every '
-                    'iteration, as by ParamSchedulerHook.'
-                )
+        names = [
+            type(hook).__name__
+            for hook in runner.hooks
+            if isinstance(hook, ParamSchedulerHook)
+        ]
+        if len(names) > 1:
+            raise ConfigError(
+                f'{" and ".join(names)} are both there and would move every '
+                'schedule twice. Take one, by `default_hooks = dict('
+                "param_scheduler=dict(type='mmstable.SafeParamSchedulerHook')"
+                ')`.'
             )
+        sources = self.monitor.sources.values()
+        if all(one.is_stock for one in sources):
+            text = _(
+                'SafeParamSchedulerHook: the optimizer wrapper does not '
+                'report skipped steps, so schedules move in every '
+                'iteration, as by ParamSchedulerHook.'
+            )
+            runner.logger.info(text)
 
-    def _find_schedules(self, runner: Runner) -> bool:
-        """Remember what moves by iteration, and whether anything does."""
+    def _find_schedules(self, runner: Runner) -> None:
+        """Remember what moves by iteration."""
         self._built = runner.param_schedulers
         self._has_moved = False
-        self._schedules = _schedules_by_iter(runner)
-        for name in self._schedules:
-            self._backlogs.setdefault(name, ScheduleBacklog())
-        return bool(self._schedules)
+        self._schedules = {}
+        for name, several in runner_view.schedulers(runner).items():
+            by_iter = [one for one in several if not one.by_epoch]
+            if by_iter:
+                self._schedules[name] = by_iter
+                self._backlogs.setdefault(name, ScheduleBacklog())
 
     def after_step(
         self, runner: Runner, name: str, report: StepReport
@@ -96,7 +105,7 @@ class SafeParamSchedulerHook(StepHook, ParamSchedulerHook):
         """Note how many iterations a skipped step stands for."""
         if report.outcome is Outcome.APPLIED:
             self._lost[name] = 0
-        elif report.skipped and self._is_obeyed(name):
+        elif report.skipped and not self.monitor.sources[name].is_stock:
             wrapper = runner_view.wrappers(runner)[name]
             counts = runner_view.accumulative_counts(wrapper)
             self._lost.setdefault(name, counts)
@@ -118,18 +127,22 @@ class SafeParamSchedulerHook(StepHook, ParamSchedulerHook):
             if waits or backlog.steps or backlog.hold:
                 left = runner.max_iters - self.monitor.iteration
                 steps = backlog.advance(left, waits)
-            for __ in range(steps):
-                if self._has_moved:
-                    for one in schedule:
-                        one.step()
-                else:
-                    _step_quietly(schedule)
-            if waits:
-                self._report_waiting(runner)
+            if self._has_moved:
+                for one in schedule * steps:
+                    one.step()
+            else:
+                _step_quietly(schedule * steps)
+            if waits and not self._has_told:
+                self._has_told = True
+                line = _(
+                    'Iter {iteration}: step skipped; the LR schedule is held '
+                    'back one step and will catch up by iteration {last} '
+                    '(logged once)',
+                    iteration=runner.iter + 1,
+                    last=runner.max_iters,
+                )
+                runner.logger.info(line)
         self._has_moved = True
-
-    def _is_obeyed(self, name: str) -> bool:
-        return self._hold_on_skip and not self.monitor.sources[name].is_stock
 
     def add_backlog(self, iterations: int, name: str | None = None) -> None:
         """Note that schedules were set back, so that they catch up.
@@ -165,42 +178,6 @@ class SafeParamSchedulerHook(StepHook, ParamSchedulerHook):
         for name, saved in state.items():
             self._backlogs[name] = ScheduleBacklog()
             self._backlogs[name].load_state_dict(saved)
-
-    def _report_waiting(self, runner: Runner) -> None:
-        if not self._has_told:
-            self._has_told = True
-            runner.logger.info(
-                _(
-                    'Iter {iteration}: the step is skipped, so its schedule '
-                    'waits, now and after every skipped step. It catches up '
-                    'until iteration {last}, by extra steps now and then.',
-                    iteration=runner.iter + 1,
-                    last=runner.max_iters,
-                )
-            )
-
-
-def _schedules_by_iter(runner: Runner) -> dict[str, list[_ParamScheduler]]:
-    """The schedules that move every iteration, by the wrapper's name."""
-    by_iter = {
-        name: [one for one in several if not one.by_epoch]
-        for name, several in runner_view.schedulers(runner).items()
-    }
-    return {name: several for name, several in by_iter.items() if several}
-
-
-def _refuse_a_second_hook(runner: Runner) -> None:
-    names = [
-        type(hook).__name__
-        for hook in runner.hooks
-        if isinstance(hook, ParamSchedulerHook)
-    ]
-    if len(names) > 1:
-        raise ConfigError(
-            f'{" and ".join(names)} are both there and would move every '
-            'schedule twice. Take one, by `default_hooks = dict('
-            "param_scheduler=dict(type='mmstable.SafeParamSchedulerHook'))`."
-        )
 
 
 def _step_quietly(schedule: list[_ParamScheduler]) -> None:

@@ -117,36 +117,24 @@ def check_steps(runner: Runner) -> None:
                 )
             )
         elif counts > 1:
-            runner.logger.info(_describe(runner, setting, counts, several))
-
-
-def _describe(runner: Runner, setting: str, counts: int, several: bool) -> str:
-    facts = DataSignature.of(runner.train_dataloader)
-    full, left = divmod(runner.max_iters, counts)
-    rest = ''
-    if left and several:
-        rest = _(
-            ', none of the last {iterations:iteration|iterations}',
-            iterations=left,
-        )
-    elif left:
-        rest = _(
-            ', and a last one of {iterations:iteration|iterations}',
-            iterations=left,
-        )
-    return _(
-        '{setting}: 1 step = {counts} iterations (accumulative_counts) x '
-        '{ranks:rank|ranks} x batch_size {batch_size} = {samples} samples; '
-        '{iterations} iterations = {steps:step|steps}{rest}.',
-        setting=setting,
-        counts=counts,
-        ranks=facts.world_size,
-        batch_size=facts.batch_size,
-        samples=counts * facts.world_size * facts.batch_size,
-        iterations=runner.max_iters,
-        steps=full,
-        rest=rest,
-    )
+            facts = DataSignature.of(runner.train_dataloader)
+            # A single wrapper makes a last, shorter step.
+            rest = 0 if several else counts - 1
+            runner.logger.info(
+                _(
+                    '{setting}: 1 step = {counts} iterations '
+                    '(accumulative_counts) x {ranks:rank|ranks} x batch_size '
+                    '{batch_size} = {samples} samples; {iterations} '
+                    'iterations = {steps:step|steps}.',
+                    setting=setting,
+                    counts=counts,
+                    ranks=facts.world_size,
+                    batch_size=facts.batch_size,
+                    samples=counts * facts.world_size * facts.batch_size,
+                    iterations=runner.max_iters,
+                    steps=(runner.max_iters + rest) // counts,
+                )
+            )
 
 
 def _some(count: int, noun: str) -> str:

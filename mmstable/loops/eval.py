@@ -17,8 +17,7 @@ from mmstable.events.monitor import RunMonitor
 from mmstable.messages import _
 from mmstable.oom.report import (
     PHASES,
-    Failure,
-    OomReporter,
+    OomReport,
     empty_cache,
     is_out_of_memory,
     release,
@@ -50,7 +49,6 @@ class _SafeEvalLoop:
         # The most samples that fit at once, as far as that is known.
         self._most: int | None = None
         self._missing = 0
-        self._reporter = OomReporter(self.runner)
         with self._counting():
             return super().run()  # type: ignore[misc]
 
@@ -62,124 +60,111 @@ class _SafeEvalLoop:
             idx (int): Its number.
             data_batch (Any): What the data loader gave.
         """
+        report = None
         if self._most is None:
             try:
                 super().run_iter(idx, data_batch)  # type: ignore[misc]
                 return
             except Exception as error:
-                if not self._is_ours(error):
+                # Metrics that have seen a part of it cannot forget that.
+                if was_inside(error, self.evaluator):
                     raise
-                failure = Failure.of(error, self._device())
-                release(error)
+                report = self._open_report(error, data_batch)
+            empty_cache(report.device)
         else:
-            failure = None
             self._call('before', idx, data_batch=data_batch)
-        self._run_parts(idx, data_batch, failure)
+        self._run_parts(idx, data_batch, report)
 
-    def _is_ours(self, error: BaseException) -> bool:
-        # Metrics that have seen a part of the batch cannot forget it.
-        return is_out_of_memory(error) and not was_inside(
-            error, self.evaluator
-        )
+    def _open_report(self, error: Exception, batch: Any) -> OomReport:
+        if not is_out_of_memory(error):
+            raise error
+        report = OomReport(self.runner, error, batch, self.runner.iter)
+        release(error)
+        return report
 
     def _run_parts(
-        self, idx: int, batch: Any, failure: Failure | None
+        self, idx: int, batch: Any, report: OomReport | None
     ) -> None:
-        if failure is not None:
-            empty_cache(self._device())
         size = batch_size(batch) or 1
         outputs, kept, parts = [], [], 0
         pending = _cut(list(range(size)), self._most or size)
         while pending:
             samples = pending.pop(0)
-            given = (
-                batch
-                if len(samples) == size
-                else (take_samples(batch, samples))
-            )
-            found, error = self._try(given)
-            if error is None:
-                outputs += found
+            whole = len(samples) == size
+            try:
+                outputs += self._predict(
+                    batch if whole else take_samples(batch, samples)
+                )
                 kept += samples
                 parts += 1
                 continue
-            failure = failure or error
-            empty_cache(self._device(), everything=False)
+            except Exception as error:
+                failed = self._open_report(error, batch)
+            report = report or failed
+            empty_cache(report.device, everything=False)
             if len(samples) > 1:
                 self._most = (len(samples) + 1) // 2
                 pending = _cut(samples, self._most) + pending
             else:
                 self._missing += 1
-        if failure is not None:
-            self._report(idx, batch, failure, kept, parts)
+        if report is not None:
+            lost = [one for one in range(size) if one not in kept]
+            names = [name_sample(batch, one) or f'#{one}' for one in lost]
+            self._report(idx, report, names, parts, self._most or size)
         if kept:
             if len(kept) < size:
                 batch = take_samples(batch, kept)
             self.evaluator.process(data_samples=outputs, data_batch=batch)
             self._call('after', idx, data_batch=batch, outputs=outputs)
 
-    def _try(self, batch: Any) -> tuple[list, Failure | None]:
-        """Outputs for some samples; or why there are none."""
-        try:
-            with autocast(enabled=self.fp16):
-                outputs = getattr(self.runner.model, self._step)(batch)
-        except Exception as error:
-            if not is_out_of_memory(error):
-                raise
-            failure = Failure.of(error, self._device())
-            release(error)
-            return [], failure
+    def _predict(self, batch: Any) -> list:
+        with autocast(enabled=self.fp16):
+            outputs = getattr(self.runner.model, self._step)(batch)
         if runner_view.take_losses is not None:
             losses = getattr(self, self._losses)
             outputs, losses = runner_view.take_losses(outputs, losses)
             setattr(self, self._losses, losses)
-        return list(outputs), None
+        return list(outputs)
 
     def _call(self, when: str, idx: int, **kwargs: Any) -> None:
-        stage = 'val' if self._phase == 'validation' else 'test'
+        stage = self._step.partition('_')[0]
         self.runner.call_hook(f'{when}_{stage}_iter', batch_idx=idx, **kwargs)
 
-    def _device(self) -> torch.device:
-        return next(self.runner.model.parameters()).device
-
     def _report(
-        self, idx: int, batch: Any, failure: Failure, kept: list, parts: int
+        self,
+        idx: int,
+        report: OomReport,
+        lost: list[str],
+        parts: int,
+        size: int,
     ) -> None:
-        size = batch_size(batch) or 1
-        case = self._reporter.open(failure, batch, self.runner.iter)
-        lost = [one for one in range(size) if one not in kept]
-        names = [name_sample(batch, one) or f'#{one}' for one in lost]
-        self._reporter.log(
+        report.log(
             _(
                 'out of memory in {phase}, batch {batch} ({shapes}): it was '
                 'run in {parts:part|parts}, with the same outputs.{lost} To '
                 'avoid that: {loader}.batch_size={size}.',
                 phase=_(PHASES[self._phase]),
                 batch=idx,
-                shapes=case.shapes,
+                shapes=report.shapes,
                 parts=parts,
                 lost=_(
                     ' {count:sample does|samples do} not fit even alone, and '
                     'are left out: {samples}.',
                     count=len(lost),
-                    samples=names,
+                    samples=lost,
                 )
                 if lost
                 else '',
-                loader=f'{self._step.split("_")[0]}_dataloader',
-                size=self._most or size,
+                loader=f'{self._step.partition("_")[0]}_dataloader',
+                size=size,
             )
         )
         # Hooks that write events do so while a run is trained.
         if RunMonitor.of(self.runner) is None or self._phase == 'test':
             return
         rung = f'split/{parts}' if parts > 1 else 'retry'
-        self._reporter.emit(
-            case,
-            'skip' if lost else rung,
-            phase=self._phase,
-            **(dict(samples=tuple(names)) if lost else {}),
-        )
+        more = dict(samples=tuple(lost)) if lost else {}
+        report.emit('skip' if lost else rung, phase=self._phase, **more)
 
     @contextmanager
     def _counting(self) -> Iterator[None]:
@@ -192,14 +177,13 @@ class _SafeEvalLoop:
             missing = collectives.sum_of_ranks(self._missing)
             if missing:
                 metrics[MISSING] = missing
-                self._reporter.log(
-                    _(
-                        'these metrics are without {count:sample|samples} of '
-                        '{size} that did not fit in memory.',
-                        count=missing,
-                        size=size,
-                    )
+                text = _(
+                    'these metrics are without {count:sample|samples} of '
+                    '{size} that did not fit in memory.',
+                    count=missing,
+                    size=size,
                 )
+                self.runner.logger.warning(f'mmstable: {text}')
             return metrics
 
         vars(evaluator)['evaluate'] = count

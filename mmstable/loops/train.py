@@ -29,27 +29,11 @@ from mmstable.oom.strategies import OomSettings
 from mmstable.optim.observer import monitor_of
 from mmstable.registry import LOOPS, register_globally
 from mmstable.settings import flag
+from mmstable.state import data_position as data
 from mmstable.state.data_position import (
     DataPosition,
     DataSignature,
     EndlessBatches,
-    can_skip,
-    carry_over,
-    check_position,
-    data_warnings,
-    draw_worker_seed,
-    drawing_no_seed,
-    forget_workers,
-    infinite_indices,
-    iterate_from,
-    pass_length,
-    position_of_iteration,
-    reread,
-    sampler_numbers,
-    sampler_of,
-    seed_workers,
-    worker_seed,
-    workers_persist,
 )
 from mmstable.state.rng import (
     capture_epoch_rng,
@@ -63,38 +47,22 @@ from mmstable.state.rng import (
 
 
 class ValidationMark(Hook):
-    """Remembers the last validation that came to a result.
+    """Calls a function when a validation has come to a result.
 
     A checkpoint saved because of that result must not ask for the same
     validation again, so this runs before all other hooks.
 
     Args:
-        on_result (Callable): Called when there is a result.
+        on_result (Callable): The function.
     """
 
     priority = 'HIGHEST'
 
     def __init__(self, on_result: Callable[[], None]) -> None:
         self._on_result = on_result
-        self.validated = -1
-        self._running = -1
 
-    def watch(self, runner: Runner, count: int) -> None:
-        """Wait for the result of the validation that starts now.
-
-        Args:
-            runner (Runner): The runner.
-            count (int): Finished iterations or epochs.
-        """
-        self._running = count
-        if self not in runner.hooks:
-            runner.register_hook(self)
-
-    def after_val_epoch(
-        self, runner: Runner, metrics: dict[str, float] | None = None
-    ) -> None:
-        """Take note."""
-        self.validated = self._running
+    def after_val_epoch(self, *args: Any, **kwargs: Any) -> None:
+        """Call it."""
         self._on_result()
 
 
@@ -145,7 +113,10 @@ class SafeLoop(BaseLoop):
         # After the newest batch, whether its step is done or not.
         self.drawn = self._position
         self.phase = Phase.DATA
-        self._mark = ValidationMark(self._note_validated)
+        # Finished iterations or epochs at the newest validation: that has a
+        # result, and that runs.
+        self._validated = self._validating = -1
+        self._mark = ValidationMark(self._note_result)
         self._saved: dict[str, Any] | None = None
         self._saved_rng: dict[str, Any] | None = None
         # Where the first pass starts, if that is not where it is opened.
@@ -167,7 +138,7 @@ class SafeLoop(BaseLoop):
         self.train_step.bind()
         monitor_of(self.runner)
         # Those of an earlier run are somewhere else in the data.
-        forget_workers(self.dataloader)
+        data.forget_workers(self.dataloader)
         try:
             with self.train_step.watch_updates():
                 return self._run()
@@ -192,8 +163,8 @@ class SafeLoop(BaseLoop):
             **asdict(DataSignature.of(self.dataloader)),
             **asdict(self._position),
             'iteration': self._iterations_done(),
-            'validated': self._mark.validated,
-            'worker_seed': worker_seed(self.dataloader),
+            'validated': self._validated,
+            'worker_seed': data.worker_seed(self.dataloader),
             'samplers': self._sampler_numbers,
         }
 
@@ -204,7 +175,7 @@ class SafeLoop(BaseLoop):
         checkpoint only gives the weights to start from.
         """
         try:
-            self._saved = check_position(state)
+            self._saved = data.check_position(state)
         except ValueError as error:
             raise CheckpointError(
                 _('no run saves this: {reason}', reason=error)
@@ -212,7 +183,7 @@ class SafeLoop(BaseLoop):
 
     def resume_warnings(self, state: dict[str, Any]) -> list[str]:
         """Why data may differ if training resumes there; empty if exact."""
-        return data_warnings(self.dataloader, self._replay, state)
+        return data.data_warnings(self.dataloader, self._replay, state)
 
     def rng_state(self) -> dict[str, Any]:
         """The random state to resume with, of this rank.
@@ -223,10 +194,17 @@ class SafeLoop(BaseLoop):
         known = self._rng_before_validation or self._saved_rng
         if known is not None:
             return known
-        now, start = capture_rng(), self._pass_rng
-        if self._position.index == 0 or start is None:
-            start = {**now, **own_states(self.dataloader)}
-        return {**now, 'pass_start': start}
+        now = capture_rng()
+        return {**now, 'pass_start': {**now, **self._start_of_pass()}}
+
+    def _start_of_pass(self) -> dict[str, Any]:
+        """The generators that started the pass over the data.
+
+        Without those of the rank, it starts from where they are.
+        """
+        if self._position.index == 0 or self._pass_rng is None:
+            return own_states(self.dataloader)
+        return self._pass_rng
 
     def kept_rng(self) -> tuple[int, dict[str, Any] | None]:
         """The newest iteration and the random state after it.
@@ -239,16 +217,11 @@ class SafeLoop(BaseLoop):
             return -1, None
         iteration, raw, start = self._kept
         now = plain_rng(raw)
-        # Without generators of the rank, a pass starts from here.
-        start = start if 'torch' in start else {**now, **start}
-        return iteration, {**now, 'pass_start': start}
+        return iteration, {**now, 'pass_start': {**now, **start}}
 
     def _keep_rng(self) -> None:
         """Read the generators; a failure converts what was read."""
-        start = self._pass_rng
-        if self._position.index == 0 or start is None:
-            start = own_states(self.dataloader)
-        self._kept = self._iter, raw_rng(), start
+        self._kept = self._iter, raw_rng(), self._start_of_pass()
 
     def resume_rng(self, state: dict[str, Any]) -> None:
         """Take this random state right before the first batch is drawn.
@@ -302,12 +275,12 @@ class SafeLoop(BaseLoop):
             saved = self._saved_rng = None
         self._resume_sampler(saved)
         if saved is not None:
-            self._mark.validated = saved['validated']
-            seed_workers(self.dataloader, saved['worker_seed'])
+            self._validated = saved['validated']
+            data.seed_workers(self.dataloader, saved['worker_seed'])
         return saved
 
     def _resume_sampler(self, saved: dict[str, Any] | None) -> None:
-        sampler = sampler_of(self.dataloader)
+        sampler = data.sampler_of(self.dataloader)
         if saved is not None and saved['sampler'] == type(sampler).__name__:
             seed, now = saved['seed'], getattr(sampler, 'seed', None)
             if seed is not None and seed != now:
@@ -322,7 +295,7 @@ class SafeLoop(BaseLoop):
                 sampler.seed = seed
         if self._iter > 0 and isinstance(sampler, InfiniteSampler):
             # If the loader was used before, it would continue from there.
-            sampler.indices = infinite_indices(sampler, 0)
+            sampler.indices = data.infinite_indices(sampler, 0)
 
     def _position_of(
         self, saved: dict[str, Any], length: int | None
@@ -333,7 +306,7 @@ class SafeLoop(BaseLoop):
         changes = before.changes(now)
         if not changes:
             return position
-        position = carry_over(
+        position = data.carry_over(
             position, saved['iteration'], before, now, length
         )
         self.runner.logger.warning(
@@ -352,41 +325,26 @@ class SafeLoop(BaseLoop):
         """Start a pass over the data after its first batches."""
         rng, self._saved_rng = self._saved_rng, None
         first, self._first_pass_rng = self._first_pass_rng, None
-        start = (rng or {}).get('pass_start')
-        if skip == 0:
-            start = start or rng
         is_first = rng is None and first is not None
-        if is_first:
-            start = first
+        start = first
+        if rng is not None:
+            start = rng.get('pass_start') or (None if skip else rng)
         outside = rng or capture_rng()
         if start is not None:
             restore_epoch_rng(self.dataloader, start)
         self._pass_rng = capture_epoch_rng(self.dataloader)
-        self._sampler_numbers = sampler_numbers(self.dataloader)
+        self._sampler_numbers = data.sampler_numbers(self.dataloader)
         if self._replay:
-            forget_workers(self.dataloader)
+            data.forget_workers(self.dataloader)
         is_late = self._position.epoch > 0 and not self._replay
-        with self._starting_workers(self.dataloader, is_late):
+        with _starting_workers(self.dataloader, is_late):
             batches = self._skip(skip) if skip else iter(self.dataloader)
         if skip or is_first:
             restore_rng(outside)
         return batches
 
-    def _starting_workers(
-        self, dataloader: Any, is_late: bool
-    ) -> AbstractContextManager[None]:
-        """Draw the seed of workers only if an unbroken run would do so now.
-
-        Args:
-            dataloader (Any): The loader.
-            is_late (bool): Whether an unbroken run would have used it before.
-        """
-        if is_late and workers_persist(dataloader):
-            return drawing_no_seed(dataloader)
-        return nullcontext()
-
     def _skip(self, skip: int) -> Iterator[Any]:
-        if can_skip(self.dataloader) and not self._replay:
+        if data.can_skip(self.dataloader) and not self._replay:
             self.runner.logger.info(
                 _(
                     'Resuming at batch {batch} of the data, without reading '
@@ -394,9 +352,9 @@ class SafeLoop(BaseLoop):
                     batch=skip,
                 )
             )
-            return iterate_from(self.dataloader, skip)
+            return data.iterate_from(self.dataloader, skip)
         batches = iter(self.dataloader)
-        reread(batches, skip)
+        data.reread(batches, skip)
         return batches
 
     def _validate(self, count: int, total: int) -> None:
@@ -419,14 +377,20 @@ class SafeLoop(BaseLoop):
         if self._saved_rng is not None:
             # A resumed run: the validation sees what it saw before.
             restore_rng(self._saved_rng)
-        is_late = self._mark.validated >= 0
-        self._mark.watch(self.runner, count)
+        is_late = self._validated >= 0
+        self._validating = count
+        if self._mark not in self.runner.hooks:
+            self.runner.register_hook(self._mark)
         loader = getattr(self.runner.val_loop, 'dataloader', None)
         self.phase = Phase.VALIDATION
-        with self._starting_workers(loader, is_late):
+        with _starting_workers(loader, is_late):
             self.runner.val_loop.run()
         self._note_validated()
         self.phase = Phase.DATA
+
+    def _note_result(self) -> None:
+        self._validated = self._validating
+        self._note_validated()
 
     def _note_validated(self) -> None:
         """Let checkpoints resume after the validation."""
@@ -443,6 +407,20 @@ class SafeLoop(BaseLoop):
             # The next pass has not started, so it starts from here.
             start = {**start, **now}
         self._saved_rng = {**now, 'pass_start': start}
+
+
+def _starting_workers(
+    dataloader: Any, is_late: bool
+) -> AbstractContextManager[None]:
+    """Draw the seed of workers only if an unbroken run would do so now.
+
+    Args:
+        dataloader (Any): The loader.
+        is_late (bool): Whether an unbroken run would have used it before.
+    """
+    if is_late and data.workers_persist(dataloader):
+        return data.drawing_no_seed(dataloader)
+    return nullcontext()
 
 
 class _NoData:
@@ -495,7 +473,7 @@ class SafeIterBasedTrainLoop(SafeLoop, IterBasedTrainLoop):
         # mmengine starts to read now, before weights are initialized, which
         # draws a seed; ours starts later, with the same one.
         self._first_pass_rng = capture_epoch_rng(loader)
-        draw_worker_seed(loader)
+        data.draw_worker_seed(loader)
 
     @property
     def dataloader_iterator(self) -> EndlessBatches:
@@ -521,20 +499,13 @@ class SafeIterBasedTrainLoop(SafeLoop, IterBasedTrainLoop):
         position = self._batches.position if self._batches else self._position
         self._train_on(data_batch, self._iter, position)
 
-    def restart_workers(self) -> None:
-        """Read on from here with new workers, as the loader is set now."""
-        if self._batches is not None:
-            # As after a resume: the order of this pass stays as it is.
-            self._saved_rng = self.rng_state()
-            self._batches.reopen()
-
     def _run(self) -> nn.Module:
         self.runner.call_hook('before_train')
         saved = self._claim_saved()
         position = self._find_position(saved)
         self._position = position or self._position
         self.runner.call_hook('before_train_epoch')
-        if saved is not None and self._mark.validated != self._iter:
+        if saved is not None and self._validated != self._iter:
             self._validate(self._iter, self._max_iters)
         batches: EndlessBatches | None = None
         while self._iter < self._max_iters and not self.stop_training:
@@ -553,12 +524,12 @@ class SafeIterBasedTrainLoop(SafeLoop, IterBasedTrainLoop):
         self, saved: dict[str, Any] | None
     ) -> DataPosition | None:
         if saved is None:
-            return position_of_iteration(self.dataloader, self._iter)
-        return self._position_of(saved, pass_length(self.dataloader))
+            return data.position_of_iteration(self.dataloader, self._iter)
+        return self._position_of(saved, data.pass_length(self.dataloader))
 
     def _open(self, position: DataPosition | None) -> EndlessBatches:
         if position == DataPosition() or (
-            position and can_skip(self.dataloader)
+            position and data.can_skip(self.dataloader)
         ):
             batches = EndlessBatches(
                 self.dataloader, self._open_pass, position
@@ -581,7 +552,7 @@ class SafeIterBasedTrainLoop(SafeLoop, IterBasedTrainLoop):
         batches = EndlessBatches(
             self.dataloader, self._open_pass, DataPosition()
         )
-        reread(batches, count)
+        data.reread(batches, count)
         restore_rng(after)
         return batches
 
@@ -651,7 +622,7 @@ class SafeEpochBasedTrainLoop(SafeLoop, EpochBasedTrainLoop):
         if (
             saved is not None
             and self._position.index == 0
-            and self._mark.validated != self._epoch
+            and self._validated != self._epoch
         ):
             self._validate(self._epoch, self._max_epochs)
         while self._epoch < self._max_epochs and not self.stop_training:
@@ -663,7 +634,11 @@ class SafeEpochBasedTrainLoop(SafeLoop, EpochBasedTrainLoop):
     def _claim_position(self) -> dict[str, Any] | None:
         saved = self._claim_saved()
         if self._iter > 0:
-            self._move_to(self._find_position(saved))
+            self._position = self._find_position(saved)
+            self._epoch = epoch = self._position.epoch
+            self._skip_batches = skip = self._position.index
+            left = (self._max_epochs - epoch) * len(self.dataloader) - skip
+            self._end_at(self._iter + left)
         return saved
 
     def _find_position(self, saved: dict[str, Any] | None) -> DataPosition:
@@ -672,13 +647,6 @@ class SafeEpochBasedTrainLoop(SafeLoop, EpochBasedTrainLoop):
             return self._position_of(saved, length)
         index = self._iter - self._epoch * length
         return DataPosition(self._epoch, index if 0 <= index <= length else 0)
-
-    def _move_to(self, position: DataPosition) -> None:
-        self._position = position
-        self._epoch, self._skip_batches = position.epoch, position.index
-        length = len(self.dataloader)
-        left = (self._max_epochs - position.epoch) * length - position.index
-        self._end_at(self._iter + left)
 
     def _end_at(self, last: int) -> None:
         """Let the run end there, if an epoch has another length now.

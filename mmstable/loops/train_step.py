@@ -6,7 +6,6 @@ One step, station by station::
     optim/wrapper.py: optim_context       around the forward pass
     optim/buffers.py: before_forward      keeps running statistics
     optim/wrapper.py: backward            scales the loss
-    optim/wrapper.py: step                the door that mmengine knows
     optim/step.py: step                   measures, judges, applies or skips
     optim/grad_health.py: gradient_norms  reads every gradient once
     optim/update.py: apply                clips and updates
@@ -134,16 +133,16 @@ class TrainStep:
         if self._window is not None:
             self._window.append(record)
         oom, strategy = self._oom, None
-        if oom is not None and oom.is_alert:
+        if oom is not None and (oom.known or oom.accumulates):
             strategy = oom.begin(batch)
             record.is_whole = strategy is None
         try:
-            if oom is None or strategy is None:
+            if oom is not None and strategy is not None:
+                outputs = oom.run(strategy, batch)
+            else:
                 outputs = runner.model.train_step(
                     batch, optim_wrapper=runner.optim_wrapper
                 )
-            else:
-                outputs = oom.run(strategy, batch)
         except Exception as error:
             if oom is None or not is_out_of_memory(error):
                 raise
@@ -213,37 +212,29 @@ class TrainStep:
         """
         from mmstable.loops.question import ask
 
-        problem = ''
-        wrapper = self._check_askable()
-        records = [self.last] if self._window is None else [*self._window]
-        first, last = records[0], records[-1]
+        wrapper, problem = self._check_askable(), ''
+        kept = [self.last] if self._window is None else self._window
+        records = [one for one in kept if one is not None]
         length = runner_view.accumulative_counts(wrapper)
         if (
-            last is None
-            or first is None
-            or last.iteration != iteration
-            or len(records) != length
-            or (first.counts and first.counts[0] % length)
+            len(records) != length
+            or records[-1].iteration != iteration
+            or (records[0].counts and records[0].counts[0] % length)
         ):
             problem = _('its batches are gone')
-        elif not all(one.is_whole for one in records if one is not None):
+        elif not all(one.is_whole for one in records):
             problem = _('memory is too short')
 
         def prepare() -> set[tuple[int, str]]:
             rewound = wrapper.rewind_buffers()
-            for table, name, value in first.counters if first else ():
+            for table, name, value in records[0].counters if records else ():
                 table[name] = value
                 rewound.add((id(table), name))
             return rewound
 
-        present = [one for one in records if one is not None]
+        model = self._runner.model
         return ask(
-            self._runner.model,
-            wrapper,
-            present,
-            prepare,
-            order=order,
-            problem=problem,
+            model, wrapper, records, prepare, order=order, problem=problem
         )
 
     def ask_about(

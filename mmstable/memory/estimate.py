@@ -8,7 +8,7 @@ largest batch that fits.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Callable, NamedTuple
@@ -21,7 +21,6 @@ from mmstable.batch import batch_of, bytes_of, tensors_in
 from mmstable.oom.recompute import (
     blocks_of,
     choose_modules,
-    find_backbones,
     recomputed,
 )
 from mmstable.torch_internals import memory_tools
@@ -277,9 +276,8 @@ def _frozen_as_buffers(model: nn.Module) -> Iterator[None]:
 
 
 def _call(model: Any, data: Any, mode: str) -> Any:
-    if isinstance(data, dict):
-        return model(**data, mode=mode)
-    return model(*data, mode=mode)
+    is_dict = isinstance(data, dict)
+    return model(**data, mode=mode) if is_dict else model(*data, mode=mode)
 
 
 def _size(tensors: Any) -> int:
@@ -457,7 +455,9 @@ class Estimator:
             return meter.measure(data.batch(size), accumulates)
 
         find = self._fake_phase if is_fake else self._real_phase
-        with self._recomputing(model, setup):
+        chosen = choose_modules(model, setup.recomputed, 'modules')
+        blocks = [part for one in chosen.values() for part in blocks_of(one)]
+        with recomputed(dict.fromkeys(blocks)):
             return find(data.batch_size, setup.accumulation > 1, measure)
 
     def _fake_phase(
@@ -494,15 +494,3 @@ class Estimator:
             total=max(round(line.at(size)), least.total),
         )
         return Phase(size, peak, line, largest=largest)
-
-    @staticmethod
-    def _recomputing(
-        model: nn.Module, setup: Setup
-    ) -> AbstractContextManager[None]:
-        chosen = {}
-        if setup.recomputed is None:
-            chosen = find_backbones(model)
-        elif setup.recomputed:
-            chosen = choose_modules(model, setup.recomputed, 'modules')
-        blocks = [part for one in chosen.values() for part in blocks_of(one)]
-        return recomputed(dict.fromkeys(blocks))

@@ -17,7 +17,6 @@ from mmstable.messages import N_
 # `mmstable doctor` reads host memory where torch cannot be imported.
 if TYPE_CHECKING:
     import torch
-    from torch.utils.data import DataLoader
 
 
 # Origins of a limit on memory.
@@ -214,56 +213,41 @@ def _shared_room() -> Room | None:
     return Room(use.total, use.free, 'machine') if use.total else None
 
 
-class DeviceReading(NamedTuple):
-    """Statistics of a device's allocator.
+def read_device(device: torch.device) -> dict[str, int]:
+    """Read the allocator of a device; {} on a CPU.
 
-    Args:
-        allocated (int): Bytes in tensors.
-        peak (int): The maximum of it.
-        reserved (int): Bytes taken from the device, in use or not.
-        retries (int): How often the allocator had to empty its cache and
-            retry.
+    Returns:
+        dict: Bytes in tensors, 'allocated', with their 'peak', and
+        'reserved' from the device; and how often the allocator had to empty
+        its cache and retry, 'retries'.
     """
-
-    allocated: int
-    peak: int
-    reserved: int
-    retries: int
-
-
-def read_device(device: torch.device) -> DeviceReading | None:
-    """Read the allocator of a device; None on a CPU."""
-    import torch
-
     from mmstable.events.samples import device_memory
+    from mmstable.state.device import device_module
 
     allocated, peak = device_memory(device)
-    module: Any = getattr(torch, device.type, None)
+    module = device_module(device)
     if allocated is None or peak is None:
-        return None
+        return {}
     reserved = getattr(module, 'memory_reserved', None)
     stats = getattr(module, 'memory_stats', None)
     counts = {} if stats is None else stats(device)
-    return DeviceReading(
-        allocated,
-        peak,
-        allocated if reserved is None else int(reserved(device)),
-        int(counts.get('num_alloc_retries', 0)),
+    return dict(
+        allocated=allocated,
+        peak=peak,
+        reserved=allocated if reserved is None else int(reserved(device)),
+        retries=int(counts.get('num_alloc_retries', 0)),
     )
 
 
 _MIB = 1 << 20
 
 
-def figures_of(
-    reading: Reading, device: DeviceReading | None
-) -> dict[str, float]:
+def figures_of(reading: Reading, device: dict[str, int]) -> dict[str, float]:
     """Return scalars for dashboards; sizes in MiB.
 
     Args:
         reading (Reading): Reading of the host.
-        device (DeviceReading, optional): Reading of the device; None on a
-            CPU.
+        device (dict): What :func:`read_device` gave.
     """
     figures: dict[str, float] = {
         'host_mib': reading.tree / _MIB,
@@ -274,11 +258,11 @@ def figures_of(
     if reading.shared is not None:
         used = reading.shared.limit - reading.shared.left
         figures['shared_mib'] = used / _MIB
-    if device is not None:
-        figures['device_allocated_mib'] = device.allocated / _MIB
-        figures['device_peak_mib'] = device.peak / _MIB
-        figures['device_reserved_mib'] = device.reserved / _MIB
-        figures['device_retries'] = device.retries
+    for name, value in device.items():
+        if name == 'retries':
+            figures['device_retries'] = value
+        else:
+            figures[f'device_{name}_mib'] = value / _MIB
     return {f'train/stable/memory/{k}': v for k, v in figures.items()}
 
 
@@ -305,26 +289,6 @@ def loading_of(loader: Any) -> Prefetch:
     if not has_workers(loader):
         return Prefetch()
     return Prefetch(loader.num_workers, loader.prefetch_factor or _PREFETCH)
-
-
-def halve_loading(loader: DataLoader) -> Prefetch | None:
-    """Halve the workers and the prefetch, from the next pass on.
-
-    Args:
-        loader (DataLoader): The loader.
-
-    Returns:
-        Prefetch or None: The new settings; None if there is nothing to halve.
-    """
-    before = loading_of(loader)
-    after = Prefetch(max(1, before.workers // 2), max(1, before.prefetch // 2))
-    if before.workers == 0 or after == before:
-        return None
-    loader.num_workers, loader.prefetch_factor = after
-    from mmstable.state.data_position import forget_workers
-
-    forget_workers(loader)
-    return after
 
 
 def batches_of_data(loader: Any, world_size: int) -> int:

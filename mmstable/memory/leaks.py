@@ -11,7 +11,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from statistics import median
 from typing import Callable, NamedTuple
@@ -73,26 +72,28 @@ class Trend:
         """Drop all values: later ones cannot be compared with them."""
         self._points.clear()
 
-    def growth(self) -> Growth | None:
-        """Return the steady growth; None if there is none."""
+    def growth(self) -> Growth:
+        """Return the steady growth, 0 if there is none."""
         points = list(self._points)
         if len(points) < _FEWEST:
-            return None
+            return Growth()
         slopes = pairwise_slopes(points)
-        growing = sum(slope > 0 for slope in slopes)
-        slope = median(slopes)
-        if slope <= 0 or growing < _AGREEING * len(slopes):
-            return None
-        half = len(points) // 2
+        slope, half = median(slopes), len(points) // 2
         early = median(pairwise_slopes(points[:half]))
         late = median(pairwise_slopes(points[half:]))
-        if late < _LASTING * max(early, slope):
-            return None
-        if _scatter(points, slope) > _LOUDEST * slope * _span(points):
-            return None
+        rise = slope * (points[-1].iteration - points[0].iteration)
+        offsets = [point.value - slope * point.iteration for point in points]
+        middle = median(offsets)
+        noise = median(abs(offset - middle) for offset in offsets)
+        if (
+            slope <= 0
+            or sum(one > 0 for one in slopes) < _AGREEING * len(slopes)
+            or late < _LASTING * max(early, slope)
+            or noise > _LOUDEST * rise
+        ):
+            return Growth()
         seconds = points[-1].seconds - points[0].seconds
-        per_second = slope * _span(points) / max(seconds, 1e-9)
-        return Growth(slope, per_second)
+        return Growth(slope, rise / max(seconds, 1e-9))
 
 
 def pairwise_slopes(points: Sequence[Point]) -> list[float]:
@@ -102,17 +103,6 @@ def pairwise_slopes(points: Sequence[Point]) -> list[float]:
         for number, after in enumerate(points)
         for before in points[:number]
     ]
-
-
-def _span(points: Sequence[Point]) -> int:
-    return points[-1].iteration - points[0].iteration
-
-
-def _scatter(points: Sequence[Point], slope: float) -> float:
-    """Return the median distance of the points from the line."""
-    offsets = [point.value - slope * point.iteration for point in points]
-    middle = median(offsets)
-    return median(abs(offset - middle) for offset in offsets)
 
 
 HOST, FILES, SHARED = 'host', 'descriptors', 'shared_memory'
@@ -127,41 +117,36 @@ _READINGS_AHEAD = 2
 _AGAIN = 0.5
 
 
-@dataclass(frozen=True)
-class Forecast:
-    """A resource that runs out.
+class Forecast(NamedTuple):
+    """A resource that may run out.
 
     Args:
         resource (str): 'host', 'descriptors' or 'shared_memory'.
         holder (str): Whose use grows most: 'main_process' or 'workers'; ''
             without growth, or if unknown.
-        used (int): Used bytes, or descriptors of one process.
-        limit (int): The limit.
-        left (int): The rest.
-        source (str): Origin of the limit.
-        per_iteration (float): Growth in an iteration. Defaults to 0.0.
-        per_second (float): Growth in a second. Defaults to 0.0.
+        room (Room): The limit, and what is left: bytes, or descriptors of
+            one process.
+        growth (Growth): Its growth.
     """
 
     resource: str
     holder: str
-    used: int
-    limit: int
-    left: int
-    source: str
-    per_iteration: float = 0.0
-    per_second: float = 0.0
+    room: Room
+    growth: Growth
 
     @property
     def iterations_left(self) -> float:
         """Iterations to the limit; infinite without growth."""
-        grows = self.per_iteration > 0
-        return self.left / self.per_iteration if grows else math.inf
+        return _divide(self.room.left, self.growth.per_iteration)
 
     @property
     def seconds_left(self) -> float:
         """Seconds to the limit; infinite without growth."""
-        return self.left / self.per_second if self.per_second > 0 else math.inf
+        return _divide(self.room.left, self.growth.per_second)
+
+
+def _divide(left: float, rate: float) -> float:
+    return left / rate if rate > 0 else math.inf
 
 
 class LeakDetector:
@@ -231,14 +216,15 @@ class LeakDetector:
 
         True once more if it turns out later that growth will reach it.
         """
+        room, growth = forecast.room, forecast.growth
         margin = max(
-            _LEAST * forecast.limit,
-            _READINGS_AHEAD * self._gap * forecast.per_second,
-            forecast.per_iteration,
+            _LEAST * room.limit,
+            _READINGS_AHEAD * self._gap * growth.per_second,
+            growth.per_iteration,
         )
         name = forecast.resource
-        if forecast.left > margin:
-            if forecast.left > 2 * margin:
+        if room.left > margin:
+            if room.left > 2 * margin:
                 self._critical.pop(name, None)
             return False
         runs_out = self.runs_out(forecast, iteration)
@@ -273,41 +259,37 @@ class LeakDetector:
     def _trend(self, resource: str, holder: str) -> Trend:
         return self._trends.setdefault((resource, holder), Trend())
 
-    def _growth(self, resource: str, holder: str) -> Growth:
-        return self._trend(resource, holder).growth() or Growth()
-
     def _forecasts(self, reading: Reading) -> Iterator[Forecast]:
-        host = {one: self._growth(HOST, one) for one in (MAIN, WORKERS)}
-        total = Growth(*map(sum, zip(*host.values())))
-        yield _forecast(
-            HOST, max(host, key=host.__getitem__), reading.room, total
+        main, workers = (
+            self._trend(HOST, one).growth() for one in (MAIN, WORKERS)
         )
-        if reading.max_files:
+        total = Growth(*map(sum, zip(main, workers)))
+        yield _forecast(
+            HOST, WORKERS if workers > main else MAIN, reading.room, total
+        )
+        if limit := reading.max_files:
             counts = {MAIN: reading.main_files, WORKERS: reading.worker_files}
-            limit = reading.max_files
             found = [
                 _forecast(
                     FILES,
                     holder,
                     Room(limit, max(0, limit - used), 'setting'),
-                    self._growth(FILES, holder),
+                    self._trend(FILES, holder).growth(),
                 )
                 for holder, used in counts.items()
             ]
             # That of the process with the least time left.
-            yield min(found, key=lambda one: (one.iterations_left, one.left))
+            yield min(found, key=lambda o: (o.iterations_left, o.room.left))
         if reading.shared is not None:
-            yield _forecast(
-                SHARED, '', reading.shared, self._growth(SHARED, '')
-            )
+            growth = self._trend(SHARED, '').growth()
+            yield Forecast(SHARED, '', reading.shared, growth)
 
 
 def _forecast(
     resource: str, holder: str, room: Room, growth: Growth
 ) -> Forecast:
-    limit, left, source = room
     who = holder if growth.per_iteration else ''
-    return Forecast(resource, who, limit - left, limit, left, source, *growth)
+    return Forecast(resource, who, room, growth)
 
 
 # A reading takes at most this share of the time.
@@ -382,7 +364,6 @@ _ACTIONS = {
         '22, to be restarted.'
     ),
 }
-LOADING = N_('{workers:worker|workers} x {prefetch} prefetch')
 _SHARED_ADVICE = N_(
     'Batches from workers are not freed: lower num_workers x '
     'prefetch_factor, keep no reference to batches, or give the container '
@@ -432,7 +413,9 @@ def describe_growth(
         reading (Reading): The newest reading.
         loading (Prefetch): Settings of the training data loader.
     """
-    shown = _(LOADING, workers=loading.workers, prefetch=loading.prefetch)
+    shown = _(
+        '{workers:worker|workers} x {prefetch} prefetch', **loading._asdict()
+    )
     holders = _('the training process holds all of it')
     if reading.worker_pids:
         holders = _(
@@ -440,19 +423,20 @@ def describe_growth(
             share=reading.workers / max(1, reading.tree),
             loading=shown,
         )
-    key = forecast.resource, forecast.holder
+    resource, holder, room, growth = forecast
+    # Not every text uses all of them.
     facts = dict(
         iteration=iteration,
-        growth=_amount(forecast, 100 * forecast.per_iteration),
+        growth=_amount(resource, 100 * growth.per_iteration),
         time=readable_time(forecast.seconds_left),
-        limit=_amount(forecast, forecast.limit),
-        source=_(SOURCES[forecast.source]),
-        holder=_(_HOLDERS.get(forecast.holder, '')),
+        limit=_amount(resource, room.limit),
+        source=_(SOURCES[room.source]),
+        holder=_(_HOLDERS.get(holder, '')),
         holders=holders,
         loading=shown,
-        advice=_(_ADVICE.get(key, _SHARED_ADVICE)),
+        advice=_(_ADVICE.get((resource, holder), _SHARED_ADVICE)),
     )
-    return _(_GROWTH[forecast.resource], **facts)
+    return _(_GROWTH[resource], **facts)
 
 
 def describe_critical(iteration: int, forecast: Forecast, action: str) -> str:
@@ -463,18 +447,19 @@ def describe_critical(iteration: int, forecast: Forecast, action: str) -> str:
         forecast (Forecast): The resource.
         action (str): 'warn', 'save' or 'restart'.
     """
+    resource, room = forecast.resource, forecast.room
     return _(
         'Iter {iteration}: {resource} nearly used up: {left} of {limit} '
         'left. {action}',
         iteration=iteration,
-        resource=_(_RESOURCES[forecast.resource]),
-        left=_amount(forecast, forecast.left),
-        limit=_amount(forecast, forecast.limit),
+        resource=_(_RESOURCES[resource]),
+        left=_amount(resource, room.left),
+        limit=_amount(resource, room.limit),
         action=_(_ACTIONS[action]),
     )
 
 
-def _amount(forecast: Forecast, count: float) -> str:
-    if forecast.resource == FILES:
+def _amount(resource: str, count: float) -> str:
+    if resource == FILES:
         return f'{count:.3g}' if count < 100 else f'{count:.0f}'
     return readable(count)

@@ -17,7 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 from mmstable.dist.collectives import Sharing, find_sharing
 from mmstable.messages import N_, _
 from mmstable.oom.recompute import replaced_forward
-from mmstable.oom.report import BACKWARD, Failure, was_inside
+from mmstable.oom.report import BACKWARD, was_inside
 
 _COLLECTIVE = N_(
     'other ranks wait for this one in the middle of the model ({name}), '
@@ -71,7 +71,7 @@ class DdpRetry:
     def note_failure(
         self,
         error: BaseException,
-        failure: Failure,
+        phase: str,
         changed: set[Tensor],
         synchronises: bool,
     ) -> None:
@@ -79,13 +79,13 @@ class DdpRetry:
 
         Args:
             error (BaseException): Its error, with all frames.
-            failure (Failure): The same in short.
+            phase (str): The phase that it was raised in.
             changed (set[Tensor]): Parameters that got a gradient.
             synchronises (bool): Whether others wait for gradients.
         """
         if self._ddp is None:
             return
-        is_backward = failure.phase == BACKWARD
+        is_backward = phase == BACKWARD
         self._has_entered |= is_backward or was_inside(error, self._ddp)
         if is_backward and synchronises and not self._given:
             self._given = {param for param in changed if param.requires_grad}

@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import (
-    AbstractContextManager,
     ExitStack,
     contextmanager,
     nullcontext,
@@ -83,44 +82,37 @@ def merge(
         results (Sequence[dict]): What became of a copy with each part.
         sizes (Sequence[int]): How many samples each part had.
     """
-    if not buffers:
-        return
-    total = sum(sizes)
-    shares = [size / total for size in sizes]
+    shares = [size / sum(sizes) for size in sizes]
     with torch.no_grad():
+        # What the means of the parts add to the running variance.
         spreads = {
-            module: _between(module, results, shares)
-            for module in {part for part, __ in buffers}
-            if isinstance(module, _BatchNorm)
-            and module.running_var is not None
+            part: _spread(part, results, shares)
+            for part, name in buffers
+            if isinstance(part, _BatchNorm) and name == 'running_var'
         }
         for key, buffer in buffers.items():
             values = [result[key] for result in results]
             if not buffer.is_floating_point():
                 buffer.copy_(values[-1])
                 continue
-            merged = _average(values, shares)
+            buffer.copy_(_average(values, shares))
             if key[1] == 'running_var' and key[0] in spreads:
-                merged = merged + spreads[key[0]]
-            buffer.copy_(merged)
+                buffer.add_(spreads[key[0]])
 
 
-def _between(
+def _spread(
     module: _BatchNorm, results: Sequence[Buffers], shares: Sequence[float]
 ) -> Tensor | float:
-    """What the means of the parts add to the running variance."""
-    key = module, 'running_mean'
-    count = results[0].get((module, 'num_batches_tracked'))
     momentum = module.momentum
     if momentum is None:
+        count = results[0].get((module, 'num_batches_tracked'))
         momentum = 1.0 if count is None else 1.0 / max(int(count), 1)
     if not momentum:
         return 0.0
-    means = [result[key] for result in results]
+    means = [result[module, 'running_mean'] for result in results]
     middle = _average(means, shares)
-    spread = _average([(mean - middle) ** 2 for mean in means], shares)
     # Each mean has entered its result by this factor only.
-    return spread / momentum
+    return _average([(one - middle) ** 2 for one in means], shares) / momentum
 
 
 def _average(values: Sequence[Tensor], shares: Sequence[float]) -> Tensor:
@@ -299,63 +291,53 @@ def _checkpoint(
     module: Module, forward: Forward, args: tuple, kwargs: dict[str, Any]
 ) -> Any:
     start = copy_buffers(buffers_of(module))
-
-    def contexts() -> tuple[AbstractContextManager, AbstractContextManager]:
-        return nullcontext(), _on_copies(module, start)
-
     return checkpoint(
-        forward, *args, use_reentrant=False, context_fn=contexts, **kwargs
+        forward,
+        *args,
+        use_reentrant=False,
+        context_fn=lambda: (nullcontext(), _as_at_first(module, start)),
+        **kwargs,
     )
 
 
 @contextmanager
-def _on_copies(module: Module, start: Buffers) -> Iterator[None]:
+def _as_at_first(module: Module, start: Buffers) -> Iterator[None]:
     """Compute again as the first time, without a trace in the buffers."""
-    with in_place_of(buffers_of(module), copy_buffers(start)):
+    with in_place_of(buffers_of(module), start):
         yield
 
 
 _CONTAINERS = (Sequential, ModuleList, ModuleDict)
+_BACKBONES = r'(.*[._])?backbone'
 
 
 def choose_modules(
-    model: Module, patterns: Sequence[str], setting: str
+    model: Module, patterns: Sequence[str] | None, setting: str
 ) -> dict[str, Module]:
     """Modules by name or pattern, none inside another one.
 
     Args:
         model (Module): The model, without DDP and the like around it.
-        patterns (Sequence[str]): Names, or regular expressions for whole
-            names.
+        patterns (Sequence[str], optional): Names, or regular expressions for
+            whole names. None for those that are called a backbone, if any.
         setting (str): What to call them in an error.
     """
     modules = {name: one for name, one in model.named_modules() if name}
     chosen: dict[str, Module] = {}
-    for text in patterns:
+    for pattern in [_BACKBONES] if patterns is None else patterns:
         found = {
             name: module
             for name, module in modules.items()
-            if name == text or re.fullmatch(text, name)
+            if name == pattern or re.fullmatch(pattern, name)
         }
-        if not found:
-            raise ValueError(no_match(setting, text, list(modules)))
+        if not found and patterns is not None:
+            raise ValueError(no_match(setting, pattern, list(modules)))
         chosen.update(found)
-    return _outermost(chosen)
-
-
-def find_backbones(model: Module) -> dict[str, Module]:
-    """The modules that are called a backbone, none inside another one.
-
-    Args:
-        model (Module): The model, without DDP and the like around it.
-    """
-    return _outermost(
-        {
-            name: module
-            for name, module in model.named_modules()
-            if re.fullmatch(r'(.*[._])?backbone', name)
-        }
-    )
+    return {
+        name: module
+        for name, module in chosen.items()
+        if not any(name.startswith(f'{other}.') for other in chosen)
+    }
 
 
 def blocks_of(module: Module) -> list[Module]:
@@ -396,11 +378,3 @@ def _blocks(module: Module) -> list[Module]:
         elif any(True for __ in child.children()):
             found.append(child)
     return found
-
-
-def _outermost(modules: dict[str, Module]) -> dict[str, Module]:
-    return {
-        name: module
-        for name, module in modules.items()
-        if not any(name.startswith(f'{other}.') for other in modules)
-    }

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import (
-    AbstractContextManager,
-    contextmanager,
-    nullcontext,
-)
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Callable, NoReturn
 
 from mmengine.runner import Runner
@@ -23,14 +18,12 @@ from mmstable.messages import N_, _
 from mmstable.oom.ranks import DdpRetry, PartialGradients
 from mmstable.oom.recompute import CannotChunk
 from mmstable.oom.report import (
-    BACKWARD,
-    FORWARD,
+    MOST_FILES,
     OPTIMIZER,
     PHASES,
-    Failure,
-    OomCase,
-    OomReporter,
+    OomReport,
     empty_cache,
+    failed_phase,
     file_hint,
     is_out_of_memory,
     release,
@@ -93,15 +86,9 @@ class OomMemory(StatefulHook):
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a resumed run has to know."""
-        known = self._recovery.known.items()
         found = [
-            dict(
-                shapes=list(shapes),
-                name=one.strategy.name,
-                parts=one.strategy.parts,
-                calm=one.calm,
-            )
-            for shapes, one in known
+            dict(shapes=list(shapes), calm=one.calm, **vars(one.strategy))
+            for shapes, one in self._recovery.known.items()
         ]
         return {'known': found} if found else {}
 
@@ -133,11 +120,9 @@ class OomRecovery:
         self._runner = runner
         self._settings = settings
         self._owner = owner
-        self._reporter = OomReporter(runner)
-        self._skipped = 0
-        self._accumulates = False
-        # Whether a step has to begin with :meth:`begin`.
-        self.is_alert = False
+        self._files = self._skipped = 0
+        # Whether a step has to begin with :meth:`begin`, if none is known.
+        self.accumulates = False
         self._shapes: tuple[str, ...] = ()
         # By the shapes of batches.
         self.known: dict[tuple[str, ...], Known] = {}
@@ -146,7 +131,7 @@ class OomRecovery:
         """Take the model and the wrappers of a run that begins."""
         runner = self._runner
         self._wrappers = list(runner_view.wrappers(runner).values())
-        self._accumulates = any(
+        self.accumulates = any(
             runner_view.accumulative_counts(one) > 1 for one in self._wrappers
         )
         self._strategies = OomStrategies(
@@ -154,7 +139,6 @@ class OomRecovery:
         )
         self._gradients = PartialGradients(runner.model.parameters())
         self._ranks = DdpRetry(runner.model)
-        self.is_alert = self._accumulates or bool(self.known)
 
     def begin(self, batch: Any) -> OomStrategy | None:
         """Return the strategy to start with; None for the plain step.
@@ -162,12 +146,12 @@ class OomRecovery:
         Args:
             batch (Any): What the data loader gave.
         """
-        if self._accumulates:
+        if self.accumulates:
             self._gradients.note()
-        if not self._strategies.known:
+        if not self.known:
             return None
         self._shapes = batch_shapes(batch)
-        known = self._strategies.known.get(self._shapes)
+        known = self.known.get(self._shapes)
         return None if known is None else known.strategy
 
     def run(self, strategy: OomStrategy, batch: Any) -> Any:
@@ -179,23 +163,20 @@ class OomRecovery:
         """
         modules = self._strategies.modules
         outputs = strategy.run(self._runner, batch, modules)
-        known = self._strategies.known
-        calm = known[self._shapes].calm
+        calm = self.known[self._shapes].calm
         self._strategies.note_success(self._shapes, batch)
-        self.is_alert = self._accumulates or bool(known)
-        now = known.get(self._shapes)
+        now = self.known.get(self._shapes)
         if now is None or now.strategy != strategy:
-            self._reporter.log(
-                _(
-                    'Iter {iteration}: batches of these shapes have come '
-                    'through with {rung} for {calm} iterations; trying '
-                    '{milder} from now on.',
-                    iteration=self._runner.iter + 1,
-                    rung=strategy,
-                    calm=calm,
-                    milder=now.strategy if now else _('the whole batch'),
-                )
+            text = _(
+                'Iter {iteration}: batches of these shapes have come '
+                'through with {rung} for {calm} iterations; trying '
+                '{milder} from now on.',
+                iteration=self._runner.iter + 1,
+                rung=strategy,
+                calm=calm,
+                milder=now.strategy if now else _('the whole batch'),
             )
+            self._runner.logger.warning(f'mmstable: {text}')
         return outputs
 
     def retry(
@@ -212,62 +193,51 @@ class OomRecovery:
             Any: What ``train_step`` gave; None if the batch is left out.
         """
         self._ranks.begin()
-        case = self._open_case(record, error)
+        report = OomReport(self._runner, error, record.batch, record.iteration)
+        report.modules = list(self._strategies.modules)
+        report.reasons = self._strategies.missing(record.batch)
+        report.log(
+            _(
+                'Iter {iteration}: out of memory in the {phase} ({shapes}): '
+                '{error}',
+                iteration=record.iteration,
+                phase=_(PHASES[report.phase]),
+                shapes=report.shapes,
+                error=report.text.split('\n')[0][:300],
+            )
+        )
+        self._free(report, error)
         strategies = self._strategies.of(record.batch)
         # Another config may not have the strategy of a resumed run.
         start = strategies.index(failed) + 1 if failed in strategies else 0
         for strategy in strategies[start:-1]:
             if self._has_stepped(record):
                 break
-            outputs, is_done = self._try(case, record, strategy)
+            outputs, is_done = self._try(report, record, strategy)
             if is_done:
-                self._note_survival(case, record, strategy)
+                self._note_survival(report, record, strategy)
                 return outputs
         if self._has_stepped(record):
-            case.reasons = [_(_UPDATED)]
-        self._leave_out(case, record, strategies[-1], error)
+            report.reasons = [_(_UPDATED)]
+        self._leave_out(report, record, strategies[-1], error)
         return None
 
-    def _open_case(self, record: Any, error: BaseException) -> OomCase:
-        failure = self._inspect(error)
-        case = self._reporter.open(failure, record.batch, record.iteration)
-        case.modules = list(self._strategies.modules)
-        case.reasons = self._strategies.missing(record.batch)
-        self._reporter.log(
-            _(
-                'Iter {iteration}: out of memory in the {phase} ({shapes}): '
-                '{error}',
-                iteration=record.iteration,
-                phase=_(PHASES[failure.phase]),
-                shapes=case.shapes,
-                error=failure.text.split('\n')[0][:300],
-            )
-        )
-        self._check_retry(case, failure, error)
-        return case
-
-    def _inspect(self, error: BaseException) -> Failure:
-        """Take what is needed from an error, and free its memory."""
-        failure = Failure.of(error, self._strategies.device)
+    def _free(self, report: OomReport, error: BaseException) -> None:
+        """Free the memory of a failed attempt; end the run if it must end."""
+        phase = failed_phase(error)
         synchronises = any(one.should_sync() for one in self._wrappers)
         self._ranks.note_failure(
-            error, failure, self._gradients.changed(), synchronises
+            error, phase, self._gradients.changed(), synchronises
         )
         release(error)
-        return failure
-
-    def _check_retry(
-        self, case: OomCase, failure: Failure, error: BaseException
-    ) -> None:
-        """End the run if this rank alone cannot begin the step again."""
         reason = self._ranks.why_not()
-        if failure.phase == OPTIMIZER:
+        if phase == OPTIMIZER:
             reason = _(
                 'memory ran out while the optimizer worked, and the weights '
                 'may be half updated.'
             )
         if reason is not None:
-            self._give_up(case, error, reason)
+            self._give_up(report, error, reason)
 
     def _has_stepped(self, record: Any) -> bool:
         """Whether a part of the step is made, and cannot be undone."""
@@ -275,26 +245,33 @@ class OomRecovery:
         return record.has_updated or now != record.counts
 
     def _try(
-        self, case: OomCase, record: Any, strategy: OomStrategy
+        self, report: OomReport, record: Any, strategy: OomStrategy
     ) -> tuple[Any, bool]:
         """Return the outputs, and whether the step came to its end."""
         self._undo(record)
         is_first = strategy.name == RETRY
-        empty_cache(self._strategies.device, everything=is_first)
-        self._reporter.log(
+        empty_cache(report.device, everything=is_first)
+        report.log(
             _(
                 'Iter {iteration}: trying {remedy}.',
                 iteration=record.iteration,
                 remedy=self._strategies.describe(strategy),
             )
         )
+        watch: AbstractContextManager = nullcontext()
+        if self._files < MOST_FILES:
+            watch = report.measuring()
+        modules = self._strategies.modules
         try:
-            with self._retrying(case):
-                modules = self._strategies.modules
+            with (
+                self._ranks.undisturbed(),
+                BackwardInterceptor(self._backward),
+                watch,
+            ):
                 return strategy.run(self._runner, record.batch, modules), True
         except CannotChunk as error:
-            case.reasons.append(str(error))
-            self._reporter.log(
+            report.reasons.append(str(error))
+            report.log(
                 _(
                     'Iter {iteration}: {rung} is not possible: {reason}',
                     iteration=record.iteration,
@@ -306,22 +283,12 @@ class OomRecovery:
         except Exception as error:
             if not is_out_of_memory(error):
                 raise
-            self._check_retry(case, self._inspect(error), error)
+            self._free(report, error)
         return None, False
 
-    @contextmanager
-    def _retrying(self, case: OomCase) -> Iterator[None]:
-        def backward(loss: Tensor, *args: Any, **kwargs: Any) -> None:
-            case.meter.end_phase(FORWARD)
-            self._ranks.backward(loss, *args, **kwargs)
-            self._gradients.complete()
-            case.meter.end_phase(BACKWARD)
-
-        watch: AbstractContextManager = nullcontext()
-        if self._reporter.writes:
-            watch = case.meter.watch(runner_view.saved_model(self._runner))
-        with self._ranks.undisturbed(), BackwardInterceptor(backward), watch:
-            yield
+    def _backward(self, loss: Tensor, *args: Any, **kwargs: Any) -> None:
+        self._ranks.backward(loss, *args, **kwargs)
+        self._gradients.complete()
 
     def _undo(self, record: Any) -> None:
         """Undo the changes of the failed attempt."""
@@ -333,23 +300,26 @@ class OomRecovery:
         if record.rng is not None:
             restore_rng(record.rng)
 
+    def _write(self, report: OomReport, done: str) -> str | None:
+        """Write the report of one of the first errors of a run."""
+        self._files += 1
+        return report.write(done) if self._files <= MOST_FILES else None
+
     def _note_survival(
-        self, case: OomCase, record: Any, strategy: OomStrategy
+        self, report: OomReport, record: Any, strategy: OomStrategy
     ) -> None:
         strategies = self._strategies
         shapes = batch_shapes(record.batch)
         strategies.note_remedy(shapes, strategy)
-        self.is_alert = self._accumulates or bool(strategies.known)
-        known, note = strategies.known.get(shapes), ''
+        known, note = self.known.get(shapes), ''
         if known is not None:
             note = _(
                 ' Batches of these shapes start there from now on; after '
                 '{calm} of them something milder is tried.',
                 calm=known.calm,
             )
-        path = self._reporter.write(case, strategies.describe(strategy))
-        gradients, reason = strategies.gradients(strategy)
-        self._reporter.log(
+        path = self._write(report, strategies.describe(strategy))
+        report.log(
             _(
                 'Iter {iteration}: the batch fits now ({rung}).{next}{report}',
                 iteration=record.iteration,
@@ -358,17 +328,14 @@ class OomRecovery:
                 report=file_hint(path),
             )
         )
-        self._reporter.emit(
-            case,
-            str(strategy),
-            report=path,
-            gradients=gradients,
-            reason=reason,
+        gradients, reason = strategies.gradients(strategy)
+        report.emit(
+            str(strategy), report=path, gradients=gradients, reason=reason
         )
 
     def _leave_out(
         self,
-        case: OomCase,
+        report: OomReport,
         record: Any,
         skip: OomStrategy,
         error: BaseException,
@@ -378,15 +345,15 @@ class OomRecovery:
                 wrapper, len(self._wrappers) > 1
             )
             if why_not is not None:
-                self._give_up(case, error, why_not)
+                self._give_up(report, error, why_not)
         self._undo(record)
-        empty_cache(self._strategies.device, everything=False)
-        path = self._reporter.write(case, self._strategies.describe(skip))
+        empty_cache(report.device, everything=False)
+        path = self._write(report, self._strategies.describe(skip))
         self._skipped += 1
         if self._skipped > self._settings.max_skipped:
-            self._stop(case, error, path)
-        reason = '; '.join(case.reasons)
-        self._reporter.log(
+            self._stop(report, error, path)
+        reason = '; '.join(report.reasons)
+        report.log(
             _(
                 'Iter {iteration}: the batch does not fit in memory and is '
                 'left out ({count} of at most {most}){reason}. Samples: '
@@ -395,32 +362,31 @@ class OomRecovery:
                 count=self._skipped,
                 most=self._settings.max_skipped,
                 reason=_(': {reason}', reason=reason) if reason else '',
-                samples=case.samples or _('unnamed'),
-                shapes=case.shapes,
+                samples=report.samples or _('unnamed'),
+                shapes=report.shapes,
                 report=file_hint(path),
             )
         )
-        self._reporter.emit(case, str(skip), report=path, reason=reason)
+        report.emit(str(skip), report=path, reason=reason)
         for wrapper, count in zip(self._wrappers, record.counts):
-            if runner_view.inner_count(wrapper) == count:
-                self._leave_out_of(wrapper)
-
-    def _leave_out_of(self, wrapper: Any) -> None:
-        if hasattr(wrapper, 'skip_iteration'):
-            is_mixed = self._gradients.are_mixed
-            # The window has to go as well.
-            self._gradients.spoil()
-            self._ranks.leave_out(wrapper, is_mixed)
-        else:
-            self._gradients.complete()
-            runner_view.skip_iteration(wrapper)
+            if runner_view.inner_count(wrapper) != count:
+                continue
+            if hasattr(wrapper, 'skip_iteration'):
+                is_mixed = self._gradients.are_mixed
+                # The window has to go as well.
+                self._gradients.spoil()
+                self._ranks.leave_out(wrapper, is_mixed)
+            else:
+                self._gradients.complete()
+                runner_view.skip_iteration(wrapper)
 
     def _stop(
-        self, case: OomCase, error: BaseException, path: str | None
+        self, report: OomReport, error: BaseException, path: str | None
     ) -> NoReturn:
         # In one line, because an error is printed as one.
         advice = ' '.join(
-            f'({n}) {line.strip()}' for n, line in enumerate(case.advice(), 1)
+            f'({n}) {line.strip()}'
+            for n, line in enumerate(report.advice(), 1)
         )
         text = _(
             '{count:batch has|batches have} not fit in memory, which is more '
@@ -428,23 +394,23 @@ class OomRecovery:
             'What to change, the mildest first: {advice}{report}',
             count=self._skipped,
             most=self._settings.max_skipped,
-            samples=case.samples or _('unnamed'),
-            shapes=case.shapes,
+            samples=report.samples or _('unnamed'),
+            shapes=report.shapes,
             advice=advice,
             report=file_hint(path),
         )
-        self._reporter.emit(case, 'stop', report=path)
+        report.emit('stop', report=path)
         raise TrainingOutOfMemory(f'mmstable: {text}') from error
 
     def _give_up(
-        self, case: OomCase, error: BaseException, reason: str
+        self, report: OomReport, error: BaseException, reason: str
     ) -> NoReturn:
         """End the run with the error that it came from."""
-        path = self._reporter.write(case, reason)
-        self._reporter.emit(case, 'stop', reason=reason, report=path)
+        path = self._write(report, reason)
+        report.emit('stop', reason=reason, report=path)
         text = _(
             'mmstable cannot do this step again: {reason}', reason=reason
         ) + file_hint(path)
-        self._reporter.log(text)
+        report.log(text)
         add_note(error, text)
         raise error

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import (
     AbstractContextManager,
     contextmanager,
@@ -24,7 +24,6 @@ from mmstable.oom.recompute import (
     batch_norms,
     blocks_of,
     choose_modules,
-    find_backbones,
     part_sizes,
     recomputed,
 )
@@ -153,21 +152,17 @@ class OomStrategy:
         wrapper = runner.optim_wrapper
         if self.name == SPLIT:
             return _train_in_parts(model, batch, wrapper, self.parts)
-        with self._less_memory(list(modules.values())):
-            return model.train_step(batch, optim_wrapper=wrapper)
-
-    def _less_memory(
-        self, modules: Sequence[Module]
-    ) -> AbstractContextManager:
+        saving: AbstractContextManager = nullcontext()
         if self.name == OFFLOAD:
-            return torch.autograd.graph.save_on_cpu()
-        if self.name == RECOMPUTE:
-            return recomputed(
-                block for module in modules for block in blocks_of(module)
+            saving = torch.autograd.graph.save_on_cpu()
+        elif self.name == RECOMPUTE:
+            saving = recomputed(
+                block for one in modules.values() for block in blocks_of(one)
             )
-        if self.name == CHUNK:
-            return recomputed(modules, self.parts)
-        return nullcontext()
+        elif self.name == CHUNK:
+            saving = recomputed(modules.values(), self.parts)
+        with saving:
+            return model.train_step(batch, optim_wrapper=wrapper)
 
 
 @dataclass
@@ -212,13 +207,12 @@ class OomStrategies:
         self.device = next(runner.model.parameters()).device
         self.modules: dict[str, Module] = {}
         model = runner_view.saved_model(runner)
-        if settings.chunk:
+        if settings.chunk or not self._is_compiled:
+            patterns = settings.chunk or None
             try:
-                self.modules = choose_modules(model, settings.chunk, 'chunk')
+                self.modules = choose_modules(model, patterns, 'chunk')
             except ValueError as error:
                 raise ValueError(f'{owner}: `oom`: {error}') from None
-        elif not self._is_compiled:
-            self.modules = find_backbones(model)
 
     def of(self, batch: Any) -> list[OomStrategy]:
         """Return all strategies for a batch, the mildest first.

@@ -13,14 +13,12 @@ from weakref import WeakSet
 import torch
 from mmengine.logging import print_log
 from torch import Tensor
-from torch.nn import Module, SyncBatchNorm
-from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn import Module
 
-from mmstable.messages import N_, _
+from mmstable.messages import _
 from mmstable.optim.grad_health import gradient_norms, stored_values
 
 _COUNTER = 'num_batches_tracked'
-_COUNTED = (_BatchNorm.forward, SyncBatchNorm.forward)
 _version = attrgetter('_version')
 # Of any mapping: that of a `torch.jit.ScriptModule` is no dict.
 _values = methodcaller('values')
@@ -42,10 +40,8 @@ class BufferCopy:
     BatchNorm. What else a model counts in its buffers is left alone: it is
     not spoiled by bad data. The memory is used again by the next copy.
 
-    Forward passes of other steps may write to a buffer, too, and cannot be
-    distinguished from those to be undone. Such a buffer is restored only if it
-    is not finite any more. One that was not finite when it was copied stays
-    as it is if it has become finite.
+    A buffer that was not finite when it was copied stays as it is if it has
+    become finite.
     """
 
     def __init__(self) -> None:
@@ -54,32 +50,21 @@ class BufferCopy:
         self._saved: list[_Saved] = []
         # All buffers: one that is kept alive keeps its id.
         self._all: list[Tensor | None] = []
-        # Buffers that are written to whenever their module runs, and their
-        # versions after the newest forward pass.
-        self._runners: list[Module] = []
-        self._written: list[Tensor] = []
-        self._left: list[int] = []
-        # What has run in forward passes of others since.
-        self._shared: set[Module] = set()
         # The buffers of all modules, as these keep them by name.
         self._tables: list[Mapping[str, Tensor | None]] = []
         # What is not copied, and how often it was written to before.
-        self._left_alone: list[tuple[Module, str]] = []
-        self._unsaved: list[Tensor] = []
+        self._unsaved: list[tuple[Module, str, Tensor]] = []
         self._before: list[int] = []
         # What to copy if nothing but values has changed.
         self._ids: list[int] | None = None
         self._sources: list[Tensor] = []
-        self._targets: list[Tensor] = []
+        self._sizes: list[torch.Size] = []
         # The same by dtype and device: torch copies a list that mixes them
         # tensor by tensor, with a kernel for each.
         self._groups: list[tuple[list[Tensor], list[Tensor]]] = []
-        self._sizes: list[torch.Size] = []
 
     def take(self, modules: Collection[Module]) -> None:
         """Copy the statistics that these modules, not their parts, own."""
-        self._left = []
-        self._shared.clear()
         if len(self._tables) != len(modules):
             self._tables = [module._buffers for module in modules]
         # No loop of Python: this is done in every step of a run.
@@ -92,7 +77,7 @@ class BufferCopy:
         else:
             self._copy_anew(modules, ids)
         self.is_taken = bool(self._saved)
-        self._before = list(map(_version, self._unsaved))
+        self._before = [_version(buffer) for *__, buffer in self._unsaved]
 
     @torch.no_grad()
     def _copy_anew(self, modules: Collection[Module], ids: list[int]) -> None:
@@ -102,19 +87,13 @@ class BufferCopy:
             for name, buffer in module._buffers.items()
         ]
         self._all = [buffer for *__, buffer in buffers]
-        self._saved, self._left_alone, self._unsaved = [], [], []
+        self._saved, self._unsaved = [], []
         for module, name, buffer in buffers:
             if buffer is None or _can_spoil(buffer) or name == _COUNTER:
                 copy = None if buffer is None else buffer.detach().clone()
                 self._saved.append(_Saved(module, name, buffer, copy))
             elif not buffer.is_inference():
-                self._left_alone.append((module, name))
-                self._unsaved.append(buffer)
-        self._runners, self._written = [], []
-        for module in dict.fromkeys(one.module for one in self._saved):
-            for buffer in _written_by(module):
-                self._runners.append(module)
-                self._written.append(buffer)
+                self._unsaved.append((module, name, buffer))
         strided = [
             (stored_values(one.live), stored_values(one.copy))
             for one in self._saved
@@ -123,52 +102,41 @@ class BufferCopy:
             if one.copy.layout is torch.strided
         ]
         self._sources = [live for live, __ in strided]
-        self._targets = [copy for __, copy in strided]
         self._groups = _by_kind(strided)
         self._sizes = list(map(Tensor.size, self._sources))
         count = sum(one.live is not None for one in self._saved)
-        is_all = len(strided) == count
-        self._ids = ids if is_all else None
+        self._ids = ids if len(strided) == count else None
 
-    def note_others(self) -> None:
-        """Note which modules have run since the last forward pass."""
-        now = map(_version, self._written)
-        for module, version, left in zip(self._runners, now, self._left):
-            if version != left:
-                self._shared.add(module)
-
-    def leave(self) -> None:
-        """Note that a forward pass is over."""
-        self._left = list(map(_version, self._written))
-
-    def restore(self) -> bool:
-        """Undo what the forward passes did to the buffers.
-
-        Once for each copy.
-
-        Returns:
-            bool: Whether something could not be undone, because forward
-            passes of other steps have written to the same buffers.
-        """
+    def restore(self) -> None:
+        """Undo what has changed the buffers since; once for each copy."""
         if not self.is_taken:
-            return False
+            return
         self.is_taken = False
-        self.note_others()
         sound = _finite([one.copy for one in self._saved])
         finite = _finite(
             [_buffer(one.module, one.name) for one in self._saved]
         )
-        wanted, kept = [], False
-        for index, one in enumerate(self._saved):
-            if index not in sound and index in finite:
-                # Spoiled when it was copied, and finite again since.
-                continue
-            if one.module in self._shared and index in finite:
-                kept = True
-            else:
-                wanted.append(one)
-        _restore(wanted)
-        return kept
+        # Not what was spoiled when it was copied, and is finite again.
+        _restore(
+            one
+            for index, one in enumerate(self._saved)
+            if index in sound or index not in finite
+        )
+
+    def put_back(self) -> bool:
+        """Restore all buffers, finite or not.
+
+        Returns:
+            bool: Whether all buffers are what they were.
+        """
+        self.is_taken = False
+        _restore(self._saved)
+        return all(
+            _version(buffer) == before and _buffer(module, name) is buffer
+            for (module, name, buffer), before in zip(
+                self._unsaved, self._before
+            )
+        )
 
     def write(self) -> set[tuple[int, str]]:
         """Give whatever tensors the modules have now the copied values.
@@ -187,26 +155,6 @@ class BufferCopy:
                 module._buffers[name] = copy.clone()
             written.add((id(module._buffers), name))
         return written
-
-    def put_back(self) -> bool:
-        """Restore all buffers, finite or not.
-
-        Returns:
-            bool: Whether all buffers are what they were.
-        """
-        self.is_taken = False
-        self.note_others()
-        _restore(self._saved)
-        return (
-            not self._shared
-            and self._before == list(map(_version, self._unsaved))
-            and all(
-                _buffer(module, name) is buffer
-                for (module, name), buffer in zip(
-                    self._left_alone, self._unsaved
-                )
-            )
-        )
 
 
 def _buffer(module: Module, name: str) -> Tensor | None:
@@ -247,24 +195,6 @@ def can_write(target: Tensor, source: Tensor) -> bool:
             for step, size in zip(target.stride(), target.shape)
         )
     )
-
-
-def _written_by(module: Module) -> list[Tensor]:
-    """The buffers that show that a module ran: its counter, or all of them.
-
-    The kernels of BatchNorm write to its statistics without a new version.
-    """
-    counts = (
-        # Not every class of a `torch.jit.ScriptModule` has one.
-        getattr(type(module), 'forward', None) in _COUNTED
-        and _buffer(module, _COUNTER) is not None
-    )
-    return [
-        buffer
-        for name, buffer in module._buffers.items()
-        if buffer is not None and not buffer.is_inference()
-        if name == _COUNTER or not counts
-    ]
 
 
 def _can_spoil(buffer: Tensor) -> bool:
@@ -321,20 +251,14 @@ def _write(groups: list[tuple[list[Tensor], list[Tensor]]]) -> None:
         torch._C._set_grad_enabled(was_enabled)
 
 
-_SHARED_BUFFERS = N_(
-    'mmstable: forward passes of another step have written to the same '
-    'running statistics as those of a skipped step, so some of these keep '
-    'its traces. Values that are not finite are restored.'
-)
-
-
 class BufferProtection:
     """Undo what forward passes did to buffers, if their step is skipped.
 
     A NaN or Inf in one batch spoils BatchNorm's running statistics for good,
     even if its step is skipped. The buffers are copied before the
     first forward pass of a step; with gradient accumulation also before
-    every other one, because one iteration may be left out alone.
+    every other one, because one iteration may be left out alone. Forward
+    passes of other steps in between are undone with them.
 
     Forward passes that never lead to a step, as those of a generator while
     only the discriminator is trained, are not undone by a later one.
@@ -350,15 +274,9 @@ class BufferProtection:
         self._modules: dict[int, Module] = {}
         self._step = BufferCopy()
         self._iteration = BufferCopy() if accumulates else None
-        self._copies = [self._step]
-        if self._iteration is not None:
-            self._copies.append(self._iteration)
         # The iteration of the newest forward pass.
         self._newest: int | None = None
-        # Whether a forward pass has found buffers to copy.
-        self.is_active = False
-        self._entered = False
-        self._warned: set[str] = set()
+        self._entered = self._warned = False
 
     def bind_model(self, model: Module) -> None:
         """Protect the buffers of a model, too."""
@@ -382,30 +300,11 @@ class BufferProtection:
         is_new = iteration != self._newest
         is_stale = not is_used and (iteration is None or is_new)
         self._newest = iteration
-        self.is_active = False
-        for copy in self._copies:
-            is_over = is_stale or (is_new and copy is self._iteration)
-            if is_over or not copy.is_taken:
-                copy.take(self._modules.values())
-            else:
-                copy.note_others()
-            self.is_active |= copy.is_taken
-
-    def after_forward(self) -> None:
-        """Note what the forward pass, or a part of it, has changed."""
-        for copy in self._copies:
-            if copy.is_taken:
-                copy.leave()
-
-    def before_backward(self) -> None:
-        """Note what others have changed since the forward pass.
-
-        Modules under ``torch.utils.checkpoint`` run again while the loss is
-        back-propagated: :meth:`after_forward` comes again after that.
-        """
-        for copy in self._copies:
-            if copy.is_taken:
-                copy.note_others()
+        modules, single = self._modules.values(), self._iteration
+        if is_stale or not self._step.is_taken:
+            self._step.take(modules)
+        if single is not None and (is_stale or is_new or not single.is_taken):
+            single.take(modules)
 
     def keep_iteration(self) -> None:
         """The iteration counts."""
@@ -436,17 +335,22 @@ class BufferProtection:
         self._undo(self._step)
 
     def _undo(self, copy: BufferCopy) -> None:
-        if copy.restore():
-            self._warn(_(_SHARED_BUFFERS))
-        if self._enabled and not self._entered and self._has_statistics():
-            self._warn(
-                _(
-                    'mmstable: running statistics (BatchNorm) are not '
-                    'restored after skipped steps, because `train_step` of '
-                    'this model does not run its forward pass inside '
-                    '`optim_wrapper.optim_context(model)`.'
-                )
+        copy.restore()
+        if not self._enabled or self._entered or self._warned:
+            return
+        if any(
+            buffer is not None and buffer.is_floating_point()
+            for module in self._modules.values()
+            for buffer in module._buffers.values()
+        ):
+            self._warned = True
+            text = _(
+                'mmstable: running statistics (BatchNorm) are not restored '
+                'after skipped steps, because `train_step` of this model '
+                'does not run its forward pass inside '
+                '`optim_wrapper.optim_context(model)`.'
             )
+            print_log(text, logger='current', level=logging.WARNING)
 
     def undo_failed(self, iteration: int | None) -> bool:
         """Undo the forward passes of an iteration that came to no end.
@@ -463,16 +367,3 @@ class BufferProtection:
             # No forward pass has begun.
             return True
         return (self._iteration or self._step).put_back()
-
-    def _has_statistics(self) -> bool:
-        return any(
-            buffer is not None and buffer.is_floating_point()
-            for module in self._modules.values()
-            for buffer in module._buffers.values()
-        )
-
-    def _warn(self, text: str) -> None:
-        """Log a warning, but each only once."""
-        if text not in self._warned:
-            self._warned.add(text)
-            print_log(text, logger='current', level=logging.WARNING)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import bisect
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Union
@@ -19,7 +21,6 @@ from mmstable.optim.grad_health import (
     module_names,
     stored_values,
 )
-from mmstable.optim.spike import SortedWindow
 from mmstable.settings import (
     integer,
     known_settings,
@@ -39,70 +40,91 @@ def excess(norm: Tensor, limit: float) -> Tensor:
     return norm.add(_EPSILON).div_(limit).clamp_(min=1.0)
 
 
-class Limit:
-    """The largest norm that gradients may have."""
+class SortedWindow:
+    """Remembers the newest numbers and knows their quantiles.
 
-    is_adaptive = False
+    Args:
+        maxlen (int): How many to remember.
+    """
 
-    def current(self) -> float | None:
-        """The limit for the next step; None for no limit."""
-        raise NotImplementedError
+    def __init__(self, maxlen: int) -> None:
+        self._values: deque[float] = deque(maxlen=maxlen)
+        self._ordered: list[float] = []
 
-    def coefficient(self, norm: float) -> float:
-        """What gradients of this norm are multiplied by, at most 1."""
-        limit = self.current()
-        return 1.0 if limit is None else min(1.0, limit / (norm + _EPSILON))
+    def append(self, value: float) -> None:
+        """Remember one more, and forget the oldest if there are too many."""
+        values = self._values
+        if len(values) == values.maxlen:
+            del self._ordered[bisect.bisect_left(self._ordered, values[0])]
+        values.append(value)
+        bisect.insort(self._ordered, value)
 
-    def observe(self, norm: float) -> None:
-        """Learn from the norm, before clipping, of an applied step."""
+    def quantile(self, share: float) -> float:
+        """The value that so large a share of all is below, interpolated."""
+        place = (len(self._ordered) - 1) * share
+        below = int(place)
+        above = min(below + 1, len(self._ordered) - 1)
+        rest = place - below
+        return self._ordered[below] * (1 - rest) + self._ordered[above] * rest
 
-    def state_dict(self) -> dict[str, Any]:
-        """What it has learned: `SAVED_LIMIT` checks it."""
-        return {}
+    def __len__(self) -> int:
+        return len(self._values)
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take over what another has learned."""
+    def __iter__(self) -> Iterator[float]:
+        return iter(self._values)
 
 
 @dataclass(frozen=True)
-class FixedLimit(Limit):
-    """A limit that does not move.
+class FixedLimit:
+    """The largest norm that gradients may have, for good.
 
     Args:
         max_norm (float): The limit.
     """
 
     max_norm: float
+    is_adaptive = False
 
-    def current(self) -> float:
-        """The limit."""
+    def current(self) -> float | None:
+        """The limit for the next step; None for no limit."""
         return self.max_norm
 
     def coefficient(self, norm: float) -> float:
         """What gradients of this norm are multiplied by, at most 1."""
         return min(1.0, self.max_norm / (norm + _EPSILON))
 
+    def observe(self, norm: float) -> None:
+        """Learn from the norm, before clipping, of an applied step."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """What it has learned."""
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take over what another has learned."""
+
     def __str__(self) -> str:
         return f'max_norm={self.max_norm:g}'
 
 
 @dataclass(eq=False)
-class AdaptiveLimit(Limit):
-    """A limit that follows the norms of applied steps, finite ones only.
+class PercentileLimit:
+    """Clip at a percentile of the norms of recent applied steps.
 
     Args:
-        threshold (float): What makes a norm too large.
-        window (int): How many norms to remember.
+        threshold (float): Which one, in (0, 100]. Defaults to 90.0.
+        window (int): How many norms to remember. Defaults to 1000.
         warmup (int): How many it takes before there is a limit.
             Defaults to 20.
         max_norm (float, optional): A limit at any time. Defaults to None.
     """
 
-    threshold: float
-    window: int
+    threshold: float = 90.0
+    window: int = 1000
     warmup: int = 20
     max_norm: float | None = None
     is_adaptive = True
+    _name = 'percentile'
 
     def __post_init__(self) -> None:
         self.norms = SortedWindow(self.window)
@@ -118,8 +140,12 @@ class AdaptiveLimit(Limit):
         return min(learned, self.max_norm or math.inf)
 
     def _learned_limit(self) -> float:
-        """The limit that follows from the remembered norms."""
-        raise NotImplementedError
+        return self.norms.quantile(self.threshold / 100)
+
+    def coefficient(self, norm: float) -> float:
+        """What gradients of this norm are multiplied by, at most 1."""
+        limit = self.current()
+        return 1.0 if limit is None else min(1.0, limit / (norm + _EPSILON))
 
     def observe(self, norm: float) -> None:
         """Learn from the norm, before clipping, of an applied step."""
@@ -132,31 +158,16 @@ class AdaptiveLimit(Limit):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take over remembered norms; the newest if there are too many."""
-        self.norms.clear()
-        self.norms.extend(state['norms'])
-
-
-@dataclass(eq=False)
-class PercentileLimit(AdaptiveLimit):
-    """Clip at a percentile of the recent norms, in (0, 100].
-
-    Args:
-        threshold (float): Which one. Defaults to 90.0.
-        window (int): As in :class:`AdaptiveLimit`. Defaults to 1000.
-    """
-
-    threshold: float = 90.0
-    window: int = 1000
-
-    def _learned_limit(self) -> float:
-        return self.norms.quantile(self.threshold / 100)
+        self.norms = SortedWindow(self.window)
+        for norm in state['norms']:
+            self.norms.append(norm)
 
     def __str__(self) -> str:
-        return f'percentile={self.threshold:g} of {self.window}'
+        return f'{self._name}={self.threshold:g} of {self.window}'
 
 
 @dataclass(eq=False)
-class ZScoreLimit(AdaptiveLimit):
+class ZScoreLimit(PercentileLimit):
     """Clip norms that are too many standard deviations above the mean.
 
     What is remembered of a clipped norm is the limit, not the norm: one
@@ -164,11 +175,12 @@ class ZScoreLimit(AdaptiveLimit):
 
     Args:
         threshold (float): How many standard deviations. Defaults to 2.5.
-        window (int): As in :class:`AdaptiveLimit`. Defaults to 100.
+        window (int): As in :class:`PercentileLimit`. Defaults to 100.
     """
 
     threshold: float = 2.5
     window: int = 100
+    _name = 'zscore'
 
     def _learned_limit(self) -> float:
         mean = sum(self.norms) / len(self.norms)
@@ -181,8 +193,8 @@ class ZScoreLimit(AdaptiveLimit):
         if math.isfinite(norm):
             self.norms.append(min(norm, self.current() or math.inf))
 
-    def __str__(self) -> str:
-        return f'zscore={self.threshold:g} of {self.window}'
+
+Limit = Union[FixedLimit, PercentileLimit]
 
 
 @dataclass(frozen=True)
@@ -305,26 +317,28 @@ def unit_norms(tensor: Tensor) -> Tensor:
 
 Clip = Union[NormClip, ValueClip, UnitClip]
 
-# Settings of every method, and the ones it cannot do without.
-_METHODS = {
-    'norm': (('max_norm',), ('max_norm',)),
-    'percentile': (('percentile', 'window', 'warmup', 'max_norm'), ()),
-    'zscore': (('zscore', 'window', 'warmup', 'max_norm'), ()),
-    'value': (('clip_value',), ('clip_value',)),
-    'agc': (('clip_factor', 'eps', 'exclude'), ()),
-}
 _positive = partial(number, above=0)
-_CHECKS: dict[str, Any] = {
-    'window': partial(integer, at_least=2),
-    'warmup': partial(integer, at_least=2),
-    'percentile': partial(number, above=0, at_most=100),
+_count = partial(integer, at_least=2)
+_ADAPTIVE: dict[str, Any] = dict(
+    window=_count, warmup=_count, max_norm=_positive
+)
+# The checks of the settings of every method, and the one it cannot do
+# without.
+_METHODS: dict[str, tuple[dict[str, Any], str]] = {
+    'norm': (dict(max_norm=_positive), 'max_norm'),
+    'percentile': (
+        dict(percentile=partial(number, above=0, at_most=100), **_ADAPTIVE),
+        '',
+    ),
+    'zscore': (dict(zscore=_positive, **_ADAPTIVE), ''),
+    'value': (dict(clip_value=_positive), 'clip_value'),
+    'agc': (dict(clip_factor=_positive, eps=_positive, exclude=names), ''),
 }
 _LIMITS: dict[str, Any] = {
     'norm': FixedLimit,
     'percentile': PercentileLimit,
     'zscore': ZScoreLimit,
 }
-_BY_NORM = tuple(_LIMITS)
 
 
 def parse_clip_grad(clip_grad: Mapping[str, Any] | None) -> Clip | None:
@@ -338,24 +352,22 @@ def parse_clip_grad(clip_grad: Mapping[str, Any] | None) -> Clip | None:
     if clip_grad is None:
         return None
     if not isinstance(clip_grad, Mapping):
-        raise TypeError(
-            _(
-                'clip_grad: must be a dict or None, got {value!r}.',
-                value=clip_grad,
-            )
+        text = _(
+            'clip_grad: must be a dict or None, got {value!r}.',
+            value=clip_grad,
         )
+        raise TypeError(text)
     settings = overriding(clip_grad)
     method = settings.pop('type', 'norm')
     one_of('clip_grad', 'type', method, ('norm', 'value'))
     # torch's choice of kernel; there is only one here.
     settings.pop('foreach', None)
     if settings.pop('error_if_nonfinite', False):
-        raise ValueError(
-            _(
-                'clip_grad: `error_if_nonfinite=True` contradicts a safe '
-                'wrapper, which skips a step with a non-finite norm.'
-            )
+        text = _(
+            'clip_grad: `error_if_nonfinite=True` contradicts a safe '
+            'wrapper, which skips a step with a non-finite norm.'
         )
+        raise ValueError(text)
     return parse_clip('clip_grad', method=method, **settings)
 
 
@@ -378,29 +390,28 @@ def parse_clip(
         **settings: Of the method; with ``configs``, for all other
             parameters.
     """
-    _check_keys(where, method, settings, needed=configs is None or settings)
-    if method not in _BY_NORM:
-        if configs is not None:
-            raise ValueError(
-                _(
-                    '{where}: `configs` needs a method that goes by norms '
-                    '({known}), got {method!r}.',
-                    where=where,
-                    known=_BY_NORM,
-                    method=method,
-                )
-            )
-        exclude = names(where, 'exclude', settings.pop('exclude', ()))
-        numbers = {k: _positive(where, k, v) for k, v in settings.items()}
-        if method == 'value':
-            return ValueClip(**numbers)
-        return UnitClip(exclude=exclude, **numbers)
+    one_of(where, 'method', method, _METHODS)
+    if method not in _LIMITS and configs is not None:
+        text = _(
+            '{where}: `configs` needs a method that goes by norms ({known}), '
+            'got {method!r}.',
+            where=where,
+            known=tuple(_LIMITS),
+            method=method,
+        )
+        raise ValueError(text)
+    is_needed = configs is None or bool(settings)
+    checked = _check(where, method, settings, is_needed)
+    if method == 'value':
+        return ValueClip(**checked)
+    if method == 'agc':
+        return UnitClip(**checked)
     groups = [
         _group(f'{where}: configs[{index}]', entry)
         for index, entry in enumerate(configs or ())
     ]
     if settings or not groups:
-        groups.append(ClipGroup(_limit(where, method, settings)))
+        groups.append(ClipGroup(_limit(where, method, checked)))
     # torch takes the word, too.
     if norm_type not in ('inf', math.inf):
         norm_type = _positive(where, 'norm_type', norm_type)
@@ -409,60 +420,52 @@ def parse_clip(
 
 def _group(where: str, entry: Any) -> ClipGroup:
     if not isinstance(entry, Mapping):
-        raise TypeError(
-            _(
-                '{where}: must be a dict, got {value!r}.',
-                where=where,
-                value=entry,
-            )
+        text = _(
+            '{where}: must be a dict, got {value!r}.', where=where, value=entry
         )
+        raise TypeError(text)
     settings = dict(entry)
     modules = names(where, 'module_name', settings.pop('module_name', None))
     if not modules:
-        raise ValueError(
-            _('{where}: `module_name` names no module.', where=where)
-        )
-    method = one_of(where, 'method', settings.pop('method', 'norm'), _BY_NORM)
-    _check_keys(where, method, settings)
-    return ClipGroup(_limit(where, method, settings), modules)
+        text = _('{where}: `module_name` names no module.', where=where)
+        raise ValueError(text)
+    method = one_of(where, 'method', settings.pop('method', 'norm'), _LIMITS)
+    checked = _check(where, method, settings)
+    return ClipGroup(_limit(where, method, checked), modules)
 
 
-def _limit(where: str, method: str, settings: Mapping[str, Any]) -> Limit:
-    numbers = {
-        key: _CHECKS.get(key, _positive)(where, key, value)
-        for key, value in settings.items()
-        if value is not None
-    }
+def _limit(where: str, method: str, numbers: dict[str, Any]) -> Limit:
     if numbers.get('warmup', 1) > numbers.get('window', math.inf):
-        raise ValueError(
-            _(
-                '{where}: `warmup` {warmup} is larger than `window` {window}.',
-                where=where,
-                warmup=numbers['warmup'],
-                window=numbers['window'],
-            )
+        text = _(
+            '{where}: `warmup` {warmup} is larger than `window` {window}.',
+            where=where,
+            **numbers,
         )
+        raise ValueError(text)
     if method in numbers:
         numbers['threshold'] = numbers.pop(method)
     return _LIMITS[method](**numbers)
 
 
-def _check_keys(
-    where: str, method: str, settings: Iterable[str], needed: Any = True
-) -> None:
-    one_of(where, 'method', method, _METHODS)
-    allowed, required = _METHODS[method]
-    known_settings(f"{where}: method '{method}'", settings, allowed)
-    for key in required:
-        if needed and key not in settings:
-            raise ValueError(
-                _(
-                    '{where}: {method!r} needs `{key}`.',
-                    where=where,
-                    method=method,
-                    key=key,
-                )
-            )
+def _check(
+    where: str, method: str, given: Mapping[str, Any], is_needed: bool = True
+) -> dict[str, Any]:
+    """Check the settings of a method; None is no setting of a limit."""
+    checks, required = _METHODS[method]
+    known_settings(f"{where}: method '{method}'", given, checks)
+    if is_needed and required and required not in given:
+        text = _(
+            '{where}: {method!r} needs `{key}`.',
+            where=where,
+            method=method,
+            key=required,
+        )
+        raise ValueError(text)
+    return {
+        key: checks[key](where, key, value)
+        for key, value in given.items()
+        if value is not None or method not in _LIMITS
+    }
 
 
 @dataclass(frozen=True)
@@ -495,26 +498,23 @@ class ClipPlan:
     def __init__(self, parts: list[Part], norm_type: float = 2.0) -> None:
         self.parts = parts
         self.norm_type = norm_type
-        self._index_tensors: list[Tensor] = []
+        self._places: list[Tensor] = []
 
     def part_norms(self, norms: Tensor) -> Tensor:
         """One norm for each part, from one for each gradient."""
         if len(self.parts) == 1 and norms.numel():
             total = torch.linalg.vector_norm(norms, self.norm_type)
             return total.reshape(1)
-        if not self._index_tensors:
-            self._index_tensors = [
-                torch.tensor(
-                    part.indices, device=norms.device, dtype=torch.long
-                )
-                for part in self.parts
+        if not self._places:
+            kind: Any = dict(device=norms.device, dtype=torch.long)
+            self._places = [
+                torch.tensor(part.indices, **kind) for part in self.parts
             ]
-        return torch.stack(
-            [
-                grad_health.total_norm(norms[index], self.norm_type)
-                for index in self._index_tensors
-            ]
-        )
+        totals = [
+            grad_health.total_norm(norms[places], self.norm_type)
+            for places in self._places
+        ]
+        return torch.stack(totals)
 
 
 def make_plan(
@@ -559,21 +559,22 @@ def check_modules(where: str, clip: object, names: Sequence[str]) -> None:
         clip (Clip, optional): How to clip.
         names (Sequence[str]): All parameters of the optimizer.
     """
+
+    def match(setting: str, module: str, place: str = '') -> list[str]:
+        matches = [name for name in names if is_inside(name, [module])]
+        if not matches:
+            text = no_match(setting, module, module_names(names))
+            raise ValueError(f'{where}: {place}{text}')
+        return matches
+
     if isinstance(clip, UnitClip):
         for module in clip.exclude:
-            if not any(is_inside(name, [module]) for name in names):
-                text = no_match('exclude', module, module_names(names))
-                raise ValueError(f'{where}: {text}')
-    if not isinstance(clip, NormClip):
-        return
+            match('exclude', module)
     owner: dict[str, str] = {}
-    for index, group in enumerate(clip.groups):
+    for index, group in enumerate(getattr(clip, 'groups', ())):
         for module in group.modules:
-            matches = [name for name in names if is_inside(name, [module])]
-            if not matches:
-                text = no_match('module_name', module, module_names(names))
-                raise ValueError(f'{where}: configs[{index}]: {text}')
-            for name in matches:
+            place = f'configs[{index}]: '
+            for name in match('module_name', module, place):
                 if name in owner:
                     text = _(
                         '{module!r} overlaps with {other!r}: both hold '
@@ -582,5 +583,5 @@ def check_modules(where: str, clip: object, names: Sequence[str]) -> None:
                         other=owner[name],
                         name=name,
                     )
-                    raise ValueError(f'{where}: configs[{index}]: {text}')
+                    raise ValueError(f'{where}: {place}{text}')
                 owner[name] = module

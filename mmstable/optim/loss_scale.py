@@ -65,16 +65,13 @@ class ScalePolicy:
         for name, check in _CHECKS.items():
             value = check('loss_scale', name, getattr(self, name))
             object.__setattr__(self, name, value)
-        if not self.min_scale <= self.init_scale <= self.max_scale:
-            raise ValueError(
-                _(
-                    'loss_scale: `init_scale` {init} is outside [`min_scale` '
-                    '{least}, `max_scale` {most}].',
-                    init=self.init_scale,
-                    least=self.min_scale,
-                    most=self.max_scale,
-                )
+        if self.clamp(self.init_scale) != self.init_scale:
+            text = _(
+                'loss_scale: `init_scale` {init_scale} is outside '
+                '[`min_scale` {min_scale}, `max_scale` {max_scale}].',
+                **vars(self),
             )
+            raise ValueError(text)
 
     @classmethod
     def from_config(cls, loss_scale: Any) -> ScalePolicy:
@@ -86,19 +83,23 @@ class ScalePolicy:
         """
         if loss_scale == 'dynamic':
             return cls()
-        if isinstance(loss_scale, Mapping):
-            settings = overriding(loss_scale)
-            known_settings('loss_scale', settings, _CHECKS)
-            return cls(**_with_bounds(settings))
         if isinstance(loss_scale, (int, float)):
-            return cls(**_with_bounds({'init_scale': loss_scale}))
-        raise TypeError(
-            _(
+            loss_scale = {'init_scale': loss_scale}
+        elif not isinstance(loss_scale, Mapping):
+            text = _(
                 "loss_scale: must be 'dynamic', a number or a dict, got "
                 '{value!r}.',
                 value=loss_scale,
             )
-        )
+            raise TypeError(text)
+        settings = overriding(loss_scale)
+        known_settings('loss_scale', settings, _CHECKS)
+        start = settings.get('init_scale')
+        if isinstance(start, (int, float)):
+            # It moves the default floor and cap.
+            settings.setdefault('min_scale', min(start, cls.min_scale))
+            settings.setdefault('max_scale', max(start, cls.max_scale))
+        return cls(**settings)
 
     def clamp(self, scale: float) -> float:
         """The nearest scale that is allowed."""
@@ -118,18 +119,6 @@ class ScalePolicy:
         ]
 
 
-def _with_bounds(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings in which a start value moves the default floor and cap."""
-    start = settings.get('init_scale')
-    if not isinstance(start, (int, float)):
-        return dict(settings)
-    bounds = dict(
-        min_scale=min(start, ScalePolicy.min_scale),
-        max_scale=max(start, ScalePolicy.max_scale),
-    )
-    return {**bounds, **settings}
-
-
 _positive = partial(number, above=0)
 _CHECKS: Mapping[str, Callable[[str, str, Any], Any]] = {
     'init_scale': _positive,
@@ -142,6 +131,15 @@ _CHECKS: Mapping[str, Callable[[str, str, Any], Any]] = {
     'frozen': flag,
     'enabled': flag,
 }
+
+
+_SAVED = (
+    'growth_factor',
+    'backoff_factor',
+    'growth_interval',
+    'min_scale',
+    'max_scale',
+)
 
 
 class LossScaler:
@@ -178,15 +176,10 @@ class LossScaler:
         if not self.enabled:
             return
         key = id(optimizer)
-        if key in self._is_bad:
-            when = 'step()' if key in self._stepped else 'unscale_()'
-            raise RuntimeError(
-                f'LossScaler.unscale_: {when} was called for this optimizer '
-                'already since the last update().'
-            )
-        params, grads, as_given = live_gradients(optimizer)
-        for index in as_given:
-            params[index].grad = grads[index]
+        self._refuse_again('unscale_', key, key in self._is_bad)
+        params, grads, __ = live_gradients(optimizer)
+        for param, grad in zip(params, grads):
+            param.grad = grad
         bad = find_nonfinite(grads, gradient_norms(grads).tolist())
         self._is_bad[key] = bool(bad)
         if grads:
@@ -206,20 +199,22 @@ class LossScaler:
         if not self.enabled:
             return optimizer.step(*args, **kwargs)
         if 'closure' in kwargs:
-            raise RuntimeError(
-                'LossScaler.step: a `closure` cannot be used with a loss '
-                'scale.'
-            )
+            text = 'a `closure` cannot be used with a loss scale.'
+            raise RuntimeError(f'LossScaler.step: {text}')
         key = id(optimizer)
         if key not in self._is_bad:
             self.unscale_(optimizer)
-        if key in self._stepped:
-            raise RuntimeError(
-                'LossScaler.step: step() was called for this optimizer '
-                'already since the last update().'
-            )
+        self._refuse_again('step', key, key in self._stepped)
         self._stepped.add(key)
         return None if self._is_bad[key] else optimizer.step(*args, **kwargs)
+
+    def _refuse_again(self, name: str, key: int, is_again: bool) -> None:
+        if is_again:
+            when = 'step' if key in self._stepped else 'unscale_'
+            raise RuntimeError(
+                f'LossScaler.{name}: {when}() was called for this optimizer '
+                'already since the last update().'
+            )
 
     def update(self, new_scale: float | Tensor | None = None) -> None:
         """Move the scale by what the steps since the last call have shown.
@@ -328,12 +323,8 @@ class LossScaler:
             return {}
         return {
             'scale': self.value,
-            'growth_factor': self.policy.growth_factor,
-            'backoff_factor': self.policy.backoff_factor,
-            'growth_interval': self.policy.growth_interval,
+            **{key: getattr(self.policy, key) for key in _SAVED},
             '_growth_tracker': self._growth_tracker,
-            'min_scale': self.policy.min_scale,
-            'max_scale': self.policy.max_scale,
             'patience': self._patience,
         }
 
@@ -357,19 +348,15 @@ class LossScaler:
         usable = math.isfinite(saved) and saved > 0
         self.value = self.policy.clamp(saved if usable else self.value)
         if self.value != saved:
-            notes.append(
-                _(
-                    'scale {saved} in the checkpoint, but it must be in '
-                    '[{least}, {most}]: {scale} is used',
-                    saved=saved,
-                    least=self.policy.min_scale,
-                    most=self.policy.max_scale,
-                    scale=self.value,
-                )
+            note = _(
+                'scale {saved} in the checkpoint, but it must be in '
+                '[{min_scale}, {max_scale}]: {scale} is used',
+                saved=saved,
+                scale=self.value,
+                **vars(self.policy),
             )
+            notes.append(note)
         self._growth_tracker = int(state.get('_growth_tracker', 0))
-        self._patience = min(
-            int(state.get('patience', self.policy.hysteresis)),
-            self.policy.hysteresis,
-        )
+        most = self.policy.hysteresis
+        self._patience = min(int(state.get('patience', most)), most)
         return notes

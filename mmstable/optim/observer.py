@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from functools import partial, wraps
 from types import MethodType
 from typing import Any, Callable
@@ -17,14 +18,10 @@ from torch.optim import Optimizer
 
 from mmstable import runner_view
 from mmstable.events import Culprit, Fault, Outcome, StepReport
-from mmstable.events.monitor import Reports, RunMonitor, StepQueue, StepSource
+from mmstable.events.monitor import RunMonitor, StepQueue, StepSource
 from mmstable.optim.clipping import Clip
 from mmstable.optim.grad_health import ParameterNames
-from mmstable.optim.pending_step import (
-    AccumulationWindow,
-    PendingStep,
-    live_gradients,
-)
+from mmstable.optim.pending_step import PendingStep, live_gradients
 from mmstable.optim.update import Update
 
 Hook = Callable[[Optimizer, tuple, dict], None]
@@ -80,10 +77,10 @@ def _replace_step(optimizer: Any, hook: Hook) -> Callable[[], None]:
 class StockObserver:
     """Reports the steps of a wrapper of mmengine, and clips for it.
 
-    While the monitor is subscribed, it stands in for ``backward`` and ``step``
-    of the wrapper: losses are noted, and gradients are measured once, before
-    the wrapper unscales and clips them; a hook before its update notes
-    whether the optimizer was reached, which it is not if mmengine's
+    While it is attached, it stands in for ``backward`` and ``step`` of the
+    wrapper: losses are noted, and gradients are measured once, before the
+    wrapper unscales and clips them; a hook before its update notes whether
+    the optimizer was reached, which it is not if mmengine's
     ``AmpOptimWrapper`` skips the step.
 
     Args:
@@ -101,7 +98,7 @@ class StockObserver:
         self._names.bind_model(model)
         self._update = Update(wrapper.optimizer, self._names, None)
         self._remove: list[Callable[[], Any]] = []
-        self._window = AccumulationWindow()
+        self._window = PendingStep()
         # The gradients of the step that is being made, if they are good.
         self._pending: tuple[PendingStep, list[float]] | None = None
         self._is_updated = False
@@ -115,9 +112,8 @@ class StockObserver:
     def clip(self, clip: Clip) -> None:
         self._update.clip = clip
 
-    def subscribe(self, name: str, reports: Reports) -> None:
-        """Observe the wrapper, and report its steps."""
-        self.steps.subscribe(name, reports)
+    def attach(self) -> None:
+        """Observe the wrapper."""
         wrapper = self._wrapper
         self._remove = [before_step(wrapper.optimizer, self._before_update)]
         self._original_step = self._replace('step', self._step)
@@ -136,11 +132,10 @@ class StockObserver:
         setattr(wrapper, name, method)
         return original
 
-    def unsubscribe(self) -> None:
+    def detach(self) -> None:
         """Leave the wrapper as it was."""
         while self._remove:
             self._remove.pop()()
-        self.steps.unsubscribe()
 
     def record_losses(self, outputs: Any) -> None:
         """Do nothing: a step of mmengine is reported when it is made."""
@@ -150,70 +145,60 @@ class StockObserver:
         self._original_backward(loss, **kwargs)
 
     def _step(self, **kwargs: Any) -> None:
-        window, self._window = self._window, AccumulationWindow()
+        step, self._window = self._window, PendingStep()
         live = live_gradients(self._wrapper.optimizer)
         if not live[1]:
             self._original_step(**kwargs)
             return
-        scale = self._read_scale()
-        plan = self._update.plan_for(live[0])
-        pending = PendingStep.measure(
-            live, plan, window, scale, iteration=0, loss=window.mean_loss()
-        )
-        norms, loss, _ = pending.read()
-        culprits: list[tuple[Tensor, str]] = []
+        queue, scale, step.time = self.steps, self._read_scale(), time.time()
+        step.loss_scale = scale
+        step.measure(live, self._update.plan_for(live[0]))
+        norms, loss, _ = step.read()
+        culprits: tuple[Culprit, ...] = ()
         if not all(map(math.isfinite, norms)):
-            culprits = pending.find_culprits()
-            norms = [one / scale for one in pending.wide_part_norms().tolist()]
-        coefs = self._update.coefficients(plan, norms)
-        self._pending = None if culprits else (pending, coefs)
-        if math.isfinite(loss):
-            pending.reported_loss = loss
-        is_bad_loss = pending.has_bad_loss
-        self.steps.has_bad_loss |= is_bad_loss
+            culprits = tuple(
+                Culprit(self._names[param], kind)
+                for param, kind in step.find_culprits()
+            )
+            norms = [one / scale for one in step.wide_part_norms().tolist()]
+        coefs = self._update.coefficients(step.plan, norms)
+        self._pending = None if culprits else (step, coefs)
+        is_bad_loss = not math.isfinite(loss) and step.loss is not None
+        queue.has_bad_loss |= is_bad_loss
         self._is_updated = False
         self._original_step(**kwargs)
         self._pending = None
+        facts: dict[str, Any] = {}
         if culprits:
             is_scaled = self._scaler is not None
-            facts: dict[str, Any] = dict(
-                fault=Fault.OVERFLOW if is_scaled else Fault.NAN_GRAD,
-                culprits=tuple(
-                    Culprit(self._names[param], kind)
-                    for param, kind in culprits
-                ),
-            )
+            facts['fault'] = Fault.OVERFLOW if is_scaled else Fault.NAN_GRAD
         elif self._is_updated:
-            facts = self._update.note_applied(pending, norms, coefs)
+            facts = self._update.note_applied(step, norms, coefs)
             if is_bad_loss:
                 facts['fault'] = Fault.NAN_LOSS
-            self.steps.norms = (
-                self._names,
-                pending.params,
-                pending.norms,
-                scale,
-                pending.plan.norm_type,
-            )
+            order = step.plan.norm_type
+            queue.norms = self._names, step.params, step.norms, scale, order
         else:
             # Skipped for a reason unknown here.
             return
-        outcome = Outcome.APPLIED if self._is_updated else Outcome.SKIPPED
         next_scale = self._read_scale()
-        iteration = self.steps.iteration
-        self.steps.add(
+        queue.add(
             StepReport(
-                iteration=0 if iteration is None else iteration,
-                time=pending.time,
-                wrapper=self.steps.wrapper,
-                outcome=outcome,
+                iteration=queue.iteration or 0,
+                time=step.time,
+                wrapper=queue.wrapper,
+                outcome=(
+                    Outcome.APPLIED if self._is_updated else Outcome.SKIPPED
+                ),
                 loss_scale=scale,
                 next_loss_scale=next_scale,
-                loss=pending.reported_loss,
+                loss=step.reported_loss,
+                culprits=culprits,
                 # It has no floor; below 1 it does not help any more.
                 scale_can_fall=bool(culprits) and 1.0 <= next_scale < scale,
                 **facts,
             ),
-            AccumulationWindow().bad_terms,
+            PendingStep().bad_terms,
         )
 
     def _before_update(
@@ -223,9 +208,9 @@ class StockObserver:
         scale = getattr(optimizer, 'grad_scale', None)
         self._is_updated = not getattr(optimizer, 'found_inf', None)
         if self._pending is not None and self.clip is not None:
-            pending, coefs = self._pending
-            pending.grad_scale = 1.0 if scale is None else float(scale)
-            self._update.clip_gradients(pending, coefs)
+            step, coefs = self._pending
+            step.grad_scale = 1.0 if scale is None else float(scale)
+            self._update.clip_gradients(step, coefs)
 
     def _read_scale(self) -> float:
         return 1.0 if self._scaler is None else float(self._scaler.get_scale())
@@ -244,12 +229,16 @@ def monitor_of(runner: Runner) -> RunMonitor:
 
 
 def find_sources(runner: Runner) -> dict[str, StepSource]:
-    """Safe wrappers, and observers of others if any hook wants these.
+    """Safe wrappers, and observers of others if any hook listens to these.
 
     Returns:
         dict: The sources of steps, by the name of their wrapper.
     """
-    observes = any(map(_observes_stock, runner.hooks))
+    observes = any(
+        getattr(hook, 'observes_stock', True)
+        for hook in runner.hooks
+        if any(hasattr(hook, stage) for stage in _STAGES)
+    )
     sources: dict[str, StepSource] = {}
     for name, wrapper in runner_view.wrappers(runner).items():
         if hasattr(wrapper, 'record_losses'):
@@ -260,9 +249,3 @@ def find_sources(runner: Runner) -> dict[str, StepSource]:
         elif observes:
             sources[name] = StockObserver(wrapper, runner.model)
     return sources
-
-
-def _observes_stock(hook: object) -> bool:
-    """Whether a hook listens to steps, those of mmengine's wrappers too."""
-    listens = any(hasattr(hook, stage) for stage in _STAGES)
-    return listens and getattr(hook, 'observes_stock', True)

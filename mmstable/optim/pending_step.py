@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from time import time as now
 from typing import Any
 
 import torch
@@ -14,14 +13,24 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from mmstable.dist.collectives import Shards
+from mmstable.events import Fault
+from mmstable.events.saved import Saved
+from mmstable.io.schema import count, within
 from mmstable.optim import grad_health
 from mmstable.optim.clipping import ClipPlan
 from mmstable.optim.grad_health import find_nonfinite, gradient_norms
 
+# Parameters, their gradients, and these as the parameters have them.
+Live = tuple[list[Tensor], list[Tensor], list[Tensor]]
 
-@dataclass
-class AccumulationWindow:
-    """Losses of one optimizer step, from one iteration or several.
+
+@dataclass(eq=False)
+class PendingStep:
+    """One optimizer step, from its first loss to its verdict.
+
+    It gathers the losses of one iteration, or of several that are
+    accumulated (its window); :meth:`measure` then adds the gradients with
+    their norms, which stay on the device.
 
     Args:
         kept (int): Iterations whose gradients are part of the step.
@@ -35,10 +44,33 @@ class AccumulationWindow:
         is_lost (bool): Whether all of its iterations were dropped.
         rescale (float): Factor by which dropped micro-batches shrank the
             averaged gradient.
+        iteration (int): Training iterations done, this one included.
+        is_first (bool): Whether it is the first step of its iteration.
+        time (float): When it was made, in seconds since the epoch.
+        kwargs (dict): For ``optimizer.step``.
+        loss_scale (float): The scale of the losses.
+        loss (Tensor, optional): The average loss, if it is known.
+        reported_loss (float, optional): The same on the host, if it is
+            finite.
+        found_inf (Tensor, optional): Of a step that runs ahead, 1.0 if the
+            device has left the weights alone.
+        clipped_norm (float, optional): Unscaled norm after clipping value
+            by value.
+        is_whole (bool): Whether the gradients are all there are, and not
+            this rank's part of them.
+        grad_scale (float): By what the gradients are larger than the
+            average's: the loss scale, less what was dropped.
+        params (list[Tensor]): The parameters that have a gradient.
+        grads (list[Tensor]): Their gradients, sparse ones coalesced, kept
+            so that a huge norm can be distinguished from a NaN.
+        given (list[Tensor]): The gradients as the parameters have them:
+            optimizers round sparse ones that are coalesced otherwise.
+        norms (Tensor): One norm for each gradient, still scaled.
+        plan (ClipPlan): Which of them are clipped together.
+        part_norms (Tensor): One norm for each part of the plan, still
+            scaled.
     """
 
-    _losses: list[Tensor] = field(default_factory=list)
-    _terms: list[dict[str, Tensor]] = field(default_factory=list)
     kept: int = 0
     dropped: int = 0
     all_iterations: int = 1
@@ -48,9 +80,28 @@ class AccumulationWindow:
     had_oom: bool = False
     is_lost: bool = False
     rescale: float = 1.0
+    iteration: int = 0
+    is_first: bool = True
+    time: float = 0.0
+    kwargs: dict[str, Any] = field(default_factory=dict)
+    loss_scale: float = 1.0
+    loss: Tensor | None = None
+    reported_loss: float | None = None
+    found_inf: Tensor | None = None
+    clipped_norm: float | None = None
+    is_whole: bool = True
+    grad_scale: float = field(init=False)
+    params: list[Tensor] = field(init=False)
+    grads: list[Tensor] = field(init=False)
+    given: list[Tensor] = field(init=False)
+    norms: Tensor = field(init=False)
+    plan: ClipPlan = field(init=False)
+    part_norms: Tensor = field(init=False)
+    _losses: list[Tensor] = field(default_factory=list)
+    _terms: list[dict[str, Tensor]] = field(default_factory=list)
 
     def keep(self, loss: Tensor) -> None:
-        """Note a loss, which is looked at only if its step is bad."""
+        """Note a loss, which is looked at only if the step is bad."""
         self._losses.append(loss.detach())
         self.kept += 1
         self.is_fresh = True
@@ -67,11 +118,6 @@ class AccumulationWindow:
         self.dropped += 1
         self.is_fresh = True
         self.is_lost = self.kept == 0
-
-    def reset(self) -> AccumulationWindow:
-        """What is left of it when its gradients are thrown away."""
-        gone = self.kept + self.dropped + self.forgotten
-        return AccumulationWindow(forgotten=gone)
 
     def close(self, all_dropped: int, ranks: int) -> None:
         """Take account of what all ranks have left out.
@@ -97,17 +143,6 @@ class AccumulationWindow:
         """Whether every kept loss was finite; waits for the device."""
         return all(bool(torch.isfinite(one).all()) for one in self._losses)
 
-    def mean_loss(self) -> Tensor | None:
-        """The average of the kept losses, on their device."""
-        if not self._losses:
-            return None
-        loss = self._losses[0]
-        if len(self._losses) > 1 or loss.dim():
-            sums = [one.sum().to(loss.device) for one in self._losses]
-            loss = torch.stack(sums).sum()
-        missing = self.dropped + self.forgotten
-        return loss * (1 + missing / self.kept) if missing else loss
-
     def bad_terms(self, outputs: Any) -> tuple[str, ...]:
         """Names of the losses that were not finite; waits for the device.
 
@@ -127,127 +162,36 @@ class AccumulationWindow:
         parts = [name for name in bad if name != 'loss']
         return tuple(parts or bad)
 
-
-def _loss_terms(outputs: Mapping[str, Any]) -> dict[str, Tensor]:
-    return {
-        name: value.detach()
-        for name, value in outputs.items()
-        if 'loss' in name and isinstance(value, Tensor)
-    }
-
-
-# Parameters, their gradients, and some of these as they were given.
-Live = tuple[list[Tensor], list[Tensor], dict[int, Tensor]]
-
-
-@dataclass
-class PendingStep:
-    """The gradients of a step, with norms that are still on the device.
-
-    Args:
-        params (list[Tensor]): The parameters that have a gradient.
-        grads (list[Tensor]): Their gradients, sparse ones coalesced. They
-            are kept until the step is judged, so that a huge norm can be
-            distinguished from a NaN.
-        norms (Tensor): One norm for each gradient, still scaled.
-        plan (ClipPlan): Which of them are clipped together.
-        part_norms (Tensor): One norm for each part of the plan, still
-            scaled.
-        window (AccumulationWindow): The losses that the gradients come from.
-        loss_scale (float): The scale of those losses.
-        grad_scale (float): By what the gradients are larger than the
-            average's: the loss scale, less what was left out of the window.
-        iteration (int): Training iterations done, this one included.
-        loss (Tensor, optional): The average loss of the window, if it is
-            known. Defaults to None.
-        step_kwargs (dict): For ``optimizer.step``. Defaults to {}.
-        found_inf (Tensor, optional): Of a step that runs ahead, 1.0 if the
-            device has left the weights alone. Defaults to None.
-        reported_loss (float, optional): What the report says about the loss.
-            Defaults to None.
-        clipped_norm (float, optional): Unscaled norm after clipping value
-            by value. Defaults to None.
-        is_whole (bool): Whether the gradients are all there are, and not
-            this rank's part of them. Defaults to True.
-        as_given (dict[int, Tensor]): The sparse gradients that were not
-            coalesced, by index: optimizers round those otherwise. Defaults
-            to {}.
-        is_first (bool): Whether it is the first step of its iteration.
-            Defaults to True.
-        time (float): When the gradients were there, in seconds since the
-            epoch. Defaults to now.
-    """
-
-    params: list[Tensor]
-    grads: list[Tensor]
-    norms: Tensor
-    plan: ClipPlan
-    part_norms: Tensor
-    window: AccumulationWindow
-    loss_scale: float
-    grad_scale: float
-    iteration: int
-    loss: Tensor | None = None
-    step_kwargs: dict[str, Any] = field(default_factory=dict)
-    found_inf: Tensor | None = None
-    reported_loss: float | None = None
-    clipped_norm: float | None = None
-    is_whole: bool = True
-    as_given: dict[int, Tensor] = field(default_factory=dict)
-    is_first: bool = True
-    time: float = field(default_factory=now)
-
-    @classmethod
     def measure(
-        cls,
-        live: Live,
-        plan: ClipPlan,
-        window: AccumulationWindow,
-        scale: float,
-        shards: Shards | None = None,
-        **facts: Any,
-    ) -> PendingStep:
+        self, live: Live, plan: ClipPlan, shards: Shards | None = None
+    ) -> None:
         """Measure gradients, on their device.
 
         Args:
             live (Live): From :func:`live_gradients`.
             plan (ClipPlan): Which of them are clipped together.
-            window (AccumulationWindow): The losses that they come from.
-            scale (float): The scale of those losses.
             shards (Shards, optional): Which ranks hold parts of them; None
                 if they are whole. Defaults to None.
-            **facts: Other fields of the step.
         """
-        params, grads, as_given = live
-        norms = gradient_norms(grads, plan.norm_type)
+        self.params, self.grads, self.given = live
+        self.plan, self.is_whole = plan, shards is None
+        self.grad_scale = self.loss_scale * self.rescale
+        self.norms = gradient_norms(self.grads, plan.norm_type)
         if shards is None:
-            part_norms = plan.part_norms(norms)
+            self.part_norms = plan.part_norms(self.norms)
         else:
-            counted = plan.part_norms(shards.count_once(params, norms))
-            part_norms = shards.total_norms(counted, plan.norm_type)
-        return cls(
-            params=params,
-            grads=grads,
-            norms=norms,
-            plan=plan,
-            part_norms=part_norms,
-            window=window,
-            loss_scale=scale,
-            grad_scale=scale * window.rescale,
-            is_whole=shards is None,
-            as_given=as_given,
-            **facts,
-        )
-
-    @property
-    def device(self) -> torch.device:
-        """Where the gradients are."""
-        return self.part_norms.device
-
-    @property
-    def has_bad_loss(self) -> bool:
-        """Whether the loss is known, and was not finite."""
-        return self.loss is not None and self.reported_loss is None
+            counted = shards.count_once(self.params, self.norms)
+            self.part_norms = shards.total_norms(
+                plan.part_norms(counted), plan.norm_type
+            )
+        if self._losses:
+            # The average, on the device.
+            loss = self._losses[0]
+            if len(self._losses) > 1 or loss.dim():
+                sums = [one.sum().to(loss.device) for one in self._losses]
+                loss = torch.stack(sums).sum()
+            missing = self.dropped + self.forgotten
+            self.loss = loss * (1 + missing / self.kept) if missing else loss
 
     @property
     def is_on_host(self) -> bool:
@@ -262,26 +206,26 @@ class PendingStep:
             window, NaN if unknown; and whether the device has found a value
             that is not finite and left the weights alone.
         """
+        found_inf = False
         # Not `item()`: on a CPU `tolist()` is a plain read of memory.
         if self.found_inf is None and self.part_norms.is_cpu:
             norms: list[float] = self.part_norms.tolist()
             loss: Any = math.nan if self.loss is None else self.loss.tolist()
-            found_inf = False
         else:
             # One copy to the host for all of them.
+            device = self.part_norms.device
             extras = [
-                one for one in (self.loss, self.found_inf) if one is not None
+                one.to(device).reshape(1)
+                for one in (self.loss, self.found_inf)
+                if one is not None
             ]
-            norms = torch.cat(
-                [
-                    self.part_norms,
-                    *(one.to(self.device).reshape(1) for one in extras),
-                ]
-            ).tolist()
+            norms = torch.cat([self.part_norms, *extras]).tolist()
             found_inf = self.found_inf is not None and norms.pop() != 0.0
             loss = math.nan if self.loss is None else norms.pop()
         if self.grad_scale != 1.0:
             norms = [norm / self.grad_scale for norm in norms]
+        if math.isfinite(loss):
+            self.reported_loss = loss
         return norms, loss, found_inf
 
     def wide_part_norms(self) -> Tensor:
@@ -305,7 +249,7 @@ class PendingStep:
     def gradients_in_place(self) -> Iterator[None]:
         """Undo, for a while, a ``zero_grad`` that came before the verdict."""
         present = [param.grad for param in self.params]
-        for param, grad in zip(self.params, self._gradients()):
+        for param, grad in zip(self.params, self.given):
             param.grad = grad
         try:
             yield
@@ -315,55 +259,103 @@ class PendingStep:
 
     def drop_gradients(self) -> None:
         """Clear the judged gradients, but none that came after them."""
-        for param, grad in zip(self.params, self._gradients()):
+        for param, grad in zip(self.params, self.given):
             if param.grad is grad:
                 param.grad = None
 
     def let_write(self) -> None:
         """Have the parameters hold what is going to be written to."""
-        for index in self.as_given:
-            param = self.params[index]
-            if param.grad is not None:
+        if self.given is self.grads:
+            return
+        for index, param in enumerate(self.params):
+            if param.grad is not None and param.grad.is_sparse:
                 # Others may have unscaled it in the meantime.
                 param.grad = self.grads[index] = param.grad.coalesce()
-        self.as_given = {}
+        self.given = self.grads
 
-    def _gradients(self) -> list[Tensor]:
-        """The gradients that the parameters had."""
-        if not self.as_given:
-            return self.grads
-        return [self.as_given.get(i, g) for i, g in enumerate(self.grads)]
+
+def _loss_terms(outputs: Mapping[str, Any]) -> dict[str, Tensor]:
+    return {
+        name: value.detach()
+        for name, value in outputs.items()
+        if 'loss' in name and isinstance(value, Tensor)
+    }
 
 
 def live_gradients(optimizer: Optimizer) -> Live:
     """The parameters of an optimizer that have a gradient, and those.
 
-    Sparse gradients are coalesced; as they were given, by index, they come
-    third.
+    Sparse gradients are coalesced; as they were given, they come third.
     """
     params: list[Tensor] = []
-    grads: list[Tensor] = []
-    as_given: dict[int, Tensor] = {}
+    given: list[Tensor] = []
+    is_sparse = False
     for group in optimizer.param_groups:
         for param in group['params']:
             grad = param.grad
             if grad is None or grad.numel() == 0:
                 continue
-            if grad.is_sparse and not grad.is_coalesced():
-                # Values of one index count together, also for overflow.
-                as_given[len(grads)] = grad
-                grad = grad.coalesce()
+            is_sparse |= grad.is_sparse
             params.append(param)
-            grads.append(grad)
-    return params, grads, as_given
+            given.append(grad)
+    if not is_sparse:
+        return params, given, given
+    # Values of one index count together, also for overflow.
+    grads = [grad.coalesce() if grad.is_sparse else grad for grad in given]
+    return params, grads, given
 
 
-def scale_gradients(grads: list[Tensor], factor: float) -> None:
-    """Multiply gradients in place."""
-    if factor != 1.0:
-        torch._foreach_mul_(
-            [grad_health.stored_values(grad) for grad in grads], factor
-        )
+class Peak(Saved):
+    """The largest magnitude of a series so far, which fades slowly.
+
+    Args:
+        factor (float): A number above so many peaks is suspicious. Defaults
+            to 10.0.
+        warmup (int): Numbers before any is suspicious. Defaults to 50.
+    """
+
+    state = dict(peak=within(0), count=count)
+    # What is left of the peak after one more number: a third after 10,000.
+    _KEPT = math.exp(-1 / 10_000)
+
+    def __init__(self, factor: float = 10.0, warmup: int = 50) -> None:
+        self._factor, self._warmup = factor, warmup
+        self.count = 0
+        self.peak = 0.0
+        # A number above this is suspicious.
+        self.limit = math.inf
+
+    def observe(self, value: float) -> None:
+        """Take a finite number of the series into account."""
+        self.count += 1
+        self.peak = max(self.peak * self._KEPT, abs(value))
+        self._set_limit()
+
+    def _set_limit(self) -> None:
+        if self.count >= self._warmup:
+            # A series of zeros has no peak yet.
+            self.limit = self._factor * self.peak or math.inf
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take over what :meth:`state_dict` gave."""
+        super().load_state_dict(state)
+        self._set_limit()
+
+
+@dataclass
+class StepHold:
+    """Which steps are held before their update, and what judges them.
+
+    Args:
+        loss (Peak): Of the losses.
+        norm (Peak): Of the norms of gradients after clipping.
+        judge (Callable): Called with the held step, its norm and its loss:
+            the fault to skip it for, or None to apply it.
+    """
+
+    loss: Peak
+    norm: Peak
+    judge: Callable[[PendingStep, float, float], Fault | None]
 
 
 def backward_if_finite(
@@ -388,7 +380,12 @@ def backward_if_finite(
     is_finite = False
     try:
         loss.backward(**kwargs)
-        is_finite = _are_finite(params)
+        grads = [
+            param.grad.coalesce() if param.grad.is_sparse else param.grad
+            for param in params
+            if param.grad is not None and param.grad.numel()
+        ]
+        is_finite = not find_nonfinite(grads, gradient_norms(grads).tolist())
     finally:
         for param, grad in zip(params, before):
             if not is_finite or param.grad is None:
@@ -397,12 +394,3 @@ def backward_if_finite(
                 # As autograd adds them.
                 param.grad = grad.add_(param.grad)
     return is_finite
-
-
-def _are_finite(params: Sequence[Tensor]) -> bool:
-    grads = [
-        param.grad.coalesce() if param.grad.is_sparse else param.grad
-        for param in params
-        if param.grad is not None and param.grad.numel()
-    ]
-    return not find_nonfinite(grads, gradient_norms(grads).tolist())

@@ -7,24 +7,14 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from typing import Any, NamedTuple, cast
 
 import torch
-from torch import Tensor, is_tensor
-from torch.optim import (
-    Adadelta,
-    Adagrad,
-    Adam,
-    AdamW,
-    NAdam,
-    Optimizer,
-    RAdam,
-    RMSprop,
-    SparseAdam,
-)
+from torch import Tensor, is_tensor, optim
+from torch.optim import Optimizer
 
 from mmstable.dist.collectives import is_dtensor
 from mmstable.errors import ConfigError
@@ -34,9 +24,7 @@ from mmstable.optim.clipping import (
     Clip,
     ClipPlan,
     NormClip,
-    Part,
     UnitClip,
-    ValueClip,
     excess,
     make_plan,
 )
@@ -46,7 +34,7 @@ from mmstable.optim.grad_health import (
     first_parameter,
     stored_values,
 )
-from mmstable.optim.pending_step import PendingStep, scale_gradients
+from mmstable.optim.pending_step import PendingStep
 
 
 def reads_verdict_on_device(optimizer: Optimizer) -> bool:
@@ -55,68 +43,26 @@ def reads_verdict_on_device(optimizer: Optimizer) -> bool:
     torch's fused optimizers do; a loaded checkpoint can have switched a
     parameter group back to an implementation that does not.
     """
-    if not getattr(optimizer, '_step_supports_amp_scaling', False):
-        return False
     cls: Any = type(optimizer)
-    if _takes_a_scaler(cls):
-        return False
-    return all(group.get('fused', True) for group in optimizer.param_groups)
+    return (
+        getattr(optimizer, '_step_supports_amp_scaling', False)
+        and not _takes_a_scaler(cls)
+        and all(group.get('fused', True) for group in optimizer.param_groups)
+    )
 
 
 @cache
-def _takes_a_scaler(cls: type[Optimizer]) -> bool:
+def _takes_a_scaler(cls: Any) -> bool:
     # An older contract, in which the scaler itself is handed over. Looking
     # at a signature takes longer than all the rest of a small step.
     return 'grad_scaler' in inspect.signature(cls.step).parameters
 
 
-def step_with_verdict(
-    optimizer: Optimizer,
-    divisor: Tensor | None,
-    found_inf: Tensor | None,
-    **kwargs: Any,
-) -> None:
-    """Step with gradients divided by a tensor, unless a tensor says no.
-
-    Args:
-        optimizer (Optimizer): One that reads its verdict on the device.
-        divisor (Tensor, optional): What to divide the gradients by.
-        found_inf (Tensor, optional): Where it is 1.0 nothing is updated.
-        **kwargs: For ``optimizer.step``.
-    """
-    optimizer.grad_scale = divisor  # type: ignore[attr-defined]
-    optimizer.found_inf = found_inf  # type: ignore[attr-defined]
-    try:
-        optimizer.step(**kwargs)
-    finally:
-        del optimizer.grad_scale, optimizer.found_inf  # type: ignore[attr-defined]
-
-
-def split_by_state(
-    optimizer: Optimizer, params: list[Tensor]
-) -> list[set[int]]:
-    """Ids of the parameters that have optimizer state, and of the others.
-
-    Returns:
-        list[set[int]]: One or two sets; none of them is empty.
-    """
-    known = {
-        id(param)
-        for param in params
-        if any(map(is_tensor, optimizer.state.get(param, {}).values()))
-    }
-    new = {id(param) for param in params} - known
-    return [part for part in (known, new) if part]
-
-
 @contextmanager
-def restricted_to(optimizer: Optimizer, params: set[int]) -> Iterator[None]:
-    """Let an optimizer see no parameters but those of these ids.
-
-    Args:
-        optimizer (Optimizer): The optimizer.
-        params (set[int]): The ids.
-    """
+def _restricted_to(
+    optimizer: Optimizer, params: Collection[int]
+) -> Iterator[None]:
+    """Let an optimizer see no parameters but those of these ids."""
     everything = [group['params'] for group in optimizer.param_groups]
     for group in optimizer.param_groups:
         group['params'] = [p for p in group['params'] if id(p) in params]
@@ -128,17 +74,54 @@ def restricted_to(optimizer: Optimizer, params: set[int]) -> Iterator[None]:
 
 
 class _Squares(NamedTuple):
-    """Where an optimizer keeps squares of gradients, and how.
+    """Where an optimizer keeps the square of a gradient, and how.
 
     Args:
-        key (str): What its state calls them.
-        kept (float): What they are multiplied by in a step.
+        state (Tensor, optional): What it has so far.
+        dtype (torch.dtype): In which type.
+        kept (float): What that is multiplied by in a step.
         share (float): What the new square is multiplied by.
     """
 
-    key: str
+    state: Tensor | None
+    dtype: torch.dtype
     kept: float
     share: float
+
+
+# By class: the name of the squares, and the setting that says what is kept.
+_SQUARES: dict[Any, tuple[str, str]] = {
+    optim.Adam: ('exp_avg_sq', 'betas'),
+    optim.AdamW: ('exp_avg_sq', 'betas'),
+    optim.NAdam: ('exp_avg_sq', 'betas'),
+    optim.RAdam: ('exp_avg_sq', 'betas'),
+    optim.SparseAdam: ('exp_avg_sq', 'betas'),
+    optim.RMSprop: ('square_avg', 'alpha'),
+    optim.Adadelta: ('square_avg', 'rho'),
+    # A sum.
+    optim.Adagrad: ('sum', ''),
+}
+
+
+def _find_squares(optimizer: Optimizer) -> dict[int, _Squares]:
+    """The squares by the id of their parameter; none of other optimizers."""
+    found: dict[int, _Squares] = {}
+    for cls in type(optimizer).__mro__:
+        if cls not in _SQUARES:
+            continue
+        key, setting = _SQUARES[cls]
+        for group in optimizer.param_groups:
+            value: Any = group[setting] if setting else 1.0
+            kept = float(value[1] if setting == 'betas' else value)
+            for param in group['params']:
+                state = optimizer.state.get(param, {}).get(key)
+                # One that has no state yet gets it in its own type.
+                dtype = param.dtype if state is None else state.dtype
+                if dtype.is_floating_point:
+                    share = 1 - kept if setting else 1.0
+                    found[id(param)] = _Squares(state, dtype, kept, share)
+        break
+    return found
 
 
 def largest_squarable(dtype: torch.dtype) -> float:
@@ -157,17 +140,10 @@ def largest_safe_norm(optimizer: Optimizer) -> float:
     is not known to keep squares, as SGD.
 
     Args:
-        optimizer (Optimizer): The optimizer. A parameter that has no state
-            yet counts by its own dtype, as torch's optimizers create it. All
-            parameters are looked at: keep the result until the state is
-            replaced.
+        optimizer (Optimizer): The optimizer. All parameters are looked at:
+            keep the result until the state is replaced.
     """
-    dtypes = {
-        dtype
-        for param, squares in _with_squares(optimizer)
-        for dtype in [_state_dtype(optimizer, param, squares.key)]
-        if dtype.is_floating_point
-    }
+    dtypes = {one.dtype for one in _find_squares(optimizer).values()}
     return min(map(largest_squarable, dtypes), default=math.inf)
 
 
@@ -187,77 +163,33 @@ def overflows_state(
         grads (Sequence[Tensor]): Their gradients, which are finite.
         factor (float): What gradients are multiplied by before their step.
     """
-    squares_of = {id(param): s for param, s in _with_squares(optimizer)}
-    for param, grad in zip(params, grads):
-        squares = squares_of.get(id(param))
-        if squares is None or not stored_values(grad).numel():
-            continue
-        dtype = _state_dtype(optimizer, param, squares.key)
-        if dtype.is_floating_point:
-            state = optimizer.state.get(param, {}).get(squares.key)
-            if _overflows(squares, state, grad, factor, dtype):
-                return True
-    return False
+    squares_of = _find_squares(optimizer)
+    return any(
+        _overflows(squares_of[id(param)], grad, factor)
+        for param, grad in zip(params, grads)
+        if id(param) in squares_of and stored_values(grad).numel()
+    )
 
 
-def _overflows(
-    squares: _Squares,
-    state: Tensor | None,
-    grad: Tensor,
-    factor: float,
-    dtype: torch.dtype,
-) -> bool:
+def _overflows(squares: _Squares, grad: Tensor, factor: float) -> bool:
+    state, dtype, kept, share = squares
     most = torch.finfo(dtype).max
     highest = float(stored_values(grad).abs().max()) * factor
     # Half precision is squared in float32.
     wide = dtype if dtype is torch.float64 else torch.float32
-    if highest > largest_squarable(wide):
+    if highest > largest_squarable(wide) or share * highest**2 > most:
         return True
-    if squares.share * highest**2 > most:
-        return True
-    if state is None:
+    if state is None or not stored_values(state).numel():
         return False
     before = stored_values(state)
-    old = float(before.max()) if before.numel() else 0.0
-    if not squares.kept * old + squares.share * highest**2 > most:
+    if kept * float(before.max()) + share * highest**2 <= most:
         return False
     # The largest of both need not be in one place.
     values = grad.to_dense() if grad.is_sparse else stored_values(grad)
-    new = values.double().mul_(factor).square_().mul_(squares.share)
-    new.add_(before.double(), alpha=squares.kept)
+    new = values.double().mul_(factor).square_().mul_(share)
+    new.add_(before.double(), alpha=kept)
     # What was Inf before is not the doing of this gradient.
     return bool(((new > most) & before.isfinite()).any())
-
-
-def _with_squares(optimizer: Optimizer) -> Iterator[tuple[Tensor, _Squares]]:
-    """The parameters whose squares are kept; none of unknown optimizers."""
-    for group in optimizer.param_groups:
-        squares = _squares_of(optimizer, group)
-        if squares is not None:
-            for param in group['params']:
-                yield param, squares
-
-
-def _squares_of(
-    optimizer: Optimizer, group: Mapping[str, Any]
-) -> _Squares | None:
-    if isinstance(optimizer, (Adam, AdamW, NAdam, RAdam, SparseAdam)):
-        kept, key = float(group['betas'][1]), 'exp_avg_sq'
-    elif isinstance(optimizer, RMSprop):
-        kept, key = float(group['alpha']), 'square_avg'
-    elif isinstance(optimizer, Adadelta):
-        kept, key = float(group['rho']), 'square_avg'
-    elif isinstance(optimizer, Adagrad):
-        # A sum.
-        return _Squares('sum', 1.0, 1.0)
-    else:
-        return None
-    return _Squares(key, kept, 1 - kept)
-
-
-def _state_dtype(optimizer: Optimizer, param: Tensor, key: str) -> torch.dtype:
-    state = optimizer.state.get(param, {}).get(key)
-    return state.dtype if isinstance(state, Tensor) else param.dtype
 
 
 class Update:
@@ -281,16 +213,7 @@ class Update:
     ) -> None:
         self._optimizer = optimizer
         self._names = names
-        self._clip = clip
-        self._plan: tuple[tuple[int, ...], ClipPlan] | None = None
-        # The plan of the last applied step: one for each list of parameters.
-        self._last_plan: ClipPlan | None = None
-        # Whether the optimizer unscales and clips inside its kernel.
-        self._folds = False
-        # The norm up to which no gradient can harm the optimizer's state.
-        self.safe_norm = math.inf
-        # Whether both have to be found again.
-        self._is_changed = True
+        self.clip = clip
 
     @property
     def clip(self) -> Clip | None:
@@ -298,57 +221,55 @@ class Update:
         return self._clip
 
     @clip.setter
-    def clip(self, clip: Clip) -> None:
+    def clip(self, clip: Clip | None) -> None:
         self._clip = clip
-        self._plan, self._is_changed = None, True
+        # Value by value, or unit by unit.
+        self._is_elementwise = not (clip is None or isinstance(clip, NormClip))
+        self._plan: tuple[tuple[int, ...], ClipPlan] | None = None
+        self.reset()
+
+    def reset(self) -> None:
+        """Drop what is known of the optimizer: its state is replaced."""
+        # The plan of the last applied step: one for each list of parameters.
+        self._last_plan: ClipPlan | None = None
+        # Whether the optimizer unscales and clips inside its kernel, and the
+        # norm up to which no gradient can harm its state: to be found again.
+        self._folds, self.safe_norm = False, math.inf
+        self._is_changed = True
 
     def plan_for(
-        self, params: list[Tensor], keep_empty: bool = False
+        self, params: list[Tensor], is_sharded: bool = False
     ) -> ClipPlan:
         """Which of these parameters are clipped together.
 
         Args:
             params (list[Tensor]): The parameters.
-            keep_empty (bool): Whether to count groups of which none is
-                here, because other ranks hold them. Defaults to False.
+            is_sharded (bool): Whether other ranks hold parts of them, and
+                groups of which none is here. Defaults to False.
         """
-        ids = tuple(map(id, params))
-        if self._plan is None or self._plan[0] != ids:
-            names = [self._names[param] for param in params]
-            self._plan = ids, make_plan(self._clip, names, keep_empty)
-        plan = self._plan[1]
-        if self._is_changed or plan is not self._last_plan:
-            self._is_changed = False
-            self._look_at_optimizer(plan)
-        return plan
-
-    def _look_at_optimizer(self, plan: ClipPlan) -> None:
-        """Find out what the optimizer can do, and what harms its state."""
-        is_elementwise = self._is_elementwise()
-        # A plain divisor does not mix with distributed parameters.
-        self._folds = (
-            not is_elementwise
-            and reads_verdict_on_device(self._optimizer)
-            and not is_dtensor(first_parameter(self._optimizer))
-        )
-        is_clipped = is_elementwise or all(
-            part.max_norm() is not None for part in plan.parts
-        )
-        self.safe_norm = (
-            math.inf if is_clipped else largest_safe_norm(self._optimizer)
-        )
-
-    def check_shards(self) -> None:
-        """Refuse a clip that parts of parameters cannot be clipped by."""
-        if isinstance(self._clip, UnitClip):
+        if is_sharded and isinstance(self._clip, UnitClip):
             raise ConfigError(
                 f'Clipping {self._clip} needs whole parameters, but FSDP '
                 'cuts them in parts. Clip by norm or by value.'
             )
-
-    def reset(self) -> None:
-        """Drop what is known of the optimizer: its state is replaced."""
-        self._last_plan, self._is_changed = None, True
+        ids = tuple(map(id, params))
+        if self._plan is None or self._plan[0] != ids:
+            names = [self._names[param] for param in params]
+            self._plan = ids, make_plan(self._clip, names, is_sharded)
+        plan = self._plan[1]
+        if self._is_changed or plan is not self._last_plan:
+            self._is_changed = False
+            # A plain divisor does not mix with distributed parameters.
+            self._folds = (
+                not self._is_elementwise
+                and reads_verdict_on_device(self._optimizer)
+                and not is_dtensor(first_parameter(self._optimizer))
+            )
+            is_clipped = self.bound(plan) < math.inf
+            self.safe_norm = (
+                math.inf if is_clipped else largest_safe_norm(self._optimizer)
+            )
+        return plan
 
     def coefficients(self, plan: ClipPlan, norms: list[float]) -> list[float]:
         """What clipping multiplies the gradients of each part by.
@@ -371,131 +292,134 @@ class Update:
         Args:
             plan (ClipPlan): How the gradients are clipped.
         """
-        if self._is_elementwise():
+        if self._is_elementwise:
             return 0.0
-        limits = [
-            None if part.limit is None else part.limit.current()
-            for part in plan.parts
-        ]
+        limits = [part.max_norm() for part in plan.parts]
         if None in limits:
             return math.inf
         return combined_norm(cast(list[float], limits), plan.norm_type)
 
-    def harms_state(self, pending: PendingStep, norms: list[float]) -> bool:
+    def harms_state(self, step: PendingStep, norms: list[float]) -> bool:
         """Whether finite gradients would overflow the optimizer's state.
 
         Args:
-            pending (PendingStep): The gradients.
+            step (PendingStep): The gradients.
             norms (list[float]): Unscaled norms of its parts.
         """
-        coefs = self.coefficients(pending.plan, norms)
-        for part, coef in zip(pending.plan.parts, coefs):
-            factor = coef / pending.grad_scale
-            params = [pending.params[index] for index in part.indices]
-            grads = [pending.grads[index] for index in part.indices]
-            if overflows_state(self._optimizer, params, grads, factor):
-                return True
-        return False
+        coefs = self.coefficients(step.plan, norms)
+        return any(
+            overflows_state(
+                self._optimizer,
+                [step.params[index] for index in part.indices],
+                [step.grads[index] for index in part.indices],
+                coef / step.grad_scale,
+            )
+            for part, coef in zip(step.plan.parts, coefs)
+        )
 
-    def can_step_async(self, pending: PendingStep) -> bool:
+    def can_step_async(self, step: PendingStep) -> bool:
         """Whether the optimizer can be started before the verdict is read."""
         # A fused optimizer that skips the first step of a parameter leaves
         # its momentum uninitialised; the host has to withhold that one.
-        return self._last_plan is pending.plan and self._folds
+        return self._last_plan is step.plan and self._folds
 
     def step_async(
-        self, pending: PendingStep, norm_limit: float, loss_limit: float
+        self, step: PendingStep, norm_limit: float, loss_limit: float
     ) -> None:
         """Update, unless the device finds anything not finite or too large.
 
         Args:
-            pending (PendingStep): The gradients.
+            step (PendingStep): The gradients.
             norm_limit (float): The largest unscaled norm of all gradients.
             loss_limit (float): The largest loss.
         """
-        norm = pending.part_norms[0]
-        if len(pending.plan.parts) > 1:
-            order = pending.plan.norm_type
-            norm = grad_health.total_norm(pending.part_norms, order)
-        good = grad_health.within(norm, norm_limit * pending.grad_scale)
-        if pending.loss is not None and loss_limit < math.inf:
-            loss = pending.loss.to(norm.device, non_blocking=True)
+        norm = step.part_norms[0]
+        if len(step.plan.parts) > 1:
+            norm = grad_health.total_norm(step.part_norms, step.plan.norm_type)
+        good = grad_health.within(norm, norm_limit * step.grad_scale)
+        if step.loss is not None and loss_limit < math.inf:
+            loss = step.loss.to(norm.device, non_blocking=True)
             good.logical_and_(grad_health.within(loss, loss_limit))
-        pending.found_inf = grad_health.flag_unless(good)
-        self._step_parts(pending, pending.found_inf)
+        step.found_inf = grad_health.flag_unless(good)
+        self._step_parts(step)
 
-    def apply(self, pending: PendingStep, coefs: list[float]) -> None:
+    def apply(self, step: PendingStep, coefs: list[float]) -> None:
         """Update with gradients that are known to be good.
 
         Args:
-            pending (PendingStep): The gradients.
+            step (PendingStep): The gradients.
             coefs (list[float]): From :meth:`coefficients`.
         """
         # The divisor of fused optimizers is a float32.
-        divides = self._folds and pending.part_norms.dtype is not torch.float64
+        divides = self._folds and step.part_norms.dtype is not torch.float64
         if not divides:
-            self.clip_gradients(pending, coefs, pending.grad_scale)
+            self.clip_gradients(step, coefs, step.grad_scale)
         # A divisor makes the optimizer write its gradients, too: without one
         # if the host knows that it is 1.
-        is_plain = not divides or pending.grad_scale == min(coefs) == 1
-        if is_plain and (self._last_plan is pending.plan or not self._folds):
-            self._optimizer.step(**pending.step_kwargs)
+        is_plain = not divides or step.grad_scale == min(coefs) == 1
+        if is_plain and (self._last_plan is step.plan or not self._folds):
+            self._optimizer.step(**step.kwargs)
         else:
-            self._step_parts(pending, None, coefs, divides)
-        if self._last_plan is not pending.plan:
-            self._last_plan = pending.plan
+            self._step_parts(step, coefs, divides)
+        if self._last_plan is not step.plan:
+            self._last_plan = step.plan
             # The optimizer may have state only now.
             self._is_changed = True
 
-    def apply_late(self, pending: PendingStep, coefs: list[float]) -> None:
+    def apply_late(self, step: PendingStep, coefs: list[float]) -> None:
         """The same for gradients that the device did not want.
 
         Also for norms that no float32 tensor can hold.
         """
-        with pending.gradients_in_place():
-            self.clip_gradients(pending, coefs, pending.grad_scale)
-            self._optimizer.step(**pending.step_kwargs)
+        with step.gradients_in_place():
+            self.clip_gradients(step, coefs, step.grad_scale)
+            self._optimizer.step(**step.kwargs)
 
     def clip_gradients(
-        self, pending: PendingStep, coefs: list[float], divisor: float = 1.0
+        self, step: PendingStep, coefs: list[float], divisor: float = 1.0
     ) -> None:
         """Clip good gradients in place, and divide them.
 
         Args:
-            pending (PendingStep): The gradients.
+            step (PendingStep): The gradients.
             coefs (list[float]): From :meth:`coefficients`.
             divisor (float): What to divide by. Defaults to 1.0.
         """
-        if self._is_elementwise():
-            pending.let_write()
-            self._shrink_elements(pending)
-        for part, coef in zip(pending.plan.parts, coefs):
-            factor = coef / divisor
-            if factor != 1.0:
-                pending.let_write()
-                grads = [pending.grads[i] for i in part.indices]
-                scale_gradients(grads, factor)
+        if not (self._clip is None or isinstance(self._clip, NormClip)):
+            step.let_write()
+            names = [self._names[param] for param in step.params]
+            self._clip.shrink_(names, step.params, step.grads, step.grad_scale)
+            if step.is_whole:
+                norms = grad_health.gradient_norms(step.grads)
+                total = grad_health.total_norm(norms).item()
+                step.clipped_norm = total / step.grad_scale
+        for part, coef in zip(step.plan.parts, coefs):
+            if coef != divisor:
+                step.let_write()
+                torch._foreach_mul_(
+                    [stored_values(step.grads[i]) for i in part.indices],
+                    coef / divisor,
+                )
 
     def note_applied(
-        self, pending: PendingStep, norms: list[float], coefs: list[float]
+        self, step: PendingStep, norms: list[float], coefs: list[float]
     ) -> dict[str, Any]:
         """Let adaptive limits learn from an applied step, and describe it.
 
         Args:
-            pending (PendingStep): The gradients.
+            step (PendingStep): The gradients.
             norms (list[float]): Unscaled norms of its parts.
             coefs (list[float]): What they were multiplied by.
 
         Returns:
             dict: What the report of the step says about its norms.
         """
-        order = pending.plan.norm_type
+        order = step.plan.norm_type
         total = norms[0] if len(norms) == 1 else combined_norm(norms, order)
         if not isinstance(self._clip, NormClip):
-            clipped = None if self._clip is None else pending.clipped_norm
-            return {'grad_norm': total, 'clipped_norm': clipped}
+            return {'grad_norm': total, 'clipped_norm': step.clipped_norm}
         clips, after = [], []
-        for part, norm, coef in zip(pending.plan.parts, norms, coefs):
+        for part, norm, coef in zip(step.plan.parts, norms, coefs):
             if part.limit is not None and part.limit.is_adaptive:
                 part.limit.observe(norm)
             clips.append(ClipRecord(part.name, norm, coef))
@@ -510,56 +434,44 @@ class Update:
 
     def _step_parts(
         self,
-        pending: PendingStep,
-        found_inf: Tensor | None,
+        step: PendingStep,
         coefs: list[float] | None = None,
         divides: bool = True,
     ) -> None:
-        parts = pending.plan.parts
-        for index, part in enumerate(parts):
-            limit, divisor = None, None
+        """Step each part with a divisor of its own, as the flag allows."""
+        optimizer: Any = self._optimizer
+        is_known = step.plan is self._last_plan
+        for index, part in enumerate(step.plan.parts):
+            limit = None
             if coefs is None or coefs[index] != 1.0:
                 limit = part.max_norm()
-            if divides and (limit is not None or pending.grad_scale != 1):
-                divisor = _divisor(
-                    pending.part_norms[index], limit, pending.grad_scale
+            optimizer.grad_scale = None
+            optimizer.found_inf = step.found_inf
+            if divides and (limit is not None or step.grad_scale != 1):
+                optimizer.grad_scale = _divisor(
+                    step.part_norms[index], limit, step.grad_scale
                 )
-            kwargs = pending.step_kwargs
-            if pending.plan is self._last_plan and len(parts) == 1:
-                step_with_verdict(
-                    self._optimizer, divisor, found_inf, **kwargs
-                )
-                continue
-            for ids in self._steppable_together(pending, part):
-                with restricted_to(self._optimizer, ids):
-                    step_with_verdict(
-                        self._optimizer, divisor, found_inf, **kwargs
+            try:
+                if is_known and len(step.plan.parts) == 1:
+                    optimizer.step(**step.kwargs)
+                    continue
+                params = [step.params[index] for index in part.indices]
+                # torch's fused SGD cannot step parameters that have momentum
+                # together with some that were frozen until now.
+                new = {
+                    id(param)
+                    for param in params
+                    if not is_known
+                    and not any(
+                        map(is_tensor, optimizer.state.get(param, {}).values())
                     )
-
-    def _steppable_together(
-        self, pending: PendingStep, part: Part
-    ) -> list[set[int]]:
-        params = [pending.params[index] for index in part.indices]
-        if pending.plan is self._last_plan:
-            return [set(map(id, params))]
-        # torch's fused SGD cannot step parameters that have momentum
-        # together with some that were frozen until now.
-        return split_by_state(self._optimizer, params)
-
-    def _is_elementwise(self) -> bool:
-        return isinstance(self._clip, (ValueClip, UnitClip))
-
-    def _shrink_elements(self, pending: PendingStep) -> None:
-        assert isinstance(self._clip, (ValueClip, UnitClip))
-        names = [self._names[param] for param in pending.params]
-        self._clip.shrink_(
-            names, pending.params, pending.grads, pending.grad_scale
-        )
-        if not pending.is_whole:
-            return
-        norms = grad_health.gradient_norms(pending.grads)
-        total = grad_health.total_norm(norms).item()
-        pending.clipped_norm = total / pending.grad_scale
+                }
+                for ids in (set(map(id, params)) - new, new):
+                    if ids:
+                        with _restricted_to(optimizer, ids):
+                            optimizer.step(**step.kwargs)
+            finally:
+                del optimizer.grad_scale, optimizer.found_inf
 
 
 def _divisor(norm: Tensor, limit: float | None, grad_scale: float) -> Tensor:

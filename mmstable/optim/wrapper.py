@@ -24,15 +24,12 @@ from torch.nn import Module
 from torch.optim import Optimizer
 
 from mmstable.errors import ConfigError
-from mmstable.events import StepReport
-from mmstable.events.monitor import Reports, StepQueue, StepScalars
 from mmstable.messages import _
-from mmstable.optim.clipping import Clip, parse_clip_grad
+from mmstable.optim.clipping import parse_clip_grad
 from mmstable.optim.fp32_modules import Fp32Modules
 from mmstable.optim.grad_health import first_parameter
 from mmstable.optim.loss_scale import LossScaler, ScalePolicy
 from mmstable.optim.pending_step import backward_if_finite
-from mmstable.optim.spike import StepHold
 from mmstable.optim.step import SafeStep
 from mmstable.registry import OPTIM_WRAPPERS, register_globally
 from mmstable.settings import flag, integer, one_of
@@ -61,7 +58,7 @@ def keep_configured_implementation(
 
 
 @register_globally(OPTIM_WRAPPERS)
-class SafeOptimWrapper(OptimWrapper):
+class SafeOptimWrapper(SafeStep, OptimWrapper):
     """An ``OptimWrapper`` that skips steps with NaN or Inf gradients.
 
     A bad step leaves weights, buffers, optimizer state and step counters as
@@ -113,60 +110,13 @@ class SafeOptimWrapper(OptimWrapper):
         OptimWrapper.__init__(
             self, optimizer, accumulative_counts, copy.copy(clip_grad)
         )
+        SafeStep.__init__(
+            self, optimizer, clip, accumulative_counts > 1, protect_buffers
+        )
         self._name_ranks = flag(owner, 'name_ranks', name_ranks)
         self._announced = False
         # The model of the last forward pass; mostly there is only one.
         self._current_model: Callable[[], Module | None] = lambda: None
-        self._scalars: StepScalars | None = None
-        self.steps = StepQueue(self._publish_alone)
-        self._safe_step = SafeStep(
-            optimizer,
-            clip,
-            self.loss_scaler,
-            self.steps,
-            accumulates=accumulative_counts > 1,
-            protect_buffers=protect_buffers,
-        )
-        self._ranks = self._safe_step.ranks
-        self._names = self._safe_step.names
-        self._buffers = self._safe_step.buffers
-        self._update = self._safe_step.update
-
-    @property
-    def last_step(self) -> StepReport | None:
-        """The report of the newest step; None before the first one."""
-        self.resolve()
-        return self.steps.newest
-
-    @property
-    def applied_steps(self) -> int:
-        """Steps that updated the weights, over the whole run."""
-        self.resolve()
-        return self.steps.tally.applied
-
-    @property
-    def skipped_steps(self) -> int:
-        """Steps skipped because of a fault, over the whole run."""
-        self.resolve()
-        return self.steps.tally.skipped
-
-    @property
-    def is_behind(self) -> bool:
-        """Whether all ranks but this one have made the newest update.
-
-        It gets that update in the next step.
-        """
-        self.resolve()
-        return self._ranks.is_behind
-
-    @property
-    def clip(self) -> Clip | None:
-        """How gradients are clipped; None if they are not."""
-        return self._update.clip
-
-    @clip.setter
-    def clip(self, clip: Clip) -> None:
-        self._update.clip = clip
 
     def initialize_count_status(
         self, model: Module, init_counts: int, max_counts: int
@@ -189,67 +139,57 @@ class SafeOptimWrapper(OptimWrapper):
         self._scalars = None
         self._bind(model)
 
-    def subscribe(self, name: str, reports: Reports) -> None:
-        """Have all steps reported to one list, once and in order.
-
-        Args:
-            name (str): What reports call this wrapper.
-            reports (Reports): Gets the report of each step.
-        """
-        self.steps.subscribe(name, reports)
-
-    def unsubscribe(self) -> None:
-        """End the subscription."""
-        self.steps.unsubscribe()
-
     @contextmanager
     def optim_context(self, model: Module) -> Iterator[None]:
         """The context of a forward pass."""
-        if self._safe_step.pending is not None:
+        if self._pending is not None:
             # Free here: mmengine has read the last loss, nothing is queued.
-            self._safe_step.resolve()
+            self.resolve()
         if self._current_model() is not model:
             self._current_model = ref(model)
             self._bind(model)
             if self._name_ranks:
                 self._ranks.attach_probe(model)
-        buffers, window = self._buffers, self._safe_step.window
-        buffers.before_forward(
+        window = self._window
+        self._buffers.before_forward(
             self.steps.iteration, window.kept + window.dropped > 0
         )
-        try:
-            if self._accumulative_counts == 1:
-                # Every iteration makes a step, so DDP has to synchronise.
+        if self._accumulative_counts == 1:
+            # Every iteration makes a step, so DDP has to synchronise.
+            yield
+        else:
+            with OptimWrapper.optim_context(self, model):
                 yield
-            else:
-                with OptimWrapper.optim_context(self, model):
-                    yield
-        finally:
-            if buffers.is_active:
-                buffers.after_forward()
 
     def backward(self, loss: Tensor, **kwargs: Any) -> None:
         """Back-propagate, unless the loss would spoil others of its step."""
-        safe_step, buffers = self._safe_step, self._buffers
-        if safe_step.pending is not None:
-            safe_step.resolve()
-        if buffers.is_active:
-            buffers.before_backward()
-        can_drop = self._accumulative_counts > 1 and self._can_drop()
-        if can_drop and not torch.isfinite(loss.detach()).all():
-            self._backward_or_drop(loss, kwargs)
+        scaled, is_finite, scaler = loss, True, self.loss_scaler
+        if self._pending is not None:
+            self.resolve()
+        if (
+            self._accumulates
+            # A rank that leaves out its backward pass must not keep the
+            # others waiting for its gradients.
+            and self._ranks.backward_is_local
+            and (get_world_size() == 1 or not self.should_sync())
+            and not torch.isfinite(loss.detach()).all()
+        ):
+            # Gradients decide: a constant that is not finite does no harm.
+            is_finite = backward_if_finite(
+                scaler.scale(loss), self._names.parameters(), **kwargs
+            )
         else:
-            scaled = loss
-            if safe_step.ranks.is_behind and self.should_sync():
+            if self._ranks.is_behind and self.should_sync():
                 # So that no rank updates by gradients of old weights.
                 scaled = scaled * math.nan
-            if self.loss_scaler.enabled:
-                scaled = self.loss_scaler.scale(scaled)
+            if scaler.enabled:
+                scaled = scaler.scale(scaled)
             scaled.backward(**kwargs)
-            if buffers.is_active:
-                buffers.after_forward()
-            # Not before: a backward pass that fails can be done again.
-            safe_step.watch(loss)
+        # Not before: a backward pass that fails can be done again.
+        if is_finite:
+            self._watch(loss)
+        else:
+            self._drop()
         self._inner_count += 1
 
     def skip_iteration(
@@ -266,56 +206,23 @@ class SafeOptimWrapper(OptimWrapper):
                 its whole step has to be skipped. Defaults to False.
         """
         # A step of other ranks needs gradients of other iterations here.
-        window = self._safe_step.window
         has_rest = reduce is None or (
-            self._accumulative_counts > 1 and window.kept > 0
+            self._accumulates and self._window.kept > 0
         )
         keeps_step = has_rest and not invalidate
         if reduce is not None:
             # Zeros, whose number all ranks know; NaN has all ranks skip.
             reduce(0.0 if keeps_step else math.nan)
         if keeps_step:
-            self._safe_step.drop(had_oom=True)
+            self._drop(had_oom=True)
         else:
-            self._safe_step.invalidate()
+            # All ranks skip this step: its gradients are NaN.
+            self._watch(torch.tensor(math.nan))
+            self._window.had_oom = True
         self._inner_count += 1
         if self.should_update():
             self.step()
             self.zero_grad()
-
-    def _backward_or_drop(self, loss: Tensor, kwargs: dict[str, Any]) -> None:
-        """Let gradients decide, as they do where nothing is accumulated."""
-        # A constant that is not finite does no harm.
-        is_finite = backward_if_finite(
-            self.loss_scaler.scale(loss), self._names.parameters(), **kwargs
-        )
-        self._buffers.after_forward()
-        if is_finite:
-            self._safe_step.watch(loss)
-        else:
-            self._safe_step.drop()
-
-    def _can_drop(self) -> bool:
-        # A rank that leaves out its backward pass must not keep the others
-        # waiting for its gradients.
-        return self._ranks.backward_is_local and (
-            get_world_size() == 1 or not self.should_sync()
-        )
-
-    def step(self, **kwargs: Any) -> None:
-        """Update the weights, or skip the step if a gradient is bad.
-
-        Args:
-            **kwargs: For ``optimizer.step``. A step with a ``closure`` is
-                handed through: it is not checked.
-        """
-        iteration = self.steps.iteration
-        if iteration is None:
-            iteration = self._inner_count
-        if kwargs and kwargs.get('closure') is not None:
-            self._safe_step.hand_through(iteration, kwargs)
-        else:
-            self._safe_step.step(iteration, kwargs)
 
     def zero_grad(self, **kwargs: Any) -> None:
         """Clear the gradients."""
@@ -340,57 +247,6 @@ class SafeOptimWrapper(OptimWrapper):
         self.reset()
         OptimWrapper.load_state_dict(self, state)
 
-    def reset(self) -> None:
-        """Drop all that depends on the optimizer's state: it is replaced."""
-        self._safe_step.reset()
-
-    def undo_failed_iteration(self) -> bool:
-        """Undo what forward passes did, if their iteration has failed.
-
-        Returns:
-            bool: Whether all buffers are what they were before it.
-        """
-        return self._buffers.undo_failed(self.steps.iteration)
-
-    def resolve(self) -> None:
-        """Wait for the verdict on the newest step."""
-        self._safe_step.resolve()
-
-    def record_losses(self, outputs: Any) -> None:
-        """End an iteration: all of its steps are reported.
-
-        The wrapper itself sees nothing but the sum of all losses. Called by
-        :class:`~mmstable.events.monitor.RunMonitor` once an iteration.
-
-        Args:
-            outputs (Mapping, optional): What the model's ``train_step`` gave.
-        """
-        safe_step = self._safe_step
-        if safe_step.pending is not None:
-            safe_step.resolve()
-        if safe_step.window.is_fresh and isinstance(outputs, Mapping):
-            # The window stays open in the next iteration.
-            safe_step.window.note_terms(outputs)
-
-    def hold_steps(self, hold: StepHold | None) -> None:
-        """Hold steps that look wrong until something has judged them.
-
-        On an accelerator the device compares, and the host does not wait.
-        Reports of steps have their loss from now on.
-
-        Args:
-            hold (StepHold, optional): Which steps; None for none.
-        """
-        self._safe_step.hold = hold
-
-    def rewind_buffers(self) -> set[tuple[int, str]]:
-        """Give the buffers of now the values from before the open step.
-
-        Returns:
-            set: The tables, by id, and the names in them that were written.
-        """
-        return self._buffers.rewind()
-
     def _bind(self, model: Module) -> None:
         """Find buffers, names and sharing of a model, once for each."""
         self._buffers.bind_model(model)
@@ -414,13 +270,6 @@ class SafeOptimWrapper(OptimWrapper):
         if self.clip is not None:
             details = [*details, _('clip {clip}', clip=self.clip)]
         return _(' ({details})', details=details) if details else ''
-
-    def _publish_alone(self, report: StepReport) -> None:
-        """Write the scalars of a step without a subscriber."""
-        if self._scalars is None:
-            scaled = self.loss_scaler.enabled
-            self._scalars = StepScalars(self.message_hub, scaled=scaled)
-        self._scalars.write(report, self.steps.tally)
 
 
 def require_autocast(device_type: str, dtype: torch.dtype) -> None:

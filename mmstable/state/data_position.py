@@ -478,10 +478,6 @@ class EndlessBatches:
         )
         return batch
 
-    def reopen(self) -> None:
-        """Read on from here with a new iterator of the loader."""
-        self._batches = self._open_pass(self.position.index)
-
     def _start_next_pass(self) -> None:
         if self.position.epoch == 0:
             print_log(

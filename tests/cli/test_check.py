@@ -173,7 +173,9 @@ def test_nothing_to_fix(
         "train_cfg = dict(type='SafeIterBasedTrainLoop')\n"
     )
     _, _, err = check(capsys, 'fine.py', '--fix', 'no.py')
-    assert 'nothing that can be mended by itself; no.py is not written' in err
+    assert (
+        'nothing that can be fixed automatically; no.py is not written' in err
+    )
     assert 'to be decided by you: resume_and_load_from' in err
     assert not Path('no.py').exists()
 

@@ -207,7 +207,7 @@ def test_help_of_all_commands(
         ([], 'the following arguments are required: config'),
         (['--work-dir'], 'argument --work-dir: expected one argument'),
         (['--launcher', 'x'], "argument --launcher: invalid choice: 'x'"),
-        (['--gpu-ids', 'a'], "应是从 0 开始的整数，实际为 'a'"),
+        (['--max-restarts', 'a'], "应是从 0 开始的整数，实际为 'a'"),
         (['--allow-partial', '3'], "比例应大于 0 且不超过 1，实际为 '3'"),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import io
 import os
 import shutil
 import sys
@@ -88,21 +89,35 @@ def test_a_mistake_is_one_line(
     assert captured.err.count('\n') == 1
 
 
-@pytest.mark.parametrize('name', ['', *COMMANDS])
-def test_help_imports_neither_torch_nor_mmengine(
-    name: str, tmp_path: Path
-) -> None:
+ALL_PARSERS = """
+import mmstable_command
+from mmstable.cli.main import build_parsers
+print('usage: mmstable', *build_parsers()[1])
+"""
+
+
+def test_help_imports_neither_torch_nor_mmengine(tmp_path: Path) -> None:
     path = path_without_torch(tmp_path)
-    doors = [console_script(tmp_path) + [name] * bool(name)]
+    (tmp_path / 'parsers.py').write_text(ALL_PARSERS)
+    doors = [[sys.executable, 'parsers.py']]
+    doors += [
+        [*console_script(tmp_path), *w, '--help'] for w in ([], ['train'])
+    ]
     if sys.version_info >= (3, 10):
-        module = [sys.executable, '-m', 'mmstable']
-        doors.append(module + [name] * bool(name))
-    if name in TOOLS:
-        doors.append([sys.executable, str(ROOT / TOOLS[name])])
+        doors.append([sys.executable, '-m', 'mmstable', 'check', '--help'])
     for door in doors:
-        code, out, err = run([*door, '--help'], tmp_path, path=path)
+        code, out, err = run(door, tmp_path, path=path)
         assert (code, err) == (0, ''), door
-        assert out.startswith(f'usage: mmstable {name}')
+        assert out.startswith('usage: mmstable')
+
+
+@pytest.mark.parametrize('name', TOOLS)
+def test_every_tool_is_a_door(name: str, tmp_path: Path) -> None:
+    tool = [sys.executable, str(ROOT / TOOLS[name]), '--help']
+    path = path_without_torch(tmp_path)
+    code, out, err = run(tool, tmp_path, path=path)
+    assert (code, err) == (0, '')
+    assert out.startswith(f'usage: mmstable {name} ')
 
 
 @pytest.mark.parametrize(
@@ -140,15 +155,22 @@ def test_what_needs_no_config_is_quick(
     ],
 )
 def test_what_the_terminal_cannot_show_is_escaped(
-    encoding: str, words: list[str], project: Path, tmp_path: Path
+    encoding: str,
+    words: list[str],
+    project: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     shutil.copytree(project, tmp_path, dirs_exist_ok=True)
     shutil.copy(tmp_path / 'config.py', tmp_path / '中 文.py')
-    command = [sys.executable, '-m', 'mmstable', *words]
-    code, out, err = run(command, tmp_path, PYTHONIOENCODING=encoding)
-    assert 'Traceback' not in err
-    assert '\\u' in out
-    assert code == 0
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    written = io.BytesIO()
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, 'stdout', io.TextIOWrapper(written, encoding))
+        assert main(words) == 0
+        sys.stdout.flush()
+        assert '\\u' in written.getvalue().decode(encoding)
 
 
 def test_a_stand_in_for_the_terminal_is_left_alone(

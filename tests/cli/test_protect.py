@@ -190,7 +190,6 @@ def test_a_flexible_runner_is_protected_but_for_its_checkpoints(
 ) -> None:
     (project / 'flexible.py').write_text(
         "_base_ = './config.py'\nrunner_type = 'FlexibleRunner'\n"
-        'env_cfg = dict(cudnn_benchmark=False)\n'
     )
     assert train(tmp_path / 'run', config='flexible.py') == 0
     assert 'fits: default_hooks.checkpoint' in capsys.readouterr().err

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
-import sys
 import threading
+import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,6 @@ import pytest
 from mmstable.cli.main import main
 from mmstable.cli.report import follow
 from mmstable.io.process import ProcessIdentity
-from tests.cli.runs import start
 from tests.patience import wait_until
 from tests.report.event_files import (
     end,
@@ -157,16 +157,16 @@ def test_a_run_that_has_ended_is_not_waited_for(work_dir, capsys):
     assert last.startswith('mmstable report: written to ')
 
 
-def test_ctrl_c_ends_following(tmp_path):
+def test_ctrl_c_ends_following(tmp_path, capsys, monkeypatch):
     write_run(tmp_path, heartbeat(50), start=running())
-    words = ['report', str(tmp_path), '--follow']
-    process = start([sys.executable, '-m', 'mmstable', *words], tmp_path)
-    assert process.stderr is not None
-    first = process.stderr.readline()
-    process.send_signal(signal.SIGINT)
-    _, rest = process.communicate(timeout=60)
-    assert process.returncode == 0
     page = tmp_path / 'stability_report.html'
+
+    def interrupt(seconds):
+        os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(time, 'sleep', interrupt)
+    assert main(['report', str(tmp_path), '--follow']) == 0
+    first, last = capsys.readouterr().err.splitlines()
     assert first.startswith(f'mmstable report: writing {page} every 30 s')
-    assert rest == f'mmstable report: written to {page}\n'
+    assert last == f'mmstable report: written to {page}'
     assert page.is_file()

@@ -68,12 +68,21 @@ def page_of(work_dir: Path) -> Any:
     return json.loads(data[1])
 
 
-def test_a_killed_run_is_called_so_at_once(
-    project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_a_living_run_is_running_and_a_killed_one_is_called_so_at_once(
+    project: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with training(project, tmp_path) as process:
         wait_for(tmp_path / 'iter_6.pth', process)
-        assert reported(tmp_path, capsys)['figures']['state'] == 'running'
+        # As in the middle of a long validation, however long it is.
+        process.send_signal(signal.SIGSTOP)
+        with monkeypatch.context() as patch:
+            patch.setattr(diagnosis, '_SILENCE', 0.0)
+            read = reported(tmp_path, capsys)
+        assert read['figures']['state'] == 'running'
+        assert not [o for o in read['findings'] if o['id'] == 'bad_end']
         process.send_signal(signal.SIGKILL)
         # Nobody has asked yet how it ended.
         deadline = time.monotonic() + 10
@@ -125,19 +134,3 @@ def test_the_page_of_a_run_that_was_killed_too_often(
     entries = work['story']['entries']
     ends = [one['word'] for one in entries if one['kind'] == 'end']
     assert ends == ['killed', 'killed']
-
-
-def test_a_living_run_is_running_however_long_it_says_nothing(
-    project: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    with training(project, tmp_path) as process:
-        wait_for(tmp_path / 'iter_2.pth', process)
-        # As in the middle of a long validation.
-        process.send_signal(signal.SIGSTOP)
-        monkeypatch.setattr(diagnosis, '_SILENCE', 0.0)
-        read = reported(tmp_path, capsys)
-        assert read['figures']['state'] == 'running'
-        assert not [o for o in read['findings'] if o['id'] == 'bad_end']

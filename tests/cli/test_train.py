@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -37,16 +36,8 @@ def test_script_trains_then_resumes(project: Path, tmp_path: Path) -> None:
     assert 'seed: 7' in out + err
     assert iterations(first) == [1, 2, 3, 4]
 
-    process = start_tool(
-        project,
-        'config.py',
-        '--resume-from',
-        str(first / 'iter_2.pth'),
-        '--work-dir',
-        str(second),
-    )
-    _, err = process.communicate(timeout=100)
-    assert process.returncode == 0, err
+    words = ['config.py', '--resume-from', str(first / 'iter_2.pth')]
+    assert train([*words, '--work-dir', str(second)]) == 0
     assert iterations(second) == [3, 4]
     weights = [
         read_saved(folder / 'iter_4.pth')['state_dict']['head.weight']
@@ -130,17 +121,6 @@ def test_fault_in_training_keeps_its_traceback(tmp_path: Path) -> None:
     options = ['--cfg-options', 'model.fail=True']
     with pytest.raises(RuntimeError, match='a fault in the model'):
         train(['config.py', '--work-dir', str(tmp_path), *options])
-
-
-def test_gpu_ids_on_a_cpu_are_ignored_aloud(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    if torch.cuda.is_available():
-        pytest.skip('needs a machine without a GPU')
-    options = ['--work-dir', str(tmp_path), '--gpu-ids', '1', '2']
-    assert train(['config.py', *options]) == 0
-    assert os.environ['CUDA_VISIBLE_DEVICES'] == '1,2'
-    assert '--gpu-ids [1, 2]: no such GPU here' in capsys.readouterr().err
 
 
 def test_ctrl_c_is_one_line(project: Path, tmp_path: Path) -> None:

@@ -206,6 +206,10 @@ def test_wrong_setting_is_one_line(
             'test_evaluator: mmengine needs all of them, or none',
         ),
         (
+            "param_scheduler = [dict(type='LinearLR', begin=9, end=4)]",
+            'Is the warm-up longer than the training (train_cfg)?',
+        ),
+        (
             'default_hooks = dict(checkpoints=dict(interval=20))',
             '`default_hooks.checkpoints` has no `type`, so it cannot be '
             'built. Did you mean checkpoint?',
@@ -314,6 +318,55 @@ def test_a_text_that_cannot_be_read_is_no_wrong_setting() -> None:
     assert explain_mistake(found.value) is None
 
 
+@pytest.mark.parametrize(
+    ('text', 'message'),
+    [
+        (
+            "_base_ = './config.py'\n"
+            "model = dict(type='mmrotate.Net', _delete_=True)\n",
+            "model needs the package 'mmrotate', which is not installed: pip "
+            'install mmrotate',
+        ),
+        (
+            "_base_ = './config.py'\ndefault_scope = 'mmaction'\n"
+            "model = dict(type='Recognizer3D', _delete_=True)\n",
+            "model needs the package 'mmaction', which is not installed: pip "
+            'install mmaction2',
+        ),
+        (
+            "_base_ = './config.py'\n"
+            "custom_imports = dict(imports=['mmrotate.models'])\n",
+            "needs.py needs the package 'mmrotate', which is not installed: "
+            'pip install mmrotate',
+        ),
+        (
+            'from mmrotate.models import Net\nmodel = dict(type=Net)\n',
+            "needs.py needs the package 'mmrotate', which",
+        ),
+        (
+            "_base_ = 'mmrotate::_base_/default_runtime.py'\n",
+            "needs.py needs the package 'mmrotate', which",
+        ),
+        (
+            "custom_imports = dict(imports=['my_lost_module'])\n",
+            "needs the module 'my_lost_module', which cannot be found.",
+        ),
+    ],
+)
+def test_a_missing_package_is_one_line(
+    project: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    text: str,
+    message: str,
+) -> None:
+    (project / 'needs.py').write_text(text)
+    line = error_of(capsys, 'needs.py', '--work-dir', str(tmp_path / 'run'))
+    assert message in line
+    # Before a log begins.
+    assert not (tmp_path / 'run').exists()
+
+
 def test_yaml_is_known_for_its_exponents(
     project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -418,7 +471,6 @@ def test_misspelt_argument_is_one_line(
         (['config.py', '--auto-scale-lr'], '`auto_scale_lr = dict(base_'),
         ([], 'the following arguments are required: config'),
         (['config.py', '--launcher', 'k8s'], 'invalid choice'),
-        (['config.py', '--gpu-id', '-1'], '--gpu-id'),
         (
             ['config.py', '--wrok-dir', 'x'],
             'unrecognized arguments: --wrok-dir x. Did you mean --work-dir?',

@@ -138,11 +138,11 @@ def test_settings_without_counterpart_are_told(
     assert upgrade(['old.py', '-o', 'new.py']) == 5
     told = capsys.readouterr().err
     assert 'runner, evaluation -> train_cfg\n' in told
-    assert 'mmstable upgrade: without counterpart\n' in told
+    assert 'mmstable upgrade: no mmengine equivalent, ignored\n' in told
     assert '  evaluation.metric: mmcv datasets evaluated ' in told
     assert '  custom_hooks[0]: MyHook is unknown here ' in told
     assert 'Did you mean optimizer_config?\n' in told
-    assert told.endswith('some settings have no counterpart (exit 5)\n')
+    assert told.endswith('have no mmengine equivalent (exit 5)\n')
     text = (folder / 'new.py').read_text()
     assert '# evaluation.metric: mmcv datasets evaluated' in text
 

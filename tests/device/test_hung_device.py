@@ -24,7 +24,7 @@ def test_the_watchdog_saves_the_snapshot_and_exits(tmp_path, device):
 
 
 def test_a_hung_rank_saves_a_snapshot_and_all_end(tmp_path, device):
-    ranks = dict(type='mmstable.RankFailureHook', interval=0.2)
+    ranks = dict(type='mmstable.RankFailureHook')
     hooks = [GUARD, WATCHDOG, ranks, inject(18, 'hang', rank=1)]
     runs = device.train_ranks(tmp_path, hooks=hooks, **RARE)
     codes = {run.code for run in runs}

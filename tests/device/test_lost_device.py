@@ -61,7 +61,7 @@ def test_without_snapshots_the_last_checkpoint_is_named(tmp_path, device):
 @pytest.mark.parametrize('lost', [0, 1])
 def test_another_rank_saves_the_present_state(tmp_path, device, lost):
     fault = inject(13, 'break', after=20, rank=lost)
-    ranks = dict(type='mmstable.RankFailureHook', interval=0.2)
+    ranks = dict(type='mmstable.RankFailureHook')
     hooks = [ranks, UNEXPLAINED]
     runs = device.train_ranks(tmp_path, hooks=[*hooks, fault], **RARE)
     codes = [PeerFailedError.exit_code] * 2

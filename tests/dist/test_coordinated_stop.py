@@ -8,9 +8,19 @@ import pytest
 from torch.distributed import HashStore
 
 from mmstable.dist import store
-from mmstable.dist.failure import CoordinatedStop
+from mmstable.dist.store import AgreedRequests
+from mmstable.io.schema import one_of
 
 NAMES = ('SIGTERM', 'SIGHUP', 'SIGUSR1')
+
+
+class Stop(AgreedRequests):
+    def __init__(self):
+        super().__init__('coordinated_stop', signal=one_of(*NAMES))
+
+    def due(self, iteration):
+        request = super().due(iteration)
+        return request and request['signal']
 
 
 @pytest.fixture
@@ -28,14 +38,14 @@ def common(monkeypatch):
 def test_all_stop_at_the_next_step_that_all_have_ahead(
     common, window, asked, stop
 ):
-    asking, other = CoordinatedStop(NAMES), CoordinatedStop(NAMES)
+    asking, other = Stop(), Stop()
     looks = range(window, 60, window)
     assert not any(other.due(i) for i in looks if i <= asked)
-    asking.request(asked, 'SIGTERM')
+    asking.post(asked, signal='SIGTERM')
     # The others may look for the last time before, or for the first after.
     assert asked % window or other.due(asked) is None
     # A later wish changes nothing.
-    other.request(asked + 1, 'SIGHUP')
+    other.post(asked + 1, signal='SIGHUP')
     for rank in (asking, other):
         later = [i for i in looks if i > asked]
         assert later[0] == stop
@@ -43,12 +53,12 @@ def test_all_stop_at_the_next_step_that_all_have_ahead(
 
 
 def test_one_after_the_other(common):
-    asking, other = CoordinatedStop(NAMES), CoordinatedStop(NAMES)
-    asking.request(3, 'SIGUSR1')
-    other.request(3, 'SIGTERM')
+    asking, other = Stop(), Stop()
+    asking.post(3, signal='SIGUSR1')
+    other.post(3, signal='SIGTERM')
     assert [rank.due(4) for rank in (asking, other)] == ['SIGUSR1'] * 2
     assert [rank.due(5) for rank in (asking, other)] == [None] * 2
-    other.request(5, 'SIGTERM')
+    other.post(5, signal='SIGTERM')
     assert [rank.due(6) for rank in (asking, other)] == ['SIGTERM'] * 2
 
 
@@ -69,11 +79,11 @@ def test_one_after_the_other(common):
 )
 def test_what_is_no_request_stops_nobody(common, said, garbage):
     common.set('request/0', garbage)
-    asking, other = CoordinatedStop(NAMES), CoordinatedStop(NAMES)
+    asking, other = Stop(), Stop()
     assert not any(other.due(i) for i in range(1, 60))
     assert len(said) == 1
     assert "under 'request/0' was not written by a rank of this run" in said[0]
     assert said[0].isprintable()
     # A real wish takes its place.
-    asking.request(5, 'SIGTERM')
+    asking.post(5, signal='SIGTERM')
     assert [other.due(i) for i in (5, 6)] == [None, 'SIGTERM']

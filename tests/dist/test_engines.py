@@ -16,10 +16,21 @@ from pathlib import Path
 import pytest
 import torch
 
-from mmstable.hooks.engine_hook import mark_complete, newest_complete
+from mmstable.hooks.engine_hook import (
+    EngineHook,
+    mark_complete,
+    newest_complete,
+)
 from mmstable.report import RunEnd, read_events
 from tests.patience import wait_until
-from tests.toys import assert_same
+from tests.loops.runs import iter_loop, log_of
+from tests.toys import (
+    NAN,
+    ToyData,
+    ToyModel,
+    assert_same,
+    toy_runner,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 ENGINE = ROOT / 'tests/dist/engine'
@@ -159,6 +170,36 @@ def test_a_folder_that_was_cut_off_is_not_resumed(folder):
     code, output = train(folder, 'cut', '--resume')
     assert code == 0, output[-3000:]
     assert f"resuming from '{folder}/cut/iter_8.pth'" in output
+
+
+class NamedData(ToyData):
+    def __getitem__(self, index):
+        item = super().__getitem__(index)
+        item['inputs'] = item['inputs'] * (NAN if index == 1 else 1.0)
+        return dict(item, img_path=f'{index}.png')
+
+
+class AnyInputs(ToyModel):
+    def forward(self, inputs, targets, img_path, mode='tensor'):
+        return super().forward(inputs, targets, mode)
+
+
+def test_a_loss_that_is_not_finite_names_the_data(tmp_path):
+    loader = torch.utils.data.DataLoader(NamedData(4), batch_size=2)
+    runner = toy_runner(
+        tmp_path,
+        dict(type='OptimWrapper', optimizer=dict(type='SGD', lr=0.1)),
+        model=AnyInputs(),
+        hooks=[EngineHook()],
+        train_dataloader=loader,
+        train_cfg=iter_loop(2),
+    )
+    runner.train()
+    log = log_of(runner)
+    assert 'Iter 1: not finite: loss' in log
+    assert 'The data holds NaN or Inf: img_path=1.png.' in log
+    # The update has left NaN in the weights.
+    assert 'The data is finite: img_path=2.png, img_path=3.png.' in log
 
 
 def test_complete_folders(tmp_path):

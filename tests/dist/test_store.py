@@ -453,12 +453,12 @@ def test_a_status_that_no_rank_leaves_is_none(monkeypatch, said, word, reason):
     common = HashStore()
     monkeypatch.setattr(failure, 'StoreClient', lambda *args: common)
     monkeypatch.setattr(failure, 'get_world_size', lambda: 3)
-    board = failure.StatusBoard()
-    common.set('1', word)
-    assert board._read(1) is None
+    watch = PeerWatch()
+    common.set('status/1', word)
+    assert watch.status_of(1) is None
     assert reason in said[0]
-    common.set('1', status())
-    assert board._read(1) == RankStatus(1, 5, 'step', 9.0)
+    common.set('status/1', status())
+    assert watch.status_of(1) == RankStatus(1, 5, 'step', 9.0)
 
 
 @pytest.mark.parametrize('times', [[], [1.0], [1.0] * 4, [1.0, 2.0, None]])

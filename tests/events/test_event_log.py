@@ -50,7 +50,7 @@ def size_limit():
 def test_records_are_on_disk_at_once(tmp_path, header):
     log = EventLog(tmp_path / 'a' / 'b', header)
     path = tmp_path / 'a' / 'b' / 'events.jsonl'
-    log.begin()
+    log.write()
     assert list(read_events(path)) == [header]
     log.write(CHANGE)
     assert list(read_events(path)) == [header, CHANGE]
@@ -69,8 +69,8 @@ def test_other_ranks_start_a_file_only_when_needed(tmp_path, header):
 def test_two_runs_in_one_directory_do_not_mix(tmp_path, header):
     first = EventLog(tmp_path, header)
     second = EventLog(tmp_path, replace(header, pid=8))
-    first.begin()
-    second.begin()
+    first.write()
+    second.write()
     second.write(CHANGE)
     first.close()
     assert list(read_events(tmp_path / 'events.jsonl')) == [header]
@@ -106,7 +106,7 @@ def test_a_file_in_place_of_the_directory(tmp_path, header, warned):
     blocked = tmp_path / 'stability'
     blocked.write_text('mine')
     log = EventLog(blocked, header)
-    log.begin()
+    log.write()
     log.write(CHANGE)
     log.write(CHANGE)
     log.close()
@@ -141,7 +141,7 @@ def test_a_disk_that_is_full_from_the_start(
 ):
     log = EventLog(tmp_path / 'stability', header)
     size_limit(10)
-    log.begin()
+    log.write()
     size_limit(resource.RLIM_INFINITY)
     log.write(CHANGE)
     path = tmp_path / 'stability' / 'events.jsonl'

@@ -99,7 +99,7 @@ def read_whole(path: Path) -> str:
 def test_reading_never_fails_in_another_way(genuine, tmp_path):
     path, seen = tmp_path / 'events.jsonl', Counter()
 
-    @settings(max_examples=1000)
+    @settings(max_examples=400)
     @given(damaged(genuine))
     def damage(content: bytes) -> None:
         path.write_bytes(content)
@@ -107,5 +107,5 @@ def test_reading_never_fails_in_another_way(genuine, tmp_path):
 
     damage()
     # Otherwise this would test nothing.
-    assert seen['refused'] > 20
-    assert seen['lines skipped'] > 100
+    assert seen['refused'] > 8
+    assert seen['lines skipped'] > 40

@@ -116,7 +116,7 @@ def test_the_schedule_waits_only_if_nothing_was_applied(tmp_path):
         param_scheduler=dict(type='mmstable.SafeParamSchedulerHook'),
         logger=dict(type='LoggerHook', interval=1),
     )
-    waits = 'so its schedule waits'
+    waits = 'the LR schedule is held back'
     for bad, count in (((0,), 0), ((1,), 0), ((0, 1), 1)):
         runner, _ = train(
             tmp_path / str(bad),

@@ -25,7 +25,6 @@ def test_defaults():
     assert default.holds_spikes
     assert not default.skips_spikes
     assert default.can_roll_back
-    assert not default.spikes_change_the_run
 
 
 def test_no_rollback_at_all():
@@ -39,24 +38,10 @@ def test_no_rollback_at_all():
     assert not chosen.can_roll_back
 
 
-@pytest.mark.parametrize(
-    ('action', 'changes'),
-    [
-        ('warn', False),
-        ('ask', False),
-        ('skip', False),
-        ('lower_lr', True),
-        ('stop', True),
-    ],
-)
-def test_which_spikes_need_an_agreement_of_all_ranks(action, changes):
-    assert policy(spike=action).spikes_change_the_run is changes
-
-
 def test_the_gravest_incident_is_the_one_with_the_gravest_action():
     spike, bad = incident(Fault.SPIKE), incident(Fault.NAN_LOSS)
     assert policy().gravest([spike, bad]) is bad
-    assert policy(spike='stop').gravest([bad, spike]) is spike
+    assert policy(nan_loss='warn', spike='warn').gravest([spike, bad]) is spike
 
 
 def test_of_equal_actions_poison_is_graver_and_then_the_first_counts():

@@ -80,7 +80,13 @@ def test_200_random_healthy_runs_are_the_stock_runs():
 
 
 @pytest.mark.parametrize(
-    'name', ['SGD, learning rate 5', 'SGD, learning rate 1.5, momentum']
+    'name',
+    [
+        'SGD, learning rate 5',
+        pytest.param(
+            'SGD, learning rate 1.5, momentum', marks=pytest.mark.soak
+        ),
+    ],
 )
 def test_a_learning_rate_that_is_too_high(name):
     protocol = replace(SICK[name], iterations=200)
@@ -90,7 +96,9 @@ def test_a_learning_rate_that_is_too_high(name):
     assert ends_well(ours)
 
 
-@pytest.mark.parametrize('where', ['loss', 'gradient'])
+@pytest.mark.parametrize(
+    'where', ['gradient', pytest.param('loss', marks=pytest.mark.soak)]
+)
 def test_ten_faults_of_the_machine_do_no_harm(where):
     once, often = SICK[f'{where} x 1000, once'], SICK['loss x 1000, ten times']
     protocol = replace(SICK[f'{where} x 1000, ten times'], iterations=400)
@@ -114,7 +122,9 @@ def test_a_bad_sample_is_named_and_what_it_did_is_undone():
     assert ends_well(ours)
 
 
-@pytest.mark.parametrize('share', ['1', '3'])
+@pytest.mark.parametrize(
+    'share', [pytest.param('1', marks=pytest.mark.soak), '3']
+)
 def test_bad_samples_use_no_rollback(share):
     ours = run_protected(SICK[f'NaN in {share} % of the samples'])
     assert ours.error == ''

@@ -278,32 +278,13 @@ def test_a_spike_can_be_a_mere_warning(tmp_path):
     assert runner.diary.bad == []
 
 
-def test_a_spike_can_lead_back(tmp_path):
-    guard = dict(spike=SPIKES, actions=dict(spike='rollback'))
-    runner = run(tmp_path, guard, [Jump([10])], CAREFUL, iters=10)
-    (done,) = runner.diary.done
-    assert (done.action, done.restored) == (Action.ROLLBACK, 8)
-    assert_same(runner.diary.states[10], runner.diary.states[8])
-
-
-def test_spikes_of_a_stock_wrapper_are_seen(tmp_path):
-    guard = dict(spike=SPIKES, actions=dict(spike='rollback'))
+def test_spikes_of_a_stock_wrapper_are_reported(tmp_path):
+    guard = dict(spike=SPIKES, actions=dict(spike='warn'))
     stock = dict(CAREFUL, type='OptimWrapper')
-    runner = run(tmp_path, guard, [Jump([10])], stock, iters=10)
+    runner = run(tmp_path, guard, [Jump([10])], stock, iters=14)
     (done,) = runner.diary.done
-    assert (done.subject, done.action) == ('grad_norm', Action.ROLLBACK)
+    assert (done.subject, done.action) == ('grad_norm', Action.WARN)
     assert 'backward' not in vars(runner.optim_wrapper)
-
-
-def test_a_spike_inside_a_window_waits_for_its_end(tmp_path):
-    runner = run(
-        tmp_path,
-        dict(spike=SPIKES, actions=dict(spike='rollback')),
-        [Jump([29])],
-        dict(CAREFUL, accumulative_counts=4),
-        iters=32,
-    )
-    assert runner.diary.done[0].iteration == 32
 
 
 @pytest.mark.parametrize('wrapper', [CAREFUL, FUSED], ids=['plain', 'fused'])

@@ -457,13 +457,13 @@ def test_a_slow_first_iteration_is_no_hang(tmp_path, looks):
 
 class AlwaysSlow(ToyModel):
     def forward(self, inputs, targets, mode='tensor'):
-        time.sleep(0.8)
+        time.sleep(0.5)
         return super().forward(inputs, targets, mode)
 
 
 def test_iterations_that_all_take_long_are_no_hang(tmp_path):
-    patient = dict(WATCHDOG, min_limit=0.4, rare_limit=60.0, factor=5.0)
-    quiet_run(tmp_path, watchdog=patient, model=AlwaysSlow())
+    patient = dict(WATCHDOG, min_limit=0.25, rare_limit=60.0, factor=5.0)
+    quiet_run(tmp_path, watchdog=patient, model=AlwaysSlow(), max_iters=5)
 
 
 class EverySlow(Numbered):

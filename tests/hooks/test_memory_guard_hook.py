@@ -11,14 +11,14 @@ import pytest
 import torch
 from mmengine.hooks import Hook
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.data import DataLoader, get_worker_info
+from torch.utils.data import DataLoader
 
 from mmstable.errors import RestartNeeded
 from mmstable.events.records import MemoryAlarm
 from mmstable.hooks import MemoryGuardHook
 from mmstable.memory import host, leaks
 from mmstable.memory import leaks as sampler
-from mmstable.memory.host import DeviceReading, Room, host_room
+from mmstable.memory.host import Room, host_room
 from mmstable.oom.report import empty_cache
 from mmstable.report import read_events
 from tests.loops.runs import epoch_loop, iter_loop, log_of, validation
@@ -43,7 +43,7 @@ def looks_often(monkeypatch):
     ('settings', 'message'),
     [
         (dict(interval=0), '`interval` must be .* above 0, got 0'),
-        (dict(action='stop'), '`action` must be one of warn, save, lower_w'),
+        (dict(action='stop'), '`action` must be one of warn, save, rest'),
         (dict(host_limit=0), '`host_limit` must be an int of at least 1'),
         (dict(host_limit='1 ton'), "`host_limit`: a size must be .* '1 ton'"),
     ],
@@ -361,58 +361,6 @@ def test_a_healthy_run_stays_quiet(tmp_path, by_epoch):
     assert 'MemoryGuardHook:' not in log_of(runner)
 
 
-class Numbered(Leaky):
-    """Says which sample it is, and how many workers there are."""
-
-    def __getitem__(self, index):
-        workers = get_worker_info().num_workers
-        number = torch.tensor([index, workers])
-        return dict(super().__getitem__(index), number=number)
-
-
-class Seen(Pace):
-    """Notes what is read, and ends two batches after the alarm."""
-
-    def __init__(self):
-        super().__init__()
-        self.seen = []
-
-    def before_train_iter(self, runner, batch_idx, data_batch=None):
-        self.seen += data_batch['number'].tolist()
-        if self.events and self.seen[-1][1] == 2:
-            runner.train_loop.stop_training = True
-
-
-@pytest.mark.parametrize(
-    ('loop', 'told'),
-    [
-        (iter_loop(10**4), 'dataloader workers were restarted: 2 workers x 1'),
-        (epoch_loop(10**3), 'from the next epoch on: 2 workers'),
-    ],
-    ids=['at once', 'at the next epoch'],
-)
-@pytest.mark.soak
-def test_fewer_workers(tmp_path, loop, told):
-    pace = Seen()
-    runner = run(
-        tmp_path,
-        pace,
-        Numbered(4 * MIB),
-        4,
-        loop,
-        dict(host_limit='9GiB', action='lower_workers'),
-        model=Numberless(),
-    )
-    assert pace.events[0].action == 'lower_workers'
-    loader = runner.train_dataloader
-    assert (loader.num_workers, loader.prefetch_factor) == (2, 1)
-    assert told in log_of(runner)
-    # No sample is missing, none comes twice, and fewer read them.
-    numbers, workers = zip(*pace.seen)
-    assert numbers == tuple(n % 16 for n in range(len(numbers)))
-    assert (workers[0], workers[-1]) == (4, 2)
-
-
 def test_without_a_hook_that_saves(tmp_path):
     guard = dict(host_limit=tree_now() + MIB)
     pace = Pace()
@@ -442,7 +390,12 @@ def test_the_figures_of_a_device(tmp_path, monkeypatch):
     retries = iter([0, 1, 1, 2, 3, 3])
 
     def read(device):
-        return DeviceReading(GIB, 2 * GIB, 3 * GIB, next(retries, 4))
+        return dict(
+            allocated=GIB,
+            peak=2 * GIB,
+            reserved=3 * GIB,
+            retries=next(retries, 4),
+        )
 
     monkeypatch.setattr(host, 'read_device', read)
     runner = run(tmp_path, Pace(), loop=iter_loop(8))

@@ -69,8 +69,7 @@ def runs(runner):
     'settings',
     [
         {},
-        dict(by_block=False),
-        dict(modules=r'backbone\.stages\.\d', by_block=False),
+        dict(modules=['backbone']),
     ],
 )
 def test_the_run_ends_with_the_same_bits(tmp_path, settings):
@@ -132,7 +131,6 @@ def test_it_keeps_less(tmp_path):
     [
         (dict(modules=['bakbone']), ConfigError, "'bakbone' matches nothing"),
         (dict(modules=3), TypeError, '`modules` must be a name or a list'),
-        (dict(by_block=1), TypeError, '`by_block` must be a bool'),
     ],
 )
 def test_wrong_settings(tmp_path, settings, error, match):

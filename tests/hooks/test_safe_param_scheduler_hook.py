@@ -117,7 +117,7 @@ def test_two_skips_by_hand(tmp_path, clean):
     runner = train(tmp_path, bad=[3, 4])
     places = [0, 1, 2, 2, 2, 3, 5, 6, 7, 9, 10]
     assert runner.rates.of() == [clean[place] for place in places]
-    assert log_of(runner).count('so its schedule waits') == 1
+    assert log_of(runner).count('the LR schedule is held back') == 1
 
 
 def test_the_stock_hook_does_not_wait(tmp_path, clean):
@@ -143,9 +143,7 @@ def test_a_lost_window_gives_its_rate_to_the_next_one(tmp_path):
 
 
 @pytest.mark.parametrize('accumulate', [1, 3])
-@pytest.mark.parametrize(
-    'cfg', [OURS, dict(OURS, hold_on_skip=False)], ids=str
-)
+@pytest.mark.parametrize('cfg', [OURS], ids=str)
 def test_a_healthy_run_is_that_of_mmengine(tmp_path, accumulate, cfg):
     ours = train(tmp_path / 'a', cfg, accumulate=accumulate)
     stock = train(tmp_path / 'b', STOCK, accumulate=accumulate)
@@ -156,11 +154,6 @@ def test_a_healthy_run_is_that_of_mmengine(tmp_path, accumulate, cfg):
     ]
     assert_same(saved[0]['param_schedulers'], saved[1]['param_schedulers'])
     assert 'mmstable' not in saved[0]
-
-
-def test_waiting_can_be_switched_off(tmp_path, clean):
-    runner = train(tmp_path, dict(OURS, hold_on_skip=False), bad=[3, 4])
-    assert runner.rates.of() == clean
 
 
 @pytest.mark.parametrize('accumulate', [1, 2])
@@ -367,11 +360,6 @@ def test_two_hooks_would_move_a_schedule_twice(tmp_path):
         'and would move every schedule twice',
     ):
         train(tmp_path, STOCK, hooks=[OURS])
-
-
-def test_the_setting_is_checked():
-    with pytest.raises(TypeError, match='`hold_on_skip` must be a bool, got'):
-        SafeParamSchedulerHook(hold_on_skip='yes')
 
 
 def test_a_loop_without_before_train_moves_schedules_too(tmp_path):

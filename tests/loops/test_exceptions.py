@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
+import torch
 from mmengine.dataset import InfiniteSampler
 from mmengine.hooks import Hook
 
@@ -118,6 +121,21 @@ def test_hooks_hear_of_a_planned_exit(tmp_path):
         runner.train()
     ((heard, _),) = ear.heard
     assert isinstance(heard, SystemExit)
+
+
+def test_a_hook_without_memory_is_named(tmp_path):
+    error = torch.cuda.OutOfMemoryError('CUDA out of memory.')
+    runner = build(
+        tmp_path,
+        data(),
+        iter_loop(5),
+        hooks=[Fail('after_train_iter', 2, error)],
+    )
+    with pytest.raises(torch.cuda.OutOfMemoryError):
+        runner.train()
+    log = log_of(runner)
+    assert re.search(r'memory in a hook \(.*test_exceptions\.py:\d+\)', log)
+    assert 'A smaller batch does not help' in log
 
 
 class SaveOnException(Hook):

@@ -364,9 +364,10 @@ def test_an_optimizer_that_fails_is_not_run_again(tmp_path):
 
     with pytest.raises(OutOfMemoryError, match='2.00 GiB') as caught:
         scene_run(tmp_path, hooks=(Fail(),))
-    (note, *_) = caught.value.__notes__
+    note, advice = caught.value.__notes__[:2]
     assert 'cannot do this step again' in note
     assert 'while the optimizer worked' in note
+    assert 'out of memory in the optimizer step, not in the model' in advice
 
 
 def test_it_can_be_switched_off(tmp_path):

@@ -15,7 +15,7 @@ from torch import nn
 from mmstable import SafeAmpOptimWrapper, SafeOptimWrapper
 from mmstable.loops.question import CannotAsk
 from mmstable.loops.train_step import TrainStep
-from mmstable.optim.spike import Peak, StepHold
+from mmstable.optim.pending_step import Peak, StepHold
 from mmstable.state.rng import capture_rng
 from tests.toys import assert_same
 

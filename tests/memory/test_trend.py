@@ -12,6 +12,7 @@ from mmstable.memory.leaks import (
     FILES,
     HOST,
     SHARED,
+    Growth,
     LeakDetector,
     Point,
     Trend,
@@ -65,17 +66,17 @@ def test_outliers_do_not_matter():
     ],
 )
 def test_what_is_no_leak(function, seed):
-    assert trend_of(noisy(function, seed=seed)).growth() is None
+    assert trend_of(noisy(function, seed=seed)).growth() == Growth()
 
 
 def test_few_points_say_nothing():
-    assert trend_of(range(11)).growth() is None
-    assert trend_of(range(12)).growth() is not None
+    assert trend_of(range(11)).growth() == Growth()
+    assert trend_of(range(12)).growth() != Growth()
 
 
 def test_old_points_are_forgotten():
     trend = trend_of([1000 + 8 * x for x in range(50)] + [2000] * 60)
-    assert trend.growth() is None
+    assert trend.growth() == Growth()
 
 
 def reading(number=0, **changes):
@@ -119,8 +120,8 @@ def test_a_leak_of_workers_is_forecast():
     (iteration, forecast), *_ = alarms(map(leak_of_workers, range(40)))
     assert iteration < 200
     assert (forecast.resource, forecast.holder) == (HOST, 'workers')
-    assert forecast.per_iteration == pytest.approx(10 * MIB, rel=0.01)
-    left = forecast.left / (100 * MIB) * 30
+    assert forecast.growth.per_iteration == pytest.approx(10 * MIB, rel=0.01)
+    left = forecast.room.left / (100 * MIB) * 30
     assert forecast.seconds_left == pytest.approx(left, rel=0.01)
 
 
@@ -138,7 +139,7 @@ def test_descriptors(holder):
     )
     assert forecast.resource == FILES
     assert forecast.holder.startswith(holder)
-    assert forecast.per_iteration == pytest.approx(0.1)
+    assert forecast.growth.per_iteration == pytest.approx(0.1)
 
 
 def test_shared_memory():
@@ -181,7 +182,7 @@ def test_validation_is_no_growth():
         found = detector.add(
             10 * number, leak_of_workers(number), is_training=False
         )
-        assert all(one.per_iteration == 0 for one in found)
+        assert all(one.growth.per_iteration == 0 for one in found)
 
 
 def test_a_warning_comes_again_when_half_of_the_time_is_left():
@@ -197,7 +198,7 @@ def test_critical_is_told_once_and_in_time():
     for number in range(614):
         for one in detector.add(10 * number, leak_of_workers(number)):
             if detector.becomes_critical(one, 10 * number):
-                critical.append(one.left)
+                critical.append(one.room.left)
     # 1 % of the limit, which is more than two readings.
     assert len(critical) == 1
     assert 500 * MIB < critical[0] <= 0.64 * GIB
@@ -210,7 +211,7 @@ def test_fast_growth_is_critical_earlier():
         one = reading(number, workers=(1 + 2 * number) * GIB, room=room)
         for forecast in detector.add(number, one):
             if detector.becomes_critical(forecast, number):
-                found.append(forecast.left)
+                found.append(forecast.room.left)
     assert found == [4 * GIB]
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from mmstable.events.records import Fault
-from mmstable.hooks.grad_nan_logger_hook import _ADVICE
+from mmstable.events.step_lines import ADVICE
 from mmstable.messages import PO_FILE, read_po
 from tests.messages.update_po import (
     PACKAGE,
@@ -89,7 +89,7 @@ _OF_RUNS = (Fault.POISONED, Fault.DIVERGED, Fault.DEAD, Fault.CRASH)
 )
 def test_every_fault_of_a_step_has_advice(fault):
     # A run must not end because there is nothing to say about its faults.
-    assert fault.value in _ADVICE
+    assert fault.value in ADVICE
 
 
 def test_texts_can_be_found():
@@ -170,7 +170,12 @@ def possible_texts(path: Path, node: ast.expr) -> Iterator[str]:
     found = getattr(import_module(name), base.id, None)
     if isinstance(found, dict):
         for value in found.values():
-            is_record = isinstance(node, ast.Attribute)
-            yield getattr(value, node.attr) if is_record else value
+            if isinstance(node, ast.Attribute):
+                yield getattr(value, node.attr)
+            elif isinstance(value, str):
+                yield value
+            elif isinstance(node, ast.Subscript):
+                # A column of a table of rows.
+                yield value[ast.literal_eval(node.slice)]
     elif isinstance(found, str):
         yield found

@@ -35,15 +35,13 @@ class Trail:
 
 
 class Mark:
-    """Where all trails were before some passes, and who else came along."""
+    """Where all trails were before some passes."""
 
     def __init__(self) -> None:
         self.trails: dict[str, Trail] | None = None
-        self.others: set[str] = set()
 
     def set(self, trails: dict[str, Trail]) -> None:
         self.trails = {name: trail.copy() for name, trail in trails.items()}
-        self.others = set()
 
     def go_back(self, trails: dict[str, Trail]) -> None:
         """Leave out all passes since then, as far as that can be told."""
@@ -51,15 +49,9 @@ class Mark:
         if before is None:
             return
         for name, trail in trails.items():
-            is_shared, old = name in self.others, before[name]
-            if trail.is_finite():
-                keep = is_shared or not old.is_finite()
-            else:
-                keep = False
-            if not keep:
-                trail.inputs = old.inputs
-            if not is_shared:
-                trail.count = old.count
+            if not trail.is_finite() or before[name].is_finite():
+                trail.inputs = before[name].inputs
+            trail.count = before[name].count
 
 
 class Optimizing:
@@ -154,8 +146,6 @@ class PlainReference:
             name: Optimizing(self.model, name, protocol)
             for name in protocol.counts
         }
-        # The wrappers that know of the pass which is on.
-        self.known_to: tuple[str, ...] = ()
         for name, module in self.norms.items():
             module.register_forward_pre_hook(self._noter(name))
 
@@ -164,10 +154,6 @@ class PlainReference:
             trail = self.trails[name]
             trail.inputs.append(inputs[0].detach().clone())
             trail.count += 1
-            for wrapper, one in self.optimizing.items():
-                if wrapper not in self.known_to:
-                    one.window.others.add(name)
-                    one.micro_batch.others.add(name)
 
         return note
 
@@ -184,15 +170,12 @@ class PlainReference:
                     self._update(one, loss)
 
     def _pass(self, update: Update, number: int) -> Tensor:
-        self.known_to = update.contexts
         for name in update.contexts:
             self.optimizing[name].before_pass(number, self.trails)
         return self.model.loss(update)
 
     def _update(self, update: Update, loss: Tensor) -> None:
         if not update.idle:
-            # Here some parts run again.
-            self.known_to = (update.name,)
             self.optimizing[update.name].update(update, loss, self.trails)
 
     def state_dict(self) -> dict[str, Tensor]:

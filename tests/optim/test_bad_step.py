@@ -11,7 +11,7 @@ from mmengine.optim import OptimWrapper
 from mmstable import Fault, Outcome, SafeAmpOptimWrapper, SafeOptimWrapper
 from mmstable.optim.clipping import parse_clip
 from mmstable.optim.observer import StockObserver
-from mmstable.optim.pending_step import AccumulationWindow, PendingStep
+from mmstable.optim.pending_step import PendingStep
 from tests.torch_features import sgd
 from tests.toys import (
     INF,
@@ -270,7 +270,8 @@ def test_an_observer_leaves_sparse_gradients_alone():
     table = torch.nn.Embedding(3, 4, sparse=True)
     wrapper = OptimWrapper(torch.optim.SGD(table.parameters(), lr=0.1))
     observer = StockObserver(wrapper, table)
-    observer.subscribe('', seen)
+    observer.steps.subscribe('', seen)
+    observer.attach()
     loss = table(torch.tensor([1, 1, 2])).sum()
     wrapper.backward(loss)
     before = table.weight.grad
@@ -282,7 +283,7 @@ def test_an_observer_leaves_sparse_gradients_alone():
     wrapper.step()
     moved = (weight - table.weight).norm().item()
     assert moved == pytest.approx(0.1, rel=1e-5)
-    observer.unsubscribe()
+    observer.detach()
     assert [r.grad_norm for r, _ in seen] == [pytest.approx(20**0.5)] * 2
 
 
@@ -405,14 +406,10 @@ def test_an_optimizer_that_fails_on_huge_gradients_keeps_what_came_later():
     param.grad = torch.full((2,), 1e30)
     later = torch.ones(2)
     wrapper = SafeOptimWrapper(FailingSGD([param], lr=0.1))
-    attempt = PendingStep.measure(
-        ([param], [param.grad], {}),
-        wrapper._update.plan_for([param]),
-        AccumulationWindow(),
-        scale=1.0,
-        iteration=1,
-    )
+    step = PendingStep()
+    grads = [param.grad]
+    step.measure(([param], grads, grads), wrapper._update.plan_for([param]))
     param.grad = later
     with pytest.raises(RuntimeError, match='cannot step'):
-        wrapper._update.apply_late(attempt, [1.0])
+        wrapper._update.apply_late(step, [1.0])
     assert param.grad is later

@@ -168,12 +168,11 @@ def train(folder, model, counts=1, iters=6):
 @pytest.mark.parametrize('kind', ODD)
 def test_a_skipped_step_leaves_no_trace(tmp_path, kind, fault, counts):
     model = Odd(ODD[kind], {1: fault, 2: fault, 5: fault})
-    runner = train(tmp_path, model, counts)
+    train(tmp_path, model, counts)
     for bad in (1, 2, 5):
         if kind == 'range' and fault == 'loss' and bad == 1:
             continue
         assert_same(model.buffers_before[bad + 1], model.buffers_before[bad])
-    assert 'forward passes of another step' not in log_of(runner)
     for name, value in model.named_buffers():
         assert value.isfinite().all(), name
 

@@ -35,7 +35,7 @@ def train(net, wrapper, index, name=None, value=0.0):
 
 
 def is_unread(wrapper):
-    return wrapper._safe_step.pending is not None
+    return wrapper._pending is not None
 
 
 def test_ends_as_a_run_that_reads_at_once(monkeypatch):

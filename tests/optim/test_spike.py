@@ -8,7 +8,8 @@ import random
 import pytest
 
 from mmstable.guard.rollback import LearningRateFactor
-from mmstable.optim.spike import Peak, SortedWindow
+from mmstable.optim.clipping import SortedWindow
+from mmstable.optim.pending_step import Peak
 
 
 def fed(values, **settings):
@@ -71,7 +72,8 @@ def test_a_resume_in_the_middle_ends_the_same():
 
 def test_quantiles_are_those_of_the_newest():
     window = SortedWindow(5)
-    window.extend([9, 9, 9, 5, 1, 3, 2, 4])
+    for value in [9, 9, 9, 5, 1, 3, 2, 4]:
+        window.append(value)
     assert [window.quantile(q) for q in (0, 0.25, 0.5, 0.9, 1)] == [
         1, 2, 3, pytest.approx(4.6), 5,
     ]  # fmt: skip

@@ -12,8 +12,7 @@ from mmengine.hooks import Hook
 from mmstable import SafeAmpOptimWrapper, SafeOptimWrapper
 from mmstable.events import Fault
 from mmstable.optim.clipping import parse_clip
-from mmstable.optim.pending_step import PendingStep
-from mmstable.optim.spike import Peak, StepHold
+from mmstable.optim.pending_step import Peak, PendingStep, StepHold
 from tests.optim.test_costs import HOST_READ, Recorder
 from tests.toys import INF, assert_same, toy_net, toy_runner, weights
 
@@ -74,7 +73,7 @@ def test_a_device_compares_without_the_host(accelerator, cls, settings):
             step(net, wrapper, factor)
         assert recorder.calls[HOST_READ] == 0
         # Nobody has read the verdict, but it is obeyed.
-        assert wrapper._safe_step.pending is not None
+        assert wrapper._pending is not None
         moved = any(
             not torch.equal(now, before[name])
             for name, now in weights(net).items()
@@ -249,8 +248,7 @@ class Unread(Hook):
         self.pending: list[bool] = []
 
     def after_train_iter(self, runner, *args, **kwargs):
-        step = runner.optim_wrapper._safe_step
-        self.pending.append(step.pending is not None)
+        self.pending.append(runner.optim_wrapper._pending is not None)
 
 
 def test_a_guarded_run_runs_ahead(accelerator, tmp_path):
@@ -267,4 +265,4 @@ def test_a_guarded_run_runs_ahead(accelerator, tmp_path):
     runner.train()
     assert unread.pending == [False] + [True] * 79
     assert runner.optim_wrapper.applied_steps == 80
-    assert runner.optim_wrapper._safe_step.hold.norm.limit < INF
+    assert runner.optim_wrapper._hold.norm.limit < INF
