@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from mmengine.dist import get_world_size
 
 from mmstable.dist.store import gather
-from mmstable.io.schema import number, tuple_of
+from mmstable.io.schema import tuple_of, within
 from mmstable.memory.host import usable_cores
 from mmstable.messages import N_, _
 from mmstable.profile.measure import WHOLE_STEP, Loading, Profile
@@ -424,7 +424,7 @@ def gather_times(profile: Profile) -> list[RankTimes]:
     # A compiled step waits for the other ranks inside.
     forward = 0.0 if WHOLE_STEP in phases else phases['forward']
     own = [phases['data'], forward, phases['hooks']]
-    times = tuple_of(*[number] * len(own))
+    times = tuple_of(*[within(0)] * len(own))
     try:
         found = gather(
             f'profile/{next(_SERIAL)}',

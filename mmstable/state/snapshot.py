@@ -37,8 +37,11 @@ class HostCopy(NamedTuple):
             return present.copy_(self.values)
 
 
-# A dtype, and whether tensors are on an accelerator.
+# A dtype, and whether to pin host memory for copies of a tensor.
 _Kind = tuple[torch.dtype, bool]
+# MPS shares the memory of the host, and there pinned memory may be a tensor
+# of the device: https://github.com/pytorch/pytorch/issues/181374.
+_NOT_PINNED = ('cpu', 'mps')
 
 
 class HostMemory:
@@ -133,7 +136,7 @@ def is_opaque(tensor: Tensor) -> bool:
 
 
 def _kind(tensor: Tensor) -> _Kind:
-    return tensor.dtype, tensor.device.type != 'cpu'
+    return tensor.dtype, tensor.device.type not in _NOT_PINNED
 
 
 def _sizes(tensors: Iterable[Tensor]) -> Counter[_Kind]:

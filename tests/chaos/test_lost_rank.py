@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -43,16 +44,26 @@ class Marker:
         return os.mkdir, ('marker',)
 
 
+FORGED = {
+    'watch/1/state/0': None,
+    'watch/1/result/1': '"../../elsewhere.pth"',
+    'watch/1/failure': '{"rank": 7, "error": "planted"}',
+    'coordinated_stop/1/request/0': '{"after": 0, "signal": "SIGNONE"}',
+}
+
+
 def plant():
-    # What any process can do that reaches the port of the store.
-    store = torch.distributed.distributed_c10d._get_default_store()
+    # What any process can do that reaches the port of the store, under every
+    # prefix that torch, its launchers or mmstable may put before a key.
     stream = io.BytesIO()
     torch.save((8, Marker()), stream)
-    word = base64.b64encode(stream.getvalue())
-    for key in ('watch/1/state/0', 'watch/1/result/1', 'watch/1/failure',
-                'coordinated_stop/1/request/0'):
-        # Of the first attempt.
-        store.set('mmstable/0/' + key, word)
+    pickled = base64.b64encode(stream.getvalue())
+    store = torch.distributed.distributed_c10d._get_default_store()
+    while store is not None:
+        for key, word in FORGED.items():
+            # Of the first attempt.
+            store.set('mmstable/0/' + key, word or pickled)
+        store = getattr(store, 'underlying_store', None)
 
 
 @MODELS.register_module()
@@ -128,12 +139,13 @@ def train(
     work_dir: str,
     *options: str,
     fault: str = '::',
+    command: Sequence[str] = (),
     **variables: str,
 ):
-    """Two ranks by torchrun; the exit code and what was printed."""
+    """Two ranks by dist_train.sh; the exit code and what was printed."""
     script = [str(ROOT / 'tools/dist_train.sh'), 'config.py', '2']
     done = subprocess.run(
-        [*script, '--work-dir', work_dir, *options],
+        command or [*script, '--work-dir', work_dir, *options],
         cwd=folder,
         env=environment(folder, PORT=free_port(), FAULT=fault, **variables),
         stdout=subprocess.PIPE,
@@ -167,8 +179,34 @@ def assert_same_run(resumed: dict, unbroken: dict) -> None:
     assert_same(ours, theirs)
 
 
+def assert_refused(folder: Path, output: str) -> None:
+    # Values in the store that no rank has written count as missing.
+    for key in ('request/0', 'failure', 'state/0', 'result/1'):
+        line = f"under '{key}' was not written by a rank of this run"
+        assert line in output, key
+    assert "got 'SIGNONE'" in output
+    assert 'planted' not in output
+    assert not (folder / 'marker').exists()
+    assert 'rank 1' in output
+    assert 'failed after iteration' in output
+
+
+def test_forged_values_under_torchrun(folder):
+    command = [sys.executable, '-m', 'torch.distributed.run']
+    command += ['--nproc_per_node=2', f'--master_port={free_port()}']
+    command += [str(ROOT / 'tools/train.py'), 'config.py']
+    command += ['--launcher', 'pytorch', '--work-dir', 'forged']
+    code, output = train(
+        folder, 'forged', command=command, fault='raise:1:4', PLANT='yes'
+    )
+    assert code != 0
+    assert_refused(folder, output)
+    saved = folder / 'forged/emergency_iter_3.pth'
+    assert load_checkpoint(saved)['meta']['iter'] == 3
+
+
 @pytest.mark.soak
-def test_a_kill_and_an_exception_under_torchrun(folder):
+def test_a_kill_and_an_exception_under_a_supervisor(folder):
     code, output = train(folder, 'unbroken')
     assert code == 0, output[-3000:]
     assert 'gloo' not in output
@@ -187,14 +225,11 @@ def test_a_kill_and_an_exception_under_torchrun(folder):
         folder, 'lost', *resume, fault='raise:1:4', PLANT='yes'
     )
     assert code != 0
-    # Words in the store that no rank has left are not there, for anybody.
-    assert "under 'state/0' was not written by a rank of this run" in output
-    assert "under 'result/1' was not written by a rank of this run" in output
-    assert not (folder / 'marker').exists()
+    assert_refused(folder, output)
     # Looked for, and said, by one rank only.
     assert output.count(f"resuming from '{folder}/lost/iter_5.pth'") == 1
     assert 'failed after iteration 8: ValueError: a broken sample' in output
-    assert 'torchrun --nproc_per_node=2' in output
+    assert 'Resume with: mmstable dist-train config.py 2 ' in output
     saved = folder / 'lost/emergency_iter_8.pth'
     assert f'--resume-from {saved}' in output
     # What each rank was doing: one failed, the other waited for it.

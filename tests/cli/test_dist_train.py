@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from torch.distributed import PrefixStore, TCPStore
 
 from mmstable.cli import supervise
 from mmstable.cli.main import build_parsers, main
 from mmstable.cli.supervise import End
+from mmstable.dist import store
 from tests.cli.runs import ROOT, console_script, iterations, run
+from tests.patience import wait_until
 
 pytestmark = pytest.mark.usefixtures('in_project')
 
@@ -90,6 +95,41 @@ def test_every_attempt_has_its_number_and_its_store(
     ]
     assert '--max-restarts' not in started[0][0]
     assert 'Restart 1 of 3' in capsys.readouterr().err
+
+
+def test_a_forged_plan_is_not_followed(
+    started: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(store, '_REPORTED', set())
+    monkeypatch.setattr(
+        store, 'print_log', lambda line, **kwargs: said.append(line)
+    )
+    port = free_port()
+    server = TCPStore(
+        '127.0.0.1', int(port), is_master=True, wait_for_workers=False
+    )
+    first = PrefixStore('mmstable/0/supervisors', server)
+    plan = dict(nodes=[[0, 2], [1, 2]], port=5, why='', code=0)
+    first.set('attempt', '"0"')
+    first.set('plan/0', json.dumps({**plan, 'nodes': [[1, -2]], 'more': 1}))
+
+    def lead() -> None:
+        wait_until(lambda: len(said) == 1)
+        first.set('attempt', '0')
+        wait_until(lambda: len(said) == 2)
+        first.set('plan/0', json.dumps(plan))
+
+    thread = threading.Thread(target=lead)
+    thread.start()
+    words = ['config.py', '2', '--nnodes', '2', '--node-rank', '1']
+    words += ['--master-addr', '127.0.0.1', '--port', port]
+    assert main(['dist-train', *words]) == 0
+    thread.join()
+    ((_, variables),) = started
+    assert [own['RANK'] for own in variables] == ['2', '3']
+    assert "under 'attempt' was not written by a rank" in said[0]
+    assert "under 'plan/0' was not written by a rank" in said[1]
 
 
 @pytest.mark.parametrize(

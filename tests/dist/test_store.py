@@ -461,7 +461,9 @@ def test_a_status_that_no_rank_leaves_is_none(monkeypatch, said, word, reason):
     assert watch.status_of(1) == RankStatus(1, 5, 'step', 9.0)
 
 
-@pytest.mark.parametrize('times', [[], [1.0], [1.0] * 4, [1.0, 2.0, None]])
+@pytest.mark.parametrize(
+    'times', [[], [1.0], [1.0] * 4, [1.0, 2.0, None], [1.0, 2.0, -1.0]]
+)
 def test_times_that_no_rank_has_are_none(ranks, monkeypatch, said, times):
     monkeypatch.setattr(causes, 'get_world_size', lambda: 3)
     monkeypatch.setattr(causes, '_SERIAL', itertools.repeat(0))

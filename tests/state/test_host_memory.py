@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from mmstable.state.snapshot import HostMemory
 from tests.ranks import run_ranks
@@ -37,3 +38,11 @@ def copy_and_restore(rank: int, folder: Path) -> None:
 @pytest.mark.dist
 def test_sharded_tensors_are_copied_beside_plain_ones(tmp_path):
     run_ranks(copy_and_restore, tmp_path)
+
+
+def test_memory_for_mps_is_not_pinned():
+    with FakeTensorMode():
+        tensor = torch.empty(3, device='mps')
+    # Without an accelerator torch refuses to pin.
+    (block,) = HostMemory([tensor]).blocks
+    assert (block.device.type, block.numel()) == ('cpu', 3)
