@@ -87,7 +87,7 @@ class Trace:
 # a save, 25 for a resume. Calls of a save and a resume grow with the toy. A
 # death passes a save, the replay of the failed step, and the report.
 WALKS = {
-    'step': Walk('mmstable.loops.train_step', files=25, calls=67),
+    'step': Walk('mmstable.loops.train_step', files=25, calls=66),
     'save': Walk('mmstable.checkpoint.writer', files=39, calls=6300),
     'death': Walk('mmstable.loops.failure', files=80, calls=11500),
     'resume': Walk('mmstable.checkpoint.loaders', files=33, calls=8100),

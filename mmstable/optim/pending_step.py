@@ -329,9 +329,6 @@ class Peak(Saved):
         """Take a finite number of the series into account."""
         self.count += 1
         self.peak = max(self.peak * self._KEPT, abs(value))
-        self._set_limit()
-
-    def _set_limit(self) -> None:
         if self.count >= self._warmup:
             # A series of zeros has no peak yet.
             self.limit = self._factor * self.peak or math.inf
@@ -339,7 +336,9 @@ class Peak(Saved):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take over what :meth:`state_dict` gave."""
         super().load_state_dict(state)
-        self._set_limit()
+        # The peak, observed again, sets the limit and nothing else.
+        self.count -= 1
+        self.observe(self.peak)
 
 
 @dataclass

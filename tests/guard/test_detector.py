@@ -160,6 +160,30 @@ def test_transient_faults_are_no_bad_steps():
     assert detector.is_calm
 
 
+@pytest.mark.parametrize(
+    'fault',
+    [
+        Fault.TRANSIENT,
+        Fault.SPIKE,
+        Fault.OOM,
+        Fault.NAN_GRAD,
+        Fault.NAN_LOSS,
+        Fault.OVERFLOW,
+    ],
+)
+@pytest.mark.parametrize('can_fall', [False, True])
+def test_what_was_skipped_ends_no_suspicion(fault, can_fall):
+    detector = make(max_consecutive_bad=9)
+    judge(detector, *(good(i, 2.0, 1.0) for i in range(1, 6)))
+    judge(detector, good(6, 2.0, 1e6))
+    facts = dict(grad_norm=2.0, loss=1.0, scale_can_fall=can_fall)
+    judge(detector, *(bad(i, fault, **facts) for i in (7, 8, 9)))
+    assert not detector.is_calm
+    assert detector.since(9) == 6
+    judge(detector, good(10, 2.0, 1.0))
+    assert detector.is_calm
+
+
 @pytest.mark.parametrize('loss', [1001.0, None])
 def test_five_exploded_losses_are_an_incident(loss):
     detector = make()
