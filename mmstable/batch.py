@@ -293,7 +293,7 @@ def unpack(value: Any, depth: int = 0) -> Any:
     if kind == 'dict':
         return _unpack_items(value, 'items', depth)
     if kind == 'array' and isinstance(value.get('tensor'), Tensor):
-        return value['tensor'].numpy()
+        return _to_array(value['tensor'])
     if kind == 'element' and isinstance(value.get('type'), str):
         element = _find_class(value['type'])()
         element.set_metainfo(_unpack_items(value, 'meta', depth))
@@ -301,6 +301,13 @@ def unpack(value: Any, depth: int = 0) -> Any:
             _fill(element, name, one)
         return element
     raise ValueError(f'the batch has an unknown part {str(kind)[:40]!r}')
+
+
+def _to_array(tensor: Tensor) -> np.ndarray:
+    try:
+        return tensor.numpy()
+    except (RuntimeError, TypeError) as error:
+        raise ValueError('the batch has a bad array') from error
 
 
 def _fill(element: BaseDataElement, name: str, value: Any) -> None:

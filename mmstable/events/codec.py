@@ -14,7 +14,14 @@ from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from functools import cache, partial
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from typing import (
+    Annotated,
+    Any,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from mmstable.events.records import EVENTS, SCHEMA, Event, UnknownEvent
 from mmstable.io.schema import (
@@ -32,6 +39,7 @@ from mmstable.io.schema import (
     parse_json,
     text,
 )
+from mmstable.messages import short_repr
 
 # Room for 70,000 culprits; JSON of that size fits in memory when parsed.
 LONGEST_LINE = 1 << 22
@@ -114,15 +122,25 @@ def plain(value: Any) -> Any:
     return str(value)
 
 
-def read_record(cls: Any, content: Any) -> Any:
+def read_record(cls: Any, content: Any, is_strict: bool = False) -> Any:
     """Build a record of a class from plain data.
+
+    A field of the type ``Annotated[kind, check]`` must pass that check, too.
+
+    Args:
+        cls (type): A dataclass or named tuple.
+        content (Any): The data.
+        is_strict (bool): Whether to refuse other keys, instead of ignoring
+            those that a newer version writes. Defaults to False.
 
     Raises:
         ValueError: If the data does not fit.
     """
     an_object(content)
-    values = {}
-    for name, check, is_required in _fields(cls):
+    values, known = {}, _fields(cls, is_strict)
+    if is_strict and (more := content.keys() - {name for name, *__ in known}):
+        raise ValueError(f'has an unknown key {short_repr(min(more))}')
+    for name, check, is_required in known:
         if name in content:
             values[name] = check_field(name, check, content[name])
         elif is_required:
@@ -131,31 +149,34 @@ def read_record(cls: Any, content: Any) -> Any:
 
 
 @cache
-def _fields(cls: Any) -> tuple[tuple[str, Check, bool], ...]:
+def _fields(cls: Any, is_strict: bool) -> tuple[tuple[str, Check, bool], ...]:
     """Name, check and need of the fields of a dataclass or named tuple."""
-    hints = get_type_hints(cls)
+    hints = get_type_hints(cls, include_extras=True)
     return tuple(
-        (name, _check(hints[name]), one.default is one.empty)
+        (name, _check(hints[name], is_strict), one.default is one.empty)
         for name, one in inspect.signature(cls).parameters.items()
     )
 
 
-def _check(kind: Any) -> Check:
+def _check(kind: Any, is_strict: bool) -> Check:
     """Build the check of a type."""
     if kind in _SIMPLE:
         return _SIMPLE[kind]
     origin, args = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        narrow, base = args[1], _check(args[0], is_strict)
+        return lambda value: base(narrow(value))
     if origin is Union:
-        return optional(_check(args[0]))
+        return optional(_check(args[0], is_strict))
     if origin is Mapping:
-        return mapping_of(text(), _check(args[1]))
+        return mapping_of(*(_check(one, is_strict) for one in args))
     if origin is tuple:
-        items = list_of(_check(args[0]))
+        items = list_of(_check(args[0], is_strict))
         return lambda value: tuple(items(value))
     if issubclass(kind, Enum):
         word = one_of(*(member.value for member in kind))
         return lambda value: kind(word(value))
-    return partial(read_record, kind)
+    return partial(read_record, kind, is_strict=is_strict)
 
 
 def _read_any(value: Any, depth: int = _MAX_DEPTH) -> Any:

@@ -23,7 +23,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, BinaryIO, Optional, cast
+from typing import Annotated, Any, BinaryIO, Optional, cast
 
 import torch
 from mmengine.config import Config
@@ -39,9 +39,18 @@ from mmstable.errors import EXIT_NOT_REPRODUCED, BundleError
 from mmstable.events.codec import plain, read_record
 from mmstable.events.log import versions
 from mmstable.events.records import FaultExplained
-from mmstable.forensics.replay import StepInputs, StepSetup
+from mmstable.forensics.replay import Name, StepInputs, StepSetup
 from mmstable.io.files import atomic_file, read_bounded, replace_text
-from mmstable.io.schema import integer, list_of, optional, parse_json
+from mmstable.io.schema import (
+    anything,
+    count,
+    integer,
+    list_of,
+    mapping_of,
+    optional,
+    parse_json,
+    text,
+)
 from mmstable.messages import _
 from mmstable.messages.secrets import mask_values
 from mmstable.state.rng_check import check_rng
@@ -56,6 +65,7 @@ INDEX, STEP, MODEL, CONFIG = (
 VERDICT, TEXT = 'verdict.json', 'verdict.txt'
 _LONGEST_INDEX, _LONGEST_CONFIG = 1 << 22, 1 << 24
 _MIB = 2**20
+_Count = Annotated[int, count]
 
 
 @dataclass(frozen=True)
@@ -77,18 +87,22 @@ class BundleIndex:
         schema (int): Version of the format. Defaults to 1.
     """
 
-    iteration: int
-    rank: int
-    wrapper: str
-    setups: Mapping[str, StepSetup]
+    iteration: _Count
+    rank: _Count
+    wrapper: Name
+    setups: Annotated[
+        Mapping[Name, StepSetup], mapping_of(anything, anything, 100)
+    ]
     has_many: bool
-    versions: Mapping[str, str]
+    versions: Annotated[
+        Mapping[Name, Name], mapping_of(anything, anything, 100)
+    ]
     # `X | None` cannot be read back on Python 3.9.
-    checkpoint: Optional[str] = None  # noqa: UP045
-    checkpoint_iteration: Optional[int] = None  # noqa: UP045
-    checkpoint_sha256: str = ''
-    notes: tuple[str, ...] = ()
-    schema: int = SCHEMA
+    checkpoint: Optional[Name] = None  # noqa: UP045
+    checkpoint_iteration: Optional[_Count] = None  # noqa: UP045
+    checkpoint_sha256: Annotated[str, text(64)] = ''
+    notes: Annotated[tuple[Name, ...], list_of(anything, 1000)] = ()
+    schema: Annotated[int, integer(1)] = SCHEMA
 
 
 @dataclass(frozen=True)
@@ -124,13 +138,19 @@ class Bundle:
 
         Returns:
             list[str]: Names that the model has and the bundle has not, or
-            with another shape.
+            with another shape or layout.
         """
         state = self.model_state or {}
         missing = []
         for name, tensor in _model_tensors(model).items():
             saved = state.get(name)
-            if saved is None or saved.shape != tensor.shape:
+            if (
+                saved is None
+                or saved.shape != tensor.shape
+                or saved.layout != tensor.layout
+                or saved.is_quantized != tensor.is_quantized
+                or saved.is_meta
+            ):
                 missing.append(name)
             else:
                 tensor.data.copy_(saved)
@@ -270,9 +290,11 @@ def _read_index(content: Any) -> BundleIndex:
     schema = content.get('schema') if isinstance(content, dict) else None
     if isinstance(schema, int) and schema > SCHEMA:
         raise ValueError(f'schema {schema} is of a newer mmstable')
-    index: BundleIndex = read_record(BundleIndex, content)
+    index: BundleIndex = read_record(BundleIndex, content, is_strict=True)
     if not index.setups:
         raise ValueError('`setups`: must have at least one wrapper')
+    if index.wrapper and index.wrapper not in index.setups:
+        raise ValueError('`wrapper`: must be one of `setups`')
     return index
 
 

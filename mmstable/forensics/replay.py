@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Callable, Optional
+from typing import Annotated, Any, Callable, Optional
 
 import torch
 from mmengine.dist import get_world_size
@@ -33,11 +33,16 @@ from mmstable.batch import (
 from mmstable.events.samples import read_scale
 from mmstable.forensics.frames import FINITE, severity
 from mmstable.forensics.trace import OriginTracer
+from mmstable.io.schema import integer, one_of, positive, text
 from mmstable.loops.question import autocast_dtype
 from mmstable.optim.grad_health import clean_name
 from mmstable.state.preserve import preserve_state, uncompiled
 from mmstable.state.rng import restore_rng
 from mmstable.torch_internals import work_maker
+
+# What a bundle from outside may have.
+Name = Annotated[str, text(4096)]
+_Autocast = Annotated[str, one_of('float16', 'bfloat16')]
 
 
 @dataclass(frozen=True)
@@ -55,10 +60,10 @@ class StepSetup:
     """
 
     # `X | None` cannot be read back on Python 3.9.
-    dtype: Optional[str] = None  # noqa: UP045
-    loss_scale: float = 1.0
-    loss_factor: int = 1
-    parameters: tuple[str, ...] = ()
+    dtype: Optional[_Autocast] = None  # noqa: UP045
+    loss_scale: Annotated[float, positive] = 1.0
+    loss_factor: Annotated[int, integer(1, 2**31 - 1)] = 1
+    parameters: tuple[Name, ...] = ()
 
 
 def setup_of(
@@ -367,9 +372,11 @@ class StepInputs:
 
     def only(self, samples: list[int]) -> StepInputs:
         """The same with some samples of the batch."""
-        indices = tuple(self.indices[one] for one in samples if self.indices)
+        is_known = len(self.indices) == batch_size(self.batch)
         return replace(
-            self, batch=take_samples(self.batch, samples), indices=indices
+            self,
+            batch=take_samples(self.batch, samples),
+            indices=tuple(self.indices[one] for one in samples if is_known),
         )
 
 

@@ -82,6 +82,7 @@ _string = _must_be('a string', lambda value: isinstance(value, str))
 _array = _must_be('an array', lambda value: isinstance(value, (list, tuple)))
 _numeric = _must_be('a number', is_numeric)
 _finite = _must_be('finite', math.isfinite)
+_above_zero = _must_be('above 0', lambda value: value > 0)
 _integer = _must_be(
     'an integer',
     lambda value: is_numeric(value) and not isinstance(value, float),
@@ -133,6 +134,11 @@ def within(least: float, most: float = math.inf) -> Check:
     rule = f'{least:g} to {most:g}'
     in_range = _must_be(rule, lambda value: least <= value <= most)
     return lambda value: in_range(number(value))
+
+
+def positive(value: Any) -> float:
+    """A finite number above 0."""
+    return _above_zero(number(value))
 
 
 @cache

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from mmengine.structures import BaseDataElement, InstanceData
+from torch import Tensor
 
 from mmstable.batch import Packed, unpack
 from mmstable.checkpoint import catalog
@@ -253,6 +254,25 @@ def test_something_else_in_a_file(bundle, name, content, reason):
         (dict(schema=9), 'schema 9 is of a newer mmstable'),
         (dict(versions=1), '`versions`: must be an object'),
         (dict(notes=[1]), '`notes`: must be a string'),
+        (dict(notes=['a'] * 1001), '`notes`: must have at most 1000 entries'),
+        (dict(iteration=-1), '`iteration`: must be 0 to 9007199254740992'),
+        (dict(rank=2**60), '`rank`: must be 0 to'),
+        (dict(checkpoint_iteration=-1), '`checkpoint_iteration`: must be 0'),
+        (dict(checkpoint='a' * 5000), '`checkpoint`: must have at most 4096'),
+        (dict(wrapper='other'), '`wrapper`: must be one of `setups`'),
+        (dict(setups={str(n): {} for n in range(101)}), 'at most 100 entries'),
+        (dict(setups={'a' * 5000: {}}), '`setups`: must have at most 4096'),
+        (dict(setups={'a': {'loss_scale': 0}}), '`loss_scale`: must be above'),
+        (dict(setups={'a': {'loss_scale': 'NaN'}}), 'must be a number'),
+        (
+            dict(
+                setups={'a': {'loss_scale': 10**19}, 'b': {'loss_factor': 0}}
+            ),
+            '`loss_factor`: must be 1 to',
+        ),
+        (dict(setups={'a': {'dtype': 'float8'}}), '`dtype`: must be one of'),
+        (dict(setups={'a': {'more': 1}}), "`a`: has an unknown key 'more'"),
+        (dict(more=1), "has an unknown key 'more'"),
     ],
 )
 def test_an_index_of_something_else(bundle, change, reason):
@@ -260,6 +280,56 @@ def test_an_index_of_something_else(bundle, change, reason):
     content = json.loads(path.read_text(encoding='utf-8'))
     path.write_text(json.dumps({**content, **change}))
     refused(bundle, reason)
+
+
+def test_an_infinite_loss_scale(bundle):
+    path = bundle / 'bundle.json'
+    setups = {'a': {'loss_scale': float('inf')}}
+    content = json.loads(path.read_text(encoding='utf-8'))
+    path.write_text(json.dumps({**content, 'wrapper': 'a', 'setups': setups}))
+    refused(bundle, '`loss_scale`: must be finite, got inf')
+
+
+@pytest.mark.parametrize(
+    'tensor',
+    [
+        torch.ones(2, requires_grad=True),
+        torch.ones(2, dtype=torch.complex64).conj(),
+        torch.ones(2).to_sparse(),
+        torch.ones(2, dtype=torch.bfloat16),
+    ],
+)
+def test_an_array_that_numpy_cannot_hold(bundle, tensor):
+    step = torch.load(bundle / 'step.pth', weights_only=True)
+    (kind,) = (key for key in step['batch'] if key != 'items')
+    array = {kind: 'array', 'tensor': tensor}
+    step['batch'] = {kind: 'dict', 'items': {'inputs': array}}
+    torch.save(step, bundle / 'step.pth')
+    refused(bundle, 'the batch has a bad array')
+
+
+@pytest.mark.parametrize(
+    'convert',
+    [
+        Tensor.to_sparse,
+        lambda one: torch.quantize_per_tensor(one, 0.1, 0, torch.qint8),
+    ],
+)
+def test_weights_of_another_layout_are_named(bundle, convert):
+    state = torch.load(bundle / 'model.pth', weights_only=True)
+    model = case_of('log(0)').model()
+    name = next(name for name, one in state.items() if one.dim() == 2)
+    state[name] = convert(state[name].float())
+    torch.save(state, bundle / 'model.pth')
+    assert read_bundle(bundle).load_into(model) == [name]
+
+
+def test_fewer_indices_than_samples(bundle):
+    step = torch.load(bundle / 'step.pth', weights_only=True)
+    step['indices'] = [7]
+    torch.save(step, bundle / 'step.pth')
+    inputs = read_bundle(bundle).inputs(case_of('log(0)').model())
+    assert inputs.only([1]).indices == ()
 
 
 def test_an_index_that_is_no_json(bundle):
