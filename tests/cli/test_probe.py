@@ -241,7 +241,8 @@ def test_a_run_with_the_option_probe_is_found(project, tmp_path, capfd):
     process = start(
         [sys.executable, '-m', 'mmstable', *words, *slow],
         project,
-        path=f'{ROOT}:{project}',
+        # Not a copy of another interpreter.
+        path=f'{project}:{ROOT}',
     )
     try:
         wait_until(lambda: main(['probe', str(run)]) == 0, 90, process=process)
