@@ -56,6 +56,8 @@ def pytest_sessionstart(session):
 
 def pytest_collection_finish():
     """Let garbage collections pass over what stays to the end anyway."""
+    from tests import formatted  # noqa: F401
+
     gc.collect()
     gc.freeze()
 

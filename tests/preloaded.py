@@ -24,6 +24,16 @@ from types import ModuleType
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
+# What every run imports, most of it when it begins: torch's optimizers need
+# its compiler, and the visualizer of mmengine a figure.
+OF_EVERY_RUN = [
+    'mmengine.runner',
+    'torch._dynamo',
+    'matplotlib.backends.backend_agg',
+    'matplotlib.figure',
+    'mpl_toolkits.mplot3d',
+    'tests.formatted',
+]
 # What a test puts on its own path is not for the processes that it starts.
 _INSTALLED = [
     path
@@ -36,7 +46,7 @@ _INSTALLED.append(str(ROOT))
 def preloaded_context() -> ForkServerContext:
     """Starts processes that know torch and mmengine, but not mmstable."""
     context = multiprocessing.get_context('forkserver')
-    context.set_forkserver_preload(['mmengine.runner'])
+    context.set_forkserver_preload(OF_EVERY_RUN)
     return context
 
 

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -14,6 +11,7 @@ from mmstable.checkpoint.folders import RemotePath
 from mmstable.checkpoint.loading import BadCheckpoint, load_checkpoint
 from mmstable.errors import CheckpointError
 from tests.checkpoint import standin
+from tests.cli.runs import ROOT, run
 from tests.hooks.test_safe_checkpoint_hook import (
     checkpoints,
     hook_of,
@@ -21,8 +19,6 @@ from tests.hooks.test_safe_checkpoint_hook import (
     train,
 )
 from tests.toys import assert_same, weights
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(autouse=True)
@@ -149,16 +145,10 @@ def test_the_command_resumes_from_there(tmp_path, bucket):
     (tmp_path / 'remote_toys.py').write_text(TOYS)
     path.write_text(CONFIG)
     work = ['--work-dir', str(tmp_path / 'work'), '--resume']
-    done = subprocess.run(
-        [sys.executable, '-m', 'mmstable', 'train', str(path), *work],
-        cwd=ROOT,
-        env={**os.environ, 'PYTHONPATH': f'{ROOT}:{tmp_path}'},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    said = done.stdout + done.stderr
-    assert done.returncode == 0, said
+    command = [sys.executable, '-m', 'mmstable', 'train', str(path), *work]
+    code, out, err = run(command, ROOT, path=f'{ROOT}:{tmp_path}')
+    said = out + err
+    assert code == 0, said
     assert 'resumed from standin://runs/work/iter_4.pth' in said
     assert checkpoints(bucket / 'runs/work') == [
         'iter_2.pth',

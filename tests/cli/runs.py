@@ -52,10 +52,11 @@ def path_without_torch(folder: Path) -> str:
 def start(
     command: list[str], folder: Path, path: str = str(ROOT), **env: str
 ) -> subprocess.Popen[str]:
-    """Start a command in a folder; only mmstable itself is on the path."""
+    """Start a command in a folder; what follows mmstable is a project."""
     variables = {**os.environ, 'PYTHONPATH': path, **env}
     is_python = command[0] == sys.executable and command[1][:2] != '-B'
-    if is_python and path == str(ROOT) and 'PYTHONSAFEPATH' not in env:
+    first = path.split(':', maxsplit=1)[0]
+    if is_python and first == str(ROOT) and 'PYTHONSAFEPATH' not in env:
         return Preloaded(command[1:], folder, variables)
     return subprocess.Popen(
         command,

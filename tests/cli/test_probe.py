@@ -238,11 +238,14 @@ def test_a_run_with_the_option_probe_is_found(project, tmp_path, capfd):
     run.mkdir()
     words = ['train', 'config.py', '--probe', '--work-dir', str(run)]
     slow = ['--cfg-options', 'model.nap=0.05', 'train_cfg.max_iters=9999']
-    process = start([sys.executable, '-m', 'mmstable', *words, *slow], project)
+    process = start(
+        [sys.executable, '-m', 'mmstable', *words, *slow],
+        project,
+        # Not a copy of another interpreter.
+        path=f'{project}:{ROOT}',
+    )
     try:
-        # Asking over and over would slow down the start that is awaited.
-        wait_until(server.find_sockets, 300, process=process)
-        assert main(['probe', str(run)]) == 0
+        wait_until(lambda: main(['probe', str(run)]) == 0, 90, process=process)
         assert main(['probe', str(run), 'stop']) == 0
         _, err = process.communicate(timeout=60)
     finally:

@@ -20,6 +20,7 @@ from mmstable.cli.main import main
 from mmstable.cli.start import Start, choose_start
 from tests.checkpoint.leftovers import leave_half_a_file
 from tests.cli.runs import ROOT, iterations, log_of
+from tests.cli.runs import run as run_command
 from tests.some_files import some_files
 from tests.torch_features import skip_without_half
 from tests.toys import read_saved
@@ -96,15 +97,9 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(project: Path, *args: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, str(ROOT / 'tools/train.py'), 'config.py', *args],
-        cwd=project,
-        env={**os.environ, 'PYTHONPATH': str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=100,
-    )
+    command = [sys.executable, str(ROOT / 'tools/train.py'), 'config.py']
+    done = run_command([*command, *args], project)
+    return subprocess.CompletedProcess(command, *done)
 
 
 @pytest.fixture(scope='module')

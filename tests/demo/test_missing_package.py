@@ -2,25 +2,17 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from mmstable import demo
 from mmstable.demo import MissingPackageError
 from mmstable.errors import UsageError
+from tests.preloaded import run_script
 
 # None in sys.modules makes an import fail as if nothing were installed.
 WITHOUT = 'import sys; sys.modules[{!r}] = None; '
-
-
-def run(code: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, '-c', code],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
 
 
 def test_missing_mlxtend_says_what_to_install(
@@ -45,24 +37,25 @@ def test_the_error_is_a_usage_error_and_an_import_error() -> None:
     assert '(gone)' in str(error)
 
 
-def test_missing_mmcv_says_what_to_install() -> None:
-    done = run(
+def test_missing_mmcv_says_what_to_install(tmp_path: Path) -> None:
+    code, printed = run_script(
         WITHOUT.format('mmcv')
         + 'from mmengine.registry import MODELS; '
-        + "MODELS.build(dict(type='mmstable.TinyFCN', num_classes=2))"
+        + "MODELS.build(dict(type='mmstable.TinyFCN', num_classes=2))",
+        tmp_path,
     )
 
-    assert done.returncode != 0
-    assert 'needs the package `mmcv`' in done.stderr
-    assert 'pip install mmstable[demo]' in done.stderr
+    assert code != 0
+    assert 'needs the package `mmcv`' in printed
+    assert 'pip install mmstable[demo]' in printed
 
 
 @pytest.mark.soak
 def test_mmstable_itself_needs_neither() -> None:
-    done = run(
+    code = (
         WITHOUT.format('mmcv')
         + WITHOUT.format('mlxtend')
         + 'import mmstable, mmstable.registry'
     )
-
-    assert done.returncode == 0, done.stderr
+    # An interpreter that has imported neither before.
+    subprocess.run([sys.executable, '-c', code], check=True, timeout=60)

@@ -10,7 +10,10 @@ import json
 import os
 import sys
 import traceback
+from importlib import import_module
 from typing import Any
+
+from tests.preloaded import OF_EVERY_RUN
 
 
 def serve() -> None:
@@ -78,7 +81,8 @@ def _run(arguments: list[str]) -> int:
 def _prepare(device: str) -> None:
     if device == 'cuda':
         from tests.device import fakecuda  # noqa: F401
-    import mmengine.runner  # noqa: F401
+    for name in OF_EVERY_RUN:
+        import_module(name)
     import torch
 
     import mmstable.cli.train  # noqa: F401

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import time
 
 import pytest
@@ -23,6 +21,7 @@ from tests.inject.runs import (
     train,
 )
 from tests.loops.runs import log_of
+from tests.preloaded import Preloaded
 
 
 @pytest.mark.parametrize('loop', LOOPS)
@@ -104,9 +103,8 @@ def test_signal(tmp_path, where):
 
 
 def test_a_fatal_signal_is_recorded_first(tmp_path):
-    done = subprocess.run(
-        [sys.executable, '-c', KILLED, str(tmp_path)], check=False, timeout=60
-    )
+    done = Preloaded(['-c', KILLED, str(tmp_path)], tmp_path, os.environ)
+    done.communicate(timeout=60)
     assert done.returncode == -signal.SIGKILL
     (path,) = tmp_path.rglob('events.jsonl')
     (fault,) = (e for e in read_events(path) if isinstance(e, InjectedFault))

@@ -9,13 +9,12 @@ import ctypes
 import os
 import sys
 import time
-import traceback
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
-from types import SimpleNamespace
+from functools import cache, partial
+from types import FrameType, SimpleNamespace
 from typing import Any
 
 from tests.device.build import build, torch_folder
@@ -171,13 +170,23 @@ _counts: Counts | None = None
 
 def _place() -> str:
     """The two innermost lines outside torch and this file."""
+    lines: list[str] = []
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and len(lines) < 2:
+        name = _shown_name(frame.f_code.co_filename)
+        if name:
+            lines.append(f'{name}:{frame.f_lineno}')
+        frame = frame.f_back
+    return ' < '.join(lines)
+
+
+@cache
+def _shown_name(path: str) -> str:
+    """The name of a file in a place; empty for those that are left out."""
     hidden = ('/torch/', __file__, 'contextlib')
-    lines = [
-        f'{one.filename.split("site-packages/")[-1]}:{one.lineno}'
-        for one in reversed(traceback.extract_stack())
-        if not any(part in one.filename for part in hidden)
-    ]
-    return ' < '.join(lines[:2])
+    if any(part in path for part in hidden):
+        return ''
+    return path.rsplit('site-packages/', maxsplit=1)[-1]
 
 
 @ctypes.CFUNCTYPE(None, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_int64)
