@@ -21,9 +21,24 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from results import DEFAULT_FOLDER, Row, format_table, write_json
 
 from mmstable.events.records import FaultExplained
-from tests.forensics.planted_cases import CASES, INNOCENT, Case, run_case
+from tests.forensics.planted_cases import (
+    CASES,
+    INNOCENT,
+    PATTERN_CASES,
+    TWINS,
+    Case,
+    run_case,
+)
 
-ASPECTS = ('operation', 'line', 'module', 'loss term', 'sample', 'verdict')
+ASPECTS = (
+    'operation',
+    'line',
+    'module',
+    'loss term',
+    'sample',
+    'verdict',
+    'remedy',
+)
 
 
 def truth(case: Case) -> dict[str, set[Any]]:
@@ -35,11 +50,17 @@ def truth(case: Case) -> dict[str, set[Any]]:
         'loss term': set(case.terms),
         'sample': set(case.samples),
         'verdict': {case.verdict},
+        'remedy': {case.remedy} - {''},
     }
 
 
-def said(found: Sequence[FaultExplained]) -> dict[str, set[Any]]:
+def said(
+    case: Case | None, found: Sequence[FaultExplained]
+) -> dict[str, set[Any]]:
     """What was said of a case, by aspect."""
+    # A text is right if it has the words that are true.
+    remedy = '' if case is None else case.remedy
+    texts = {one.text.rpartition('\n')[2] for one in found}
     return {
         'operation': {one.op for one in found} - {''},
         'line': {one.lines[0].split(': ', 1)[1] for one in found if one.op},
@@ -47,6 +68,9 @@ def said(found: Sequence[FaultExplained]) -> dict[str, set[Any]]:
         'loss term': {term for one in found for term in one.loss_terms},
         'sample': {index for one in found for index in one.samples},
         'verdict': {one.verdict.value for one in found},
+        'remedy': {remedy if remedy in one else one for one in texts}
+        if case is None or remedy
+        else set(),
     }
 
 
@@ -64,7 +88,7 @@ def score(
         right = claimed = true = 0
         for case, found in pairs:
             facts = set() if case is None else truth(case)[aspect]
-            claims = said(found)[aspect]
+            claims = said(case, found)[aspect]
             right += len(facts & claims)
             claimed += len(claims)
             true += len(facts)
@@ -84,20 +108,25 @@ def main() -> None:
     )
     args = parser.parse_args()
     warnings.simplefilter('ignore')
+    innocent = [*INNOCENT, *TWINS]
     pairs: list[tuple[Case | None, list[FaultExplained]]] = []
-    for case in [*CASES, *INNOCENT]:
+    for case in [*CASES, *PATTERN_CASES, *INNOCENT, *TWINS]:
         if args.only not in case.name:
             continue
         with tempfile.TemporaryDirectory() as folder:
             found = run_case(case, Path(folder))
-        is_innocent = case in INNOCENT
+        is_innocent = case in innocent
         pairs.append((None if is_innocent else case, found))
         facts = {} if is_innocent else truth(case)
         right = all(
             claims == facts.get(aspect, set())
-            for aspect, claims in said(found).items()
+            for aspect, claims in said(
+                None if is_innocent else case, found
+            ).items()
         )
         seconds = sum(one.seconds for one in found)
+        if not right:
+            print(*(one.text for one in found), sep='\n')
         print(
             f'{"right" if right else "WRONG"}  {seconds:5.2f} s  {case.name}'
         )

@@ -49,9 +49,20 @@ def _leaves(
         yield from _leaves(value, name, items)
 
 
+def named_tensors(tree: Any) -> Iterator[tuple[str, Tensor]]:
+    """Walk over all tensors of a batch with their paths, as 'inputs[2]'."""
+    for path, value in _leaves(tree):
+        # Boxes of mmdet and the like hold one tensor.
+        inner = getattr(value, 'tensor', None)
+        if isinstance(value, Tensor):
+            yield path, value
+        elif isinstance(inner, Tensor):
+            yield f'{path}.tensor'.lstrip('.'), inner
+
+
 def tensors_in(tree: Any) -> Iterator[Tensor]:
     """Walk over all tensors of a batch, those of data samples included."""
-    return (one for _, one in _leaves(tree) if isinstance(one, Tensor))
+    return (one for _, one in named_tensors(tree))
 
 
 def bytes_of(tree: Any) -> int:

@@ -298,9 +298,9 @@ def _slow(args: argparse.Namespace, ranks: Sequence[Rank]) -> Iterator[Any]:
         yield _answer(ranks[0].ask('sql', query=_SLOWEST))
     else:
         yield _(
-            'the times of modules are not measured: set trace_modules=True '
-            'of LiveProbeHook, or PROBING_TORCH_PROFILING=on, before the run '
-            'starts; `mmstable profile CONFIG` tells more'
+            'the times of modules are not measured: set '
+            'PROBING_TORCH_PROFILING=on before the run starts; '
+            '`mmstable profile CONFIG` tells more'
         )
 
 

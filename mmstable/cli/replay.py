@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from mmstable.forensics.find_cause import Finding
     from mmstable.forensics.frames import ModuleRanges, Place
     from mmstable.forensics.replay import StepInputs
-    from mmstable.forensics.trace import AnyOrigin, NanOrigin
+    from mmstable.forensics.trace import Origin
 
 _MOST_NAMED = 5
 # How many modules to show before and after the one that leads to the fault.
@@ -84,33 +84,35 @@ def _replay_crash(
     bundle: Bundle, inputs: StepInputs, args: argparse.Namespace
 ) -> int:
     """Run a step that has raised an error again, in float32."""
-    from mmstable.events.codec import plain
-    from mmstable.events.records import FaultExplained
+    from mmstable.events import Fault
+    from mmstable.events.records import FaultExplained, Verdict
     from mmstable.forensics.bundle import write_verdict
-    from mmstable.forensics.crash import CrashFinder, NotExamined, crash_facts
-    from mmstable.forensics.describe import describe_crash
+    from mmstable.forensics.crash import CrashFinder
+    from mmstable.forensics.describe import describe
 
     finder = CrashFinder(inputs, math.inf, args.dtype or 'float32')
-    try:
-        crash = finder.run()
-    except NotExamined as reason:
-        cli.tell('the step cannot be run here: {reason}', reason=reason)
+    finding = finder.run()
+    if finding.verdict is Verdict.NOT_EXAMINED:
+        cli.tell(
+            'the step cannot be run here: {reason}', reason=finding.reason
+        )
         return 1
-    error = _known(bundle, 'text').partition('\n')[0]
+    if finding.culprit is None:
+        finding.message = _known(bundle, 'text').partition('\n')[0]
     iteration, kind = bundle.index.iteration, type(inputs.model).__name__
-    lines = describe_crash(crash, error, iteration, kind)
+    lines = describe(finding, iteration, Fault.CRASH, kind)
     cli.show(*lines)
     if args.write:
         found = FaultExplained.now(
             iteration,
-            fault=_fault(bundle.verdict),
+            fault=Fault.CRASH,
             text='\n'.join(lines),
             seconds=round(finder.clock.seconds, 3),
             bundle=str(args.bundle),
-            **crash_facts(crash),
+            **finding.facts(),
         )
-        write_verdict(Path(args.bundle), plain(found), found.text)
-    return EXIT_NOT_REPRODUCED if crash is None else 0
+        write_verdict(Path(args.bundle), found)
+    return EXIT_NOT_REPRODUCED if finding.culprit is None else 0
 
 
 def _build_model(bundle: Bundle, args: argparse.Namespace) -> Module:
@@ -216,7 +218,7 @@ def module_tree(
         text += '  ' + '  '.join(values or [_('not reached')])
         if name == focus and mark:
             text += f'  <- {mark}'
-        is_bad = any(one.is_bad for one in spreads.values())
+        is_bad = any(one.bad_share for one in spreads.values())
         return Text(printable(text), 'bold red' if is_bad else '')
 
     def grow(name: str, tree: Tree) -> Tree:
@@ -250,29 +252,26 @@ class BreakAtOrigin:
     line is still running.
 
     Args:
-        culprit (AnyOrigin): What to wait for: an operation, or the first use
+        culprit (Origin): What to wait for: an operation, or the first use
             of a tensor that was bad before.
     """
 
-    def __init__(self, culprit: AnyOrigin) -> None:
+    def __init__(self, culprit: Origin) -> None:
         self._culprit = culprit
         self._has_stopped = False
 
-    def on_origin(self, origin: NanOrigin) -> None:
+    def on_origin(self, origin: Origin) -> None:
         """Stop, if it is the operation to blame."""
-        if all(
-            getattr(self._culprit, name, None) == getattr(origin, name)
-            for name in ('phase', 'op', 'place')
-        ):
+        if origin.identity == self._culprit.identity:
             self._stop(origin)
 
     def watch(self, phase: str, op: str, place: Place, output: Tensor) -> None:
         """Stop, if a tensor is used here that was bad before."""
         culprit = self._culprit
-        if not hasattr(culprit, 'op') and place == culprit.place:
+        if culprit.source and place == culprit.place:
             self._stop(culprit)
 
-    def _stop(self, origin: AnyOrigin) -> None:
+    def _stop(self, origin: Origin) -> None:
         if self._has_stopped:
             return
         self._has_stopped = True
@@ -338,7 +337,7 @@ def _result(
 ) -> Iterator[str]:
     """What came out of the step."""
     from mmstable.events.records import Verdict
-    from mmstable.forensics.explain import describe
+    from mmstable.forensics.describe import describe
 
     index, culprit = bundle.index, finding.culprit
     if finding.verdict is Verdict.NOT_REPRODUCED:
@@ -365,8 +364,7 @@ def _result(
     if culprit is None:
         return
     was = _known(bundle, 'op') or _known(bundle, 'name')
-    now = getattr(culprit, 'op', '') or getattr(culprit, 'name', '')
-    module = _known(bundle, 'module')
+    now, module = culprit.op or culprit.name, _known(bundle, 'module')
     if was and (was, module) != (now, culprit.place.module or ''):
         yield _(
             'This is another fault than in the run, where it began in {was}.',
@@ -397,7 +395,7 @@ def _show(bundle: Bundle, inputs: StepInputs, finding: Finding) -> None:
     cli.show(*(f'{n}. {one}' for n, one in enumerate(finding.chain, 1)))
 
 
-def _debug(inputs: StepInputs, culprit: AnyOrigin) -> None:
+def _debug(inputs: StepInputs, culprit: Origin) -> None:
     from mmstable.batch import batch_size
     from mmstable.forensics.replay import replay_step
     from mmstable.forensics.trace import OriginTracer

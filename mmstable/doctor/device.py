@@ -51,37 +51,21 @@ class Outcome(NamedTuple):
 def device(plan: Plan) -> Iterator[Item]:
     """Train in other processes, and compare what they leave behind."""
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        whole = _train(folder, 'whole')
-        broken = _train(folder, 'faults', 'nan', 'oom', 'stall')
-        lost = _train(folder, 'lost', 'assert')
-        saved = [one.name for one in lost.folder.glob('emergency*.pth')]
-        explained = [
-            one['text'].partition('\n')[0]
-            for one in lost.events('fault_explained')
-        ]
-        rest = _train(folder, 'lost', resume=True)
-        yield from _judge(whole, broken, lost, saved, explained, rest)
+        yield from _compare(Path(name))
 
 
-def _judge(
-    whole: Outcome,
-    broken: Outcome,
-    lost: Outcome,
-    saved: list[str],
-    explained: list[str],
-    rest: Outcome,
-) -> Iterator[Item]:
-    """Compare the runs.
-
-    Args:
-        whole (Outcome): A run without a fault.
-        broken (Outcome): One with a NaN, an OOM and a stall.
-        lost (Outcome): One with a label out of range.
-        saved (list[str]): The checkpoints of that.
-        explained (list[str]): What it said of the error.
-        rest (Outcome): The same, resumed.
-    """
+def _compare(folder: Path) -> Iterator[Item]:
+    """Compare a run without faults, broken ones, and one that is resumed."""
+    whole = _train(folder, 'whole')
+    broken = _train(folder, 'faults', 'nan', 'oom', 'stall')
+    # A label out of range.
+    lost = _train(folder, 'lost', 'assert')
+    saved = list(lost.folder.glob('emergency*.pth'))
+    explained = [
+        one['text'].partition('\n')[0]
+        for one in lost.events('fault_explained')
+    ]
+    rest = _train(folder, 'lost', resume=True)
     where = whole.result().get('device', '?')
     is_gpu = where.partition(':')[0] not in ('cpu', '?')
     rollback = [one['action'] for one in broken.events('intervention')]

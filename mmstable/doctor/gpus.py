@@ -10,9 +10,10 @@ import os
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Callable, NamedTuple
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 from mmstable.doctor import Fact, Item, NotSeen, Plan, found, read_data
 from mmstable.doctor.host import ProgramFailed, output_of
@@ -61,109 +62,91 @@ def _watts(milliwatts: int) -> float:
     return milliwatts / 1000
 
 
-class Query(NamedTuple):
-    """The NVML query of a value.
+# Values of a GPU, and the NVML query of each: the function without
+# 'nvmlDeviceGet', its arguments without 'NVML_', and how to read the answer.
+# ECC errors are those since the driver was loaded, or ``ever``. Old GPUs
+# retire pages of memory, new ones remap rows. Temperatures are in degrees
+# Celsius, power is in watts, ``busy`` in percent of the time; a link's speed
+# is the generation of PCI Express, ``replays`` are packets sent again.
+QUERIES: dict[str, tuple[Any, ...]] = {
+    'name': ('Name', _text),
+    'bus': ('PciInfo', lambda pci: _text(pci.busId)),
+    'memory_total': ('MemoryInfo', lambda memory: memory.total),
+    'memory_used': ('MemoryInfo', lambda memory: memory.used),
+    'busy': ('UtilizationRates', lambda rates: rates.gpu),
+    'temperature': ('Temperature', int, 'TEMPERATURE_GPU'),
+    'slowdown_at': (
+        'TemperatureThreshold',
+        int,
+        'TEMPERATURE_THRESHOLD_SLOWDOWN',
+    ),
+    'power': ('PowerUsage', _watts),
+    'power_limit': ('EnforcedPowerLimit', _watts),
+    'clock_reasons': ('CurrentClocksEventReasons', int),
+    # As older releases call it.
+    'old_clock_reasons': ('CurrentClocksThrottleReasons', int),
+    'corrected': (
+        'TotalEccErrors',
+        int,
+        'MEMORY_ERROR_TYPE_CORRECTED',
+        'VOLATILE_ECC',
+    ),
+    'uncorrected': (
+        'TotalEccErrors',
+        int,
+        'MEMORY_ERROR_TYPE_UNCORRECTED',
+        'VOLATILE_ECC',
+    ),
+    'uncorrected_ever': (
+        'TotalEccErrors',
+        int,
+        'MEMORY_ERROR_TYPE_UNCORRECTED',
+        'AGGREGATE_ECC',
+    ),
+    'retired_single_bit': (
+        'RetiredPages',
+        len,
+        'PAGE_RETIREMENT_CAUSE_MULTIPLE_SINGLE_BIT_ECC_ERRORS',
+    ),
+    'retired_double_bit': (
+        'RetiredPages',
+        len,
+        'PAGE_RETIREMENT_CAUSE_DOUBLE_BIT_ECC_ERROR',
+    ),
+    'retire_pending': ('RetiredPagesPendingStatus', bool),
+    'remapped_rows': ('RemappedRows', lambda rows: rows[0] + rows[1]),
+    'remap_pending': ('RemappedRows', lambda rows: bool(rows[2])),
+    'remap_failed': ('RemappedRows', lambda rows: bool(rows[3])),
+    'link_width': ('CurrPcieLinkWidth', int),
+    'link_width_max': ('MaxPcieLinkWidth', int),
+    'link_speed': ('CurrPcieLinkGeneration', int),
+    'link_speed_max': ('MaxPcieLinkGeneration', int),
+    'replays': ('PcieReplayCounter', int),
+}
 
-    Args:
-        function (str): The function, without 'nvmlDeviceGet'.
-        constants (tuple[str, ...]): Its arguments after the GPU's handle,
-            without 'NVML_'.
-        read (Callable): From the answer to the value.
-    """
 
-    function: str
-    constants: tuple[str, ...]
-    read: Callable[[Any], Any]
-
-
-def _nvml(
-    function: str,
-    *constants: str,
-    read: Callable[[Any], Any] = lambda answer: answer,
-    default: Any = None,
-) -> Any:
-    query = Query(function, constants, read)
-    return field(default=default, metadata={'nvml': query})
-
-
-@dataclass(frozen=True)
-class GpuState:
-    """One GPU, with the NVML query of each value.
-
-    ECC errors are those since the driver was loaded, or ``ever``. Old GPUs
-    retire pages of memory, new ones remap rows. Temperatures are in degrees
-    Celsius, power is in watts, ``busy`` in percent of the time; a link's
-    speed is the generation of PCI Express.
+class GpuState(SimpleNamespace):
+    """One GPU, with a value or None for each of ``QUERIES``.
 
     Args:
         index (int): Its number.
         lost (str): Why it does not answer; '' if it does. Defaults to ''.
+        **values: Those that it has told.
     """
 
-    index: int
-    lost: str = ''
-    name: str = _nvml('Name', read=_text, default='')
-    bus: str = _nvml('PciInfo', read=lambda pci: _text(pci.busId), default='')
-    memory_total: int | None = _nvml('MemoryInfo', read=lambda m: m.total)
-    memory_used: int | None = _nvml('MemoryInfo', read=lambda m: m.used)
-    busy: int | None = _nvml('UtilizationRates', read=lambda one: one.gpu)
-    temperature: int | None = _nvml('Temperature', 'TEMPERATURE_GPU')
-    slowdown_at: int | None = _nvml(
-        'TemperatureThreshold', 'TEMPERATURE_THRESHOLD_SLOWDOWN'
-    )
-    power: float | None = _nvml('PowerUsage', read=_watts)
-    power_limit: float | None = _nvml('EnforcedPowerLimit', read=_watts)
-    clock_reasons: int | None = _nvml('CurrentClocksEventReasons')
-    # As older releases call it.
-    old_clock_reasons: int | None = _nvml('CurrentClocksThrottleReasons')
-    corrected: int | None = _nvml(
-        'TotalEccErrors', 'MEMORY_ERROR_TYPE_CORRECTED', 'VOLATILE_ECC'
-    )
-    uncorrected: int | None = _nvml(
-        'TotalEccErrors', 'MEMORY_ERROR_TYPE_UNCORRECTED', 'VOLATILE_ECC'
-    )
-    uncorrected_ever: int | None = _nvml(
-        'TotalEccErrors', 'MEMORY_ERROR_TYPE_UNCORRECTED', 'AGGREGATE_ECC'
-    )
-    retired_single_bit: int | None = _nvml(
-        'RetiredPages',
-        'PAGE_RETIREMENT_CAUSE_MULTIPLE_SINGLE_BIT_ECC_ERRORS',
-        read=len,
-    )
-    retired_double_bit: int | None = _nvml(
-        'RetiredPages', 'PAGE_RETIREMENT_CAUSE_DOUBLE_BIT_ECC_ERROR', read=len
-    )
-    retire_pending: bool | None = _nvml('RetiredPagesPendingStatus', read=bool)
-    remapped_rows: int | None = _nvml(
-        'RemappedRows', read=lambda r: r[0] + r[1]
-    )
-    remap_pending: bool | None = _nvml(
-        'RemappedRows', read=lambda r: bool(r[2])
-    )
-    remap_failed: bool | None = _nvml(
-        'RemappedRows', read=lambda r: bool(r[3])
-    )
-    link_width: int | None = _nvml('CurrPcieLinkWidth')
-    link_width_max: int | None = _nvml('MaxPcieLinkWidth')
-    link_speed: int | None = _nvml('CurrPcieLinkGeneration')
-    link_speed_max: int | None = _nvml('MaxPcieLinkGeneration')
-    # Packets that had to be sent again.
-    replays: int | None = _nvml('PcieReplayCounter')
-
-    @property
-    def throttles(self) -> tuple[str, ...]:
-        """Why the clock is lower than possible."""
+    def __init__(self, index: int, lost: str = '', **values: Any) -> None:
+        super().__init__(
+            index=index, lost=lost, **{**dict.fromkeys(QUERIES), **values}
+        )
         bits = self.clock_reasons or self.old_clock_reasons or 0
-        return tuple(
+        # Why the clock is lower than possible.
+        self.throttles = tuple(
             name for bit, name in _THROTTLE_BITS.items() if bits & bit
         )
-
-    @property
-    def retired_pages(self) -> int | None:
-        """Pages that the GPU no longer uses, for either cause."""
-        counts = (self.retired_single_bit, self.retired_double_bit)
-        known = [count for count in counts if count is not None]
-        return sum(known) if known else None
+        # For either cause.
+        retired = (self.retired_single_bit, self.retired_double_bit)
+        known = [count for count in retired if count is not None]
+        self.retired_pages = sum(known) if known else None
 
 
 def read_gpus() -> list[GpuState]:
@@ -200,16 +183,15 @@ def _read_gpu(nvml: Any, index: int) -> GpuState:
     except nvml.NVMLError as error:
         return GpuState(index, lost=str(error))
     known = {}
-    for one in fields(GpuState):
-        query: Query | None = one.metadata.get('nvml')
+    for name, (function, read, *constants) in QUERIES.items():
         # Releases differ in the functions that they have.
-        ask = query and getattr(nvml, f'nvmlDeviceGet{query.function}', None)
-        if query is None or ask is None:
+        ask = getattr(nvml, f'nvmlDeviceGet{function}', None)
+        if ask is None:
             continue
-        constants = [getattr(nvml, f'NVML_{name}') for name in query.constants]
+        given = [getattr(nvml, f'NVML_{one}') for one in constants]
         # A GPU does not know every value.
         with suppress(nvml.NVMLError):
-            known[one.name] = query.read(ask(handle, *constants))
+            known[name] = read(ask(handle, *given))
     return GpuState(index, **known)
 
 
@@ -297,12 +279,6 @@ def judge(gpu: GpuState) -> Iterator[Item]:
     if gpu.lost:
         yield found('gpu_lost', device, error=gpu.lost)
         return
-    yield from _memory_errors(gpu, device)
-    yield from _heat(gpu, device)
-    yield from _slow_link(gpu, device)
-
-
-def _memory_errors(gpu: GpuState, device: str) -> Iterator[Item]:
     if gpu.uncorrected:
         yield found('ecc', device, count=gpu.uncorrected)
     elif gpu.uncorrected_ever:
@@ -313,9 +289,6 @@ def _memory_errors(gpu: GpuState, device: str) -> Iterator[Item]:
         yield found('remap_failed', device)
     if gpu.remap_pending or gpu.retire_pending:
         yield found('remap_pending', device)
-
-
-def _heat(gpu: GpuState, device: str) -> Iterator[Item]:
     bad = _BAD_THROTTLES & set(gpu.throttles)
     if bad:
         names = [_(_THROTTLES[name]) for name in sorted(bad)]
@@ -323,9 +296,6 @@ def _heat(gpu: GpuState, device: str) -> Iterator[Item]:
     degrees, limit = gpu.temperature, gpu.slowdown_at
     if degrees is not None and limit is not None and degrees > limit - _WARM:
         yield found('hot', device, degrees=degrees, limit=limit)
-
-
-def _slow_link(gpu: GpuState, device: str) -> Iterator[Item]:
     width, most = gpu.link_width or 0, gpu.link_width_max or 0
     if 0 < width < most:
         yield found('narrow_link', device, width=width, most=most)
@@ -344,11 +314,9 @@ def devices() -> list[str]:
     return ['cpu', *(f'cuda:{index}' for index in range(gpus))]
 
 
-_KMSG = '/dev/kmsg'
-_JOURNAL = 'journalctl -k -q --no-pager -n 100000'
+_PROGRAMS = ('dmesg', 'journalctl -k -q --no-pager -n 100000')
 _PROGRAM_TIMEOUT_S = 20.0
 _MAX_LOG_BYTES = 64 << 20
-_MAX_RECORDS = 200_000
 # Longer lines are no lines of a kernel.
 _MAX_LINE = 8192
 _MAX_SHOWN = 300
@@ -376,25 +344,17 @@ def kernel_log(path: str | None = None) -> KernelLog:
     """
     if path is not None:
         return KernelLog(_lines(_file(path)), path, [])
-    readers: dict[str, Callable[[], str]] = {
-        _KMSG: _kmsg,
-        'dmesg': lambda: output_of(['dmesg'], _PROGRAM_TIMEOUT_S),
-        'journalctl': lambda: output_of(_JOURNAL.split(), _PROGRAM_TIMEOUT_S),
-    }
     refused = []
-    for name, read in readers.items():
+    for command in _PROGRAMS:
+        name = command.split()[0]
         try:
-            text = read()
+            text = output_of(command.split(), _PROGRAM_TIMEOUT_S)
         except ProgramFailed as error:
             refused.append(str(error))
-        except OSError as error:
-            refused.append(f'{name}: {error.strerror or error}')
-        else:
-            if text.strip():
-                return KernelLog(_lines(text), name, refused)
-            refused.append(
-                f'{name}: ' + _('nothing to read, or no permission')
-            )
+            continue
+        if text.strip():
+            return KernelLog(_lines(text), name, refused)
+        refused.append(f'{name}: ' + _('nothing to read, or no permission'))
     return KernelLog([], '', refused)
 
 
@@ -429,24 +389,6 @@ def _file(path: str, max_bytes: int = _MAX_LOG_BYTES) -> str:
             )
         )
     return content.decode(errors='replace')
-
-
-def _kmsg() -> str:
-    """Read the ring buffer record by record, without waiting for more."""
-    descriptor = os.open(_KMSG, os.O_RDONLY | os.O_NONBLOCK)
-    records = []
-    try:
-        for __ in range(_MAX_RECORDS):
-            try:
-                records.append(os.read(descriptor, _MAX_LINE))
-            except BlockingIOError:
-                break
-            except BrokenPipeError:
-                # Overwritten meanwhile; the next read gets the next one.
-                continue
-    finally:
-        os.close(descriptor)
-    return b'\n'.join(records).decode(errors='replace')
 
 
 def _lines(text: str) -> list[str]:

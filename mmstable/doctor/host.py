@@ -255,7 +255,6 @@ def output_of(words: Sequence[str], seconds: float) -> str:
 # No machine that runs this has been there: 2024-01-01.
 _PAST = 1704067200
 _MOST_APART = 5.0
-_MOST_JUMP = 0.5
 _SYNC = ['timedatectl', 'show', '--property=NTPSynchronized', '--value']
 
 
@@ -267,7 +266,6 @@ def clock(plan: Plan) -> Iterator[Item]:
     if now < _PAST:
         yield found('wrong_clock', 'clock', time=shown)
     yield from against_disk(plan.folder)
-    yield from steady()
     yield from synchronized()
 
 
@@ -288,19 +286,6 @@ def against_disk(folder: str) -> Iterator[Item]:
         return
     if abs(apart) > _MOST_APART:
         yield found('disk_clock', folder, seconds=apart)
-
-
-def steady(pause: float = 0.2) -> Iterator[Item]:
-    """Report a clock that jumps: it is being set, or the machine paused.
-
-    Args:
-        pause (float): Seconds to watch it. Defaults to 0.2.
-    """
-    start = time.time() - time.monotonic()
-    time.sleep(pause)
-    jump = time.time() - time.monotonic() - start
-    if abs(jump) > _MOST_JUMP:
-        yield found('clock_jumps', 'clock', seconds=jump)
 
 
 def synchronized() -> Iterator[Item]:

@@ -21,9 +21,9 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO, Optional, cast
 
 import torch
 from mmengine.config import Config
@@ -41,17 +41,7 @@ from mmstable.events.log import versions
 from mmstable.events.records import FaultExplained
 from mmstable.forensics.replay import StepInputs, StepSetup
 from mmstable.io.files import atomic_file, read_bounded, replace_text
-from mmstable.io.schema import (
-    boolean,
-    integer,
-    list_of,
-    mapping_of,
-    number,
-    optional,
-    parse_json,
-    record,
-    text,
-)
+from mmstable.io.schema import integer, list_of, optional, parse_json
 from mmstable.messages import _
 from mmstable.messages.secrets import mask_values
 from mmstable.state.rng_check import check_rng
@@ -64,6 +54,8 @@ INDEX, STEP, MODEL, CONFIG = (
     'config.py',
 )
 VERDICT, TEXT = 'verdict.json', 'verdict.txt'
+_LONGEST_INDEX, _LONGEST_CONFIG = 1 << 22, 1 << 24
+_MIB = 2**20
 
 
 @dataclass(frozen=True)
@@ -91,8 +83,9 @@ class BundleIndex:
     setups: Mapping[str, StepSetup]
     has_many: bool
     versions: Mapping[str, str]
-    checkpoint: str | None = None
-    checkpoint_iteration: int | None = None
+    # `X | None` cannot be read back on Python 3.9.
+    checkpoint: Optional[str] = None  # noqa: UP045
+    checkpoint_iteration: Optional[int] = None  # noqa: UP045
     checkpoint_sha256: str = ''
     notes: tuple[str, ...] = ()
     schema: int = SCHEMA
@@ -135,7 +128,7 @@ class Bundle:
         """
         state = self.model_state or {}
         missing = []
-        for name, tensor in model_tensors(model).items():
+        for name, tensor in _model_tensors(model).items():
             saved = state.get(name)
             if saved is None or saved.shape != tensor.shape:
                 missing.append(name)
@@ -156,59 +149,37 @@ class Bundle:
         )
 
 
-def model_tensors(model: Module) -> dict[str, Tensor]:
+def _model_tensors(model: Module) -> dict[str, Tensor]:
     """Parameters and all buffers of a model, by name."""
     return {**dict(model.named_parameters()), **dict(model.named_buffers())}
 
 
-def write_bundle(
-    folder: Path,
-    index: BundleIndex,
-    step: Mapping[str, Any],
-    model_state: Mapping[str, Tensor] | None,
-    config_text: str,
-    verdict: Mapping[str, Any],
-    verdict_text: str,
-) -> None:
-    """Write a bundle; its index comes last.
-
-    Args:
-        folder (Path): Where to. It is made if it is not there.
-        index (BundleIndex): What the bundle says of itself.
-        step (Mapping): ``batch`` as of :class:`Packed`, ``rng``,
-            ``scalers`` and ``indices``.
-        model_state (Mapping, optional): Weights and buffers.
-        config_text (str): The config of the run.
-        verdict (Mapping): What was found, in types of JSON.
-        verdict_text (str): The same for people.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    _save(folder / STEP, dict(step))
-    if model_state is not None:
-        _save(folder / MODEL, dict(model_state))
-    replace_text(folder / CONFIG, config_text, 'utf-8')
-    write_verdict(folder, verdict, verdict_text)
-    replace_text(folder / INDEX, _json(asdict(index)), 'utf-8')
-
-
-def write_verdict(folder: Path, verdict: Mapping[str, Any], text: str) -> None:
+def write_verdict(folder: Path, found: FaultExplained) -> None:
     """Write what was found into a bundle.
 
     Args:
         folder (Path): The bundle.
-        verdict (Mapping): What was found, in types of JSON.
-        text (str): The same for people.
+        found (FaultExplained): What was found.
     """
-    replace_text(folder / TEXT, text + '\n', 'utf-8')
-    replace_text(folder / VERDICT, _json(verdict), 'utf-8')
+    replace_text(folder / TEXT, found.text + '\n', 'utf-8')
+    _write_json(folder / VERDICT, found)
+
+
+def _write_json(path: Path, content: Any) -> None:
+    text = json.dumps(plain(content), indent=1, ensure_ascii=False)
+    replace_text(path, text + '\n', 'utf-8')
+
+
+def _read_json(path: Path) -> Any:
+    return parse_json(read_bounded(path, _LONGEST_INDEX), _LONGEST_INDEX)
 
 
 def read_verdict(folder: Path) -> FaultExplained | None:
     """Read what was found; None if there is nothing readable."""
     try:
-        content = read_bounded(folder / VERDICT, _LONGEST_INDEX)
-        known = parse_json(content, _LONGEST_INDEX)
-        found: FaultExplained = read_record(FaultExplained, known)
+        found: FaultExplained = read_record(
+            FaultExplained, _read_json(folder / VERDICT)
+        )
     except (OSError, ValueError):
         return None
     return found
@@ -247,18 +218,6 @@ def replay_bundle(folder: Path, timeout_s: float) -> str:
     return '' if is_done else (lines or [str(done.returncode)])[-1]
 
 
-def _save(path: Path, content: Any) -> None:
-    with atomic_file(path) as stream:
-        torch.save(content, cast(BinaryIO, stream))
-
-
-def _json(content: Mapping[str, Any]) -> str:
-    return json.dumps(content, indent=1, ensure_ascii=False) + '\n'
-
-
-_LONGEST_INDEX, _LONGEST_CONFIG = 1 << 22, 1 << 24
-
-
 def read_bundle(folder: str | Path) -> Bundle:
     """Read a bundle.
 
@@ -270,102 +229,51 @@ def read_bundle(folder: str | Path) -> Bundle:
     """
     folder = Path(folder)
     try:
-        index = _read_index(folder)
+        index = _read_index(_read_json(folder / INDEX))
         step = load_file(folder / STEP)
-        model_state = None
+        if not isinstance(step, dict) or not {'batch', 'rng'} <= step.keys():
+            raise ValueError(f'{STEP} must have a batch and a random state')
+        try:
+            rng = optional(check_rng)(step['rng'])
+        except ValueError as error:
+            raise ValueError(f'{STEP} has no random state: {error}') from error
+        scalers = step.get('scalers', {})
+        if not isinstance(scalers, dict):
+            raise ValueError(f'{STEP} has scalers that are no dict')
+        state = None
         if (folder / MODEL).exists():
-            model_state = _check_state(load_file(folder / MODEL))
-        batch, rng, scalers, indices = _check_step(step)
-        config = read_bounded(folder / CONFIG, _LONGEST_CONFIG)
-        verdict = parse_json(
-            read_bounded(folder / VERDICT, _LONGEST_INDEX), _LONGEST_INDEX
-        )
+            state = load_file(folder / MODEL)
+            if not isinstance(state, dict) or not all(
+                isinstance(name, str) and isinstance(one, Tensor)
+                for name, one in state.items()
+            ):
+                raise ValueError(f'{MODEL} must be a dict of tensors')
+        verdict = _read_json(folder / VERDICT)
         return Bundle(
             index,
-            batch,
+            unpack(step['batch']),
             rng,
             scalers,
-            indices,
-            model_state,
-            str(config, 'utf-8'),
+            tuple(list_of(integer(0))(step.get('indices', []))),
+            state,
+            str(read_bounded(folder / CONFIG, _LONGEST_CONFIG), 'utf-8'),
             verdict if isinstance(verdict, dict) else {},
         )
-    except BadCheckpoint as error:
-        raise BundleError(folder, str(error)) from error
     except OSError as error:
         reason = f'{error.strerror}: {error.filename}'
         raise BundleError(folder, reason) from error
-    except (ValueError, TypeError) as error:
+    except (BadCheckpoint, ValueError, TypeError) as error:
         raise BundleError(folder, str(error)) from error
 
 
-_NAME = text(4096)
-
-
-_check_setup = record(
-    dtype=optional(text(32)),
-    loss_scale=number,
-    loss_factor=integer(1),
-    parameters=list_of(_NAME, 1 << 20),
-)
-_check_index = record(
-    iteration=integer(0),
-    rank=integer(0),
-    wrapper=_NAME,
-    setups=mapping_of(_NAME, _check_setup),
-    has_many=boolean,
-    versions=mapping_of(_NAME, text(256)),
-    checkpoint=optional(_NAME),
-    checkpoint_iteration=optional(integer(0)),
-    checkpoint_sha256=text(64),
-    notes=list_of(_NAME, 1000),
-    schema=integer(1),
-)
-
-
-def _read_index(folder: Path) -> BundleIndex:
-    content = read_bounded(folder / INDEX, _LONGEST_INDEX)
-    known = parse_json(content, _LONGEST_INDEX)
-    schema = known.get('schema') if isinstance(known, dict) else None
+def _read_index(content: Any) -> BundleIndex:
+    schema = content.get('schema') if isinstance(content, dict) else None
     if isinstance(schema, int) and schema > SCHEMA:
         raise ValueError(f'schema {schema} is of a newer mmstable')
-    facts = _check_index(known)
-    if not facts['setups']:
+    index: BundleIndex = read_record(BundleIndex, content)
+    if not index.setups:
         raise ValueError('`setups`: must have at least one wrapper')
-    setups = {
-        name: StepSetup(**{**one, 'parameters': tuple(one['parameters'])})
-        for name, one in facts['setups'].items()
-    }
-    notes = tuple(facts['notes'])
-    return BundleIndex(**{**facts, 'setups': setups, 'notes': notes})
-
-
-def _check_step(
-    step: Any,
-) -> tuple[Any, Any, dict[str, Any], tuple[int, ...]]:
-    if not isinstance(step, dict) or not {'batch', 'rng'} <= step.keys():
-        raise ValueError(f'{STEP} must have a batch and a random state')
-    rng, scalers = step['rng'], step.get('scalers', {})
-    try:
-        rng = optional(check_rng)(rng)
-    except ValueError as error:
-        raise ValueError(f'{STEP} has no random state: {error}') from error
-    if not isinstance(scalers, dict):
-        raise ValueError(f'{STEP} has scalers that are no dict')
-    indices = list_of(integer(0), 1 << 20)(step.get('indices', []))
-    return unpack(step['batch']), rng, scalers, tuple(indices)
-
-
-def _check_state(state: Any) -> dict[str, Tensor]:
-    if not isinstance(state, dict) or not all(
-        isinstance(name, str) and isinstance(one, Tensor)
-        for name, one in state.items()
-    ):
-        raise ValueError(f'{MODEL} must be a dict of tensors')
-    return state
-
-
-_MIB = 2**20
+    return index
 
 
 def save_fault(
@@ -373,125 +281,105 @@ def save_fault(
     folder: Path,
     inputs: StepInputs,
     found: FaultExplained,
-    text: str,
     max_size: float,
     is_lost: bool = False,
-) -> BundleIndex:
-    """Write the bundle of a fault.
+) -> None:
+    """Write the bundle of a fault; its index comes last.
 
     Args:
         runner (Runner): The runner.
-        folder (Path): Where to.
+        folder (Path): Where to. It is made if it is not there.
         inputs (StepInputs): The step.
         found (FaultExplained): What was found.
-        text (str): The same for people.
         max_size (float): The most MiB that batch and weights may take each.
         is_lost (bool): Whether the device cannot be read any more. Defaults
             to False.
-
-    Returns:
-        BundleIndex: What the bundle says of itself.
     """
-    notes: list[str] = []
-    index = BundleIndex(
-        iteration=found.iteration,
-        rank=found.rank,
-        wrapper=found.wrapper,
-        setups=inputs.setups,
-        has_many=inputs.has_many,
-        versions=versions(),
-    )
-    state, index = _pack_model(
-        runner, inputs.model, index, max_size, is_lost, notes
-    )
-    step = {
-        'batch': _pack_batch(inputs.batch, max_size, notes),
-        'rng': None if inputs.rng is None else dict(inputs.rng),
-        'scalers': {} if is_lost else _scalers(runner),
-        'indices': list(inputs.indices),
-    }
-    index = replace(index, notes=tuple(notes))
-    config = Config(mask_values(runner.cfg.to_dict())).pretty_text
-    write_bundle(folder, index, step, state, config, plain(found), text)
-    return index
-
-
-def _pack_batch(batch: Any, max_size: float, notes: list[str]) -> Any:
-    packed = Packed(batch)
-    notes += [
+    packed = Packed(inputs.batch)
+    notes = [
         _('not saved, because it is no tensor: {path}', path=one)
         for one in packed.left_out
     ]
-    size = packed.size / _MIB
-    if size <= max_size:
-        return packed.value
-    notes.append(
-        _(
-            'the batch is not saved: {size:.0f} MiB are more than {limit:g}',
-            size=size,
-            limit=max_size,
+    batch, size = packed.value, packed.size / _MIB
+    if size > max_size:
+        batch = None
+        notes.append(
+            _(
+                'the batch is not saved: {size:.0f} MiB are more than '
+                '{limit:g}',
+                size=size,
+                limit=max_size,
+            )
         )
+    index = BundleIndex(
+        found.iteration,
+        found.rank,
+        found.wrapper,
+        inputs.setups,
+        inputs.has_many,
+        versions(),
     )
-    return None
-
-
-def _pack_model(
-    runner: Runner,
-    model: Module,
-    index: BundleIndex,
-    max_size: float,
-    is_lost: bool,
-    notes: list[str],
-) -> tuple[dict[str, Tensor] | None, BundleIndex]:
-    tensors = model_tensors(model)
-    if is_lost and any(one.device.type != 'cpu' for one in tensors.values()):
-        notes.append(_('the weights are on the lost device'))
-        return None, _name_checkpoint(runner, index, notes)
-    sizes = [one.numel() * one.element_size() for one in tensors.values()]
-    size = sum(sizes) / _MIB
-    if size <= max_size:
+    tensors = _model_tensors(inputs.model)
+    reason = _why_no_weights(tensors, max_size, is_lost)
+    good = newest_own_checkpoint(runner) if reason else None
+    notes += [reason] if reason else []
+    if good is not None:
+        path = str(good.path.absolute())
+        notes.append(
+            _(
+                'weights are those of {path}, iteration {iteration}',
+                path=path,
+                iteration=good.iteration,
+            )
+        )
+        index = replace(
+            index,
+            checkpoint=path,
+            checkpoint_iteration=good.iteration,
+            checkpoint_sha256=good.sha256,
+        )
+    scalers = {
+        name: scaler.state_dict()
+        for name, wrapper in runner_view.wrappers(runner).items()
+        if not is_lost
+        and (scaler := runner_view.loss_scaler(wrapper)) is not None
+    }
+    step = {
+        'batch': batch,
+        'rng': None if inputs.rng is None else dict(inputs.rng),
+        'scalers': scalers,
+        'indices': list(inputs.indices),
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    _save(folder / STEP, step)
+    if not reason:
         state = {
             name: one.detach().as_subclass(Tensor).cpu().clone()
             for name, one in tensors.items()
         }
-        return state, index
-    notes.append(
-        _(
-            'the weights are not saved: {size:.0f} MiB are more than '
-            '{limit:g}',
-            size=size,
-            limit=max_size,
-        )
-    )
-    return None, _name_checkpoint(runner, index, notes)
+        _save(folder / MODEL, state)
+    config = Config(mask_values(runner.cfg.to_dict())).pretty_text
+    replace_text(folder / CONFIG, config, 'utf-8')
+    write_verdict(folder, found)
+    _write_json(folder / INDEX, replace(index, notes=tuple(notes)))
 
 
-def _name_checkpoint(
-    runner: Runner, index: BundleIndex, notes: list[str]
-) -> BundleIndex:
-    good = newest_own_checkpoint(runner)
-    if good is None:
-        return index
-    path = str(good.path.absolute())
-    notes.append(
-        _(
-            'weights are those of {path}, iteration {iteration}',
-            path=path,
-            iteration=good.iteration,
-        )
-    )
-    return replace(
-        index,
-        checkpoint=path,
-        checkpoint_iteration=good.iteration,
-        checkpoint_sha256=good.sha256,
+def _why_no_weights(
+    tensors: Mapping[str, Tensor], max_size: float, is_lost: bool
+) -> str:
+    if is_lost and any(one.device.type != 'cpu' for one in tensors.values()):
+        return _('the weights are on the lost device')
+    sizes = [one.numel() * one.element_size() for one in tensors.values()]
+    size = sum(sizes) / _MIB
+    if size <= max_size:
+        return ''
+    return _(
+        'the weights are not saved: {size:.0f} MiB are more than {limit:g}',
+        size=size,
+        limit=max_size,
     )
 
 
-def _scalers(runner: Runner) -> dict[str, Any]:
-    found = {}
-    for name, wrapper in runner_view.wrappers(runner).items():
-        scaler = runner_view.loss_scaler(wrapper)
-        if scaler is not None:
-            found[name] = scaler.state_dict()
-    return found
+def _save(path: Path, content: Any) -> None:
+    with atomic_file(path) as stream:
+        torch.save(content, cast(BinaryIO, stream))

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,9 +19,13 @@ from torch.utils._pytree import tree_flatten
 
 from mmstable.batch import batch_size
 from mmstable.events.records import Verdict
-from mmstable.forensics.find_cause import Samples, blame_samples
+from mmstable.forensics.find_cause import (
+    CauseFinder,
+    Finding,
+    NotExamined,
+    blame_samples,
+)
 from mmstable.forensics.frames import (
-    Place,
     Range,
     measure,
     module_names,
@@ -32,8 +36,7 @@ from mmstable.forensics.replay import (
     StepInputs,
     replay_step,
 )
-from mmstable.forensics.trace import FORWARD, Clock, OriginTracer, OutOfTime
-from mmstable.messages import _
+from mmstable.forensics.trace import FORWARD, Origin, OriginTracer, OutOfTime
 from mmstable.torch_internals import is_operator
 
 # What a CPU kernel or an extension of CUDA raises where a GPU is needed.
@@ -41,12 +44,13 @@ _NEEDS_DEVICE = ("for 'CPU'", 'not compiled with', 'NVIDIA', 'CUDA backend')
 _LONGEST = 500
 
 
-class Allowed(NamedTuple):
-    """Values that an operation is given, and those it accepts.
+@dataclass(frozen=True)
+class OutOfRange:
+    """Values that an operation does not accept.
 
     Args:
         what (str): 'label', 'index' or 'probability'.
-        values (Tensor): The values.
+        values (Tensor): All values that it was given.
         low (int): The smallest allowed one.
         high (int): The largest allowed one.
         ignored (int, optional): Another allowed one. Defaults to None.
@@ -58,36 +62,27 @@ class Allowed(NamedTuple):
     high: int
     ignored: int | None = None
 
+    @property
     def bad(self) -> Tensor:
-        """Return the mask of the values that are not accepted."""
+        """The mask of the values that are not accepted."""
         # NaN is neither below nor above.
         mask = ~((self.values >= self.low) & (self.values <= self.high))
-        return (
-            mask
-            if self.ignored is None
-            else (mask & (self.values != self.ignored))
-        )
+        if self.ignored is not None:
+            mask &= self.values != self.ignored
+        return mask
 
+    @property
+    def value(self) -> float:
+        """The first one of them."""
+        return float(self.values[self.bad].flatten()[0].item())
 
-@dataclass(frozen=True)
-class OutOfRange:
-    """Values that an operation does not accept.
-
-    Args:
-        what (str): 'label', 'index' or 'probability'.
-        value (float): The first one of them.
-        low (int): The smallest allowed one.
-        high (int): The largest allowed one.
-        rows (tuple[int]): Their indices in the first dimension.
-        length (int): The size of that.
-    """
-
-    what: str
-    value: float
-    low: int
-    high: int
-    rows: tuple[int, ...] = ()
-    length: int = 0
+    def rows(self, size: int) -> tuple[int, ...]:
+        """Their indices in the first dimension, if it has this size."""
+        bad = self.bad
+        if not bad.dim() or len(bad) != size:
+            return ()
+        rows = bad.reshape(size, -1).any(1).nonzero()
+        return tuple(rows.flatten().tolist())
 
 
 def _labels(
@@ -96,37 +91,39 @@ def _labels(
     weight: Any = None,
     reduction: int = 1,
     ignore_index: int = -100,
-) -> list[Allowed]:
+) -> list[OutOfRange]:
     classes = logits.shape[1 if logits.dim() > 1 else 0]
-    return [Allowed('label', target, 0, classes - 1, ignore_index)]
+    return [OutOfRange('label', target, 0, classes - 1, ignore_index)]
 
 
-def _rows_of_table(table: Tensor, index: Tensor, *rest: Any) -> list[Allowed]:
-    return [Allowed('index', index, 0, len(table) - 1)]
+def _rows_of_table(
+    table: Tensor, index: Tensor, *rest: Any
+) -> list[OutOfRange]:
+    return [OutOfRange('index', index, 0, len(table) - 1)]
 
 
 def _along(
     values: Tensor, dim: int, index: Tensor, *rest: Any
-) -> list[Allowed]:
-    return [Allowed('index', index, 0, values.shape[dim] - 1)]
+) -> list[OutOfRange]:
+    return [OutOfRange('index', index, 0, values.shape[dim] - 1)]
 
 
 def _subscripts(
     values: Tensor, indices: Sequence[Tensor | None], *rest: Any
-) -> list[Allowed]:
+) -> list[OutOfRange]:
     return [
-        Allowed('index', one, -size, size - 1)
+        OutOfRange('index', one, -size, size - 1)
         for one, size in zip(indices, values.shape)
         if one is not None and one.dtype is not torch.bool
     ]
 
 
-def _probabilities(*given: Any) -> list[Allowed]:
+def _probabilities(*given: Any) -> list[OutOfRange]:
     tensors = [one for one in given[:2] if isinstance(one, Tensor)]
-    return [Allowed('probability', one, 0, 1) for one in tensors]
+    return [OutOfRange('probability', one, 0, 1) for one in tensors]
 
 
-_ACCEPTED: dict[str, Callable[..., list[Allowed]]] = {
+_ACCEPTED: dict[str, Callable[..., list[OutOfRange]]] = {
     **dict.fromkeys(('nll_loss_forward', 'nll_loss2d_forward'), _labels),
     'embedding': _rows_of_table,
     **dict.fromkeys(
@@ -146,25 +143,14 @@ def out_of_range(name: str, args: Sequence[Any]) -> OutOfRange | None:
         args (Sequence): Its arguments.
     """
     find = _ACCEPTED.get(name.strip('_').removesuffix('_impl'))
-    for one in [] if find is None else find(*args):
-        bad = one.bad()
-        if not bool(bad.any()):
-            continue
-        value = one.values[bad].flatten()[0].item()
-        rows: tuple[int, ...] = ()
-        if bad.dim():
-            found = bad.reshape(len(bad), -1).any(1).nonzero()
-            rows = tuple(found.flatten().tolist())
-        length = len(bad) if bad.dim() else 0
-        return OutOfRange(one.what, value, one.low, one.high, rows, length)
-    return None
+    found = [] if find is None else find(*args)
+    return next((one for one in found if bool(one.bad.any())), None)
 
 
 class _CallTracer(OriginTracer):
     """Remember the operation that raises an error."""
 
-    failed: tuple[BaseException, str, Sequence[Any]] | None = None
-    phase, node, place = FORWARD, '', Place()
+    failed: tuple[BaseException, Origin, Sequence[Any]] | None = None
 
     def __torch_dispatch__(
         self,
@@ -181,54 +167,27 @@ class _CallTracer(OriginTracer):
         try:
             return func(*args, **(kwargs or {}))
         except Exception as error:
-            self.failed = error, str(func), args
-            self.phase, self.place, self.node = self.phase_at(here)
+            phase, place, node = self.phase_at(here)
+            ranges = [
+                measure(one)
+                for one in tree_flatten(args)[0]
+                if isinstance(one, Tensor)
+            ]
+            origin = Origin(
+                0,
+                type(error).__name__,
+                place,
+                Range(None, '', 0),
+                phase,
+                str(func),
+                tuple(ranges),
+                node=node,
+            )
+            self.failed = error, origin, args
             raise
 
 
-@dataclass
-class Crash:
-    """A training step that raises an error.
-
-    Args:
-        error (str): The type of the error.
-        message (str): Its message.
-        phase (str): 'forward' or 'backward'.
-        place (Place): Where it was raised; in the backward pass, where the
-            operation was called whose derivative raises it.
-        op (str): The operation; '' if the error comes from Python. Defaults
-            to ''.
-        node (str): The autograd node. Defaults to ''.
-        inputs (tuple[Range]): Inputs of the operation. Defaults to ().
-        values (OutOfRange, optional): Those that it refuses. Defaults to
-            None.
-        samples (Samples): The samples to blame. Defaults to none.
-    """
-
-    error: str
-    message: str
-    phase: str
-    place: Place
-    op: str = ''
-    node: str = ''
-    inputs: tuple[Range, ...] = ()
-    values: OutOfRange | None = None
-    samples: Samples = field(default_factory=Samples)
-
-    @property
-    def verdict(self) -> Verdict:
-        """The kind of cause."""
-        return Verdict.RAISED if self.values is None else Verdict.OUT_OF_RANGE
-
-    def is_same(self, other: Crash | None) -> bool:
-        """Whether another step fails in the same way."""
-        return other is not None and (
-            (self.error, self.op, self.place)
-            == (other.error, other.op, other.place)
-        )
-
-
-class CrashFinder:
+class CrashFinder(CauseFinder):
     """Search for the cause of an error of a training step.
 
     Args:
@@ -244,127 +203,84 @@ class CrashFinder:
         seconds: float = 60.0,
         dtype: str | None = None,
     ) -> None:
-        self._inputs, self._dtype = inputs, dtype
-        self.clock = Clock(seconds)
+        super().__init__([inputs], seconds=seconds)
+        self._dtype = dtype
 
-    def run(self) -> Crash | None:
-        """Run the step again; None if it raises nothing.
-
-        Raises:
-            NotExamined: If it cannot be run here.
-        """
-        try:
-            crash = self._replay(self._inputs)
-        except OutOfTime as error:
-            raise NotExamined(
-                _(
-                    'a replay takes more than {seconds:g} s',
-                    seconds=self.clock.limit,
-                )
-            ) from error
-        if crash is not None and not any(
-            words in crash.message for words in _NEEDS_DEVICE
-        ):
-            self._blame(crash)
-            return crash
-        if crash is not None:
-            raise NotExamined(f'{crash.error}: {crash.message}')
-        return None
-
-    def _blame(self, crash: Crash) -> None:
-        size, values = batch_size(self._inputs.batch), crash.values
-        rows: list[int] = []
-        if values is not None and values.length == size:
-            rows = list(values.rows)
+    def search(self) -> Finding:
+        """Run the step again, and find the samples that make it fail."""
+        finding = self._fail(self.inputs)
+        if finding is None:
+            return Finding(Verdict.NOT_REPRODUCED)
+        culprit, values = finding.culprit, finding.values
+        if culprit is None:
+            return finding
+        if any(words in finding.message for words in _NEEDS_DEVICE):
+            raise NotExamined(f'{culprit.kind}: {finding.message}')
+        size = batch_size(self.inputs.batch)
+        rows = () if values is None else values.rows(size)
 
         def fails(samples: list[int]) -> bool:
-            other = self._replay(self._inputs.only(samples))
+            other = self._fail(self.inputs.only(samples))
             # BatchNorm refuses a single sample, with another error.
-            if (
-                other is not None
-                and len(samples) == 1
-                and (not crash.is_same(other))
-            ):
-                other = self._replay(self._inputs.only(samples * 2))
-            return crash.is_same(other)
+            if len(samples) == 1 and other and not _is_same(finding, other):
+                other = self._fail(self.inputs.only(samples * 2))
+            return other is not None and _is_same(finding, other)
 
         try:
-            crash.samples = blame_samples(self._inputs, rows, fails)
+            finding.samples = blame_samples(
+                self.inputs, replace(culprit, rows=rows), fails
+            )
         except OutOfTime:
-            return
+            return finding
         if rows:
             # The value is there, whatever the others make of it.
-            crash.samples = replace(crash.samples, only_together=False)
+            finding.samples = replace(finding.samples, only_together=False)
+        return finding
 
-    def _replay(self, inputs: StepInputs) -> Crash | None:
-        tracer: _CallTracer | None = None
+    def _fail(self, inputs: StepInputs) -> Finding | None:
+        """Run a step; None if it raises nothing."""
+        tracer = _CallTracer(inputs.model, clock=self.clock)
 
         def make_mode(model: Module, batch: Any) -> OriginTracer:
-            nonlocal tracer
-            tracer = _CallTracer(model, clock=self.clock)
             return tracer
 
         self.clock.check()
         try:
             replay_step(inputs, self._dtype, make_mode)
-        except OutOfTime:
+        except (OutOfTime, CollectiveRefused):
             raise
-        except CollectiveRefused as error:
-            raise NotExamined(
-                _(
-                    'the model waits for other ranks in {op}, which do not '
-                    'replay',
-                    op=error.op,
-                )
-            ) from error
         except Exception as error:
-            return _describe(error, tracer, inputs.model)
+            return _explain(error, tracer, inputs.model)
         return None
 
 
-class NotExamined(Exception):
-    """A step that cannot be run again here, for the reason given."""
-
-
-def _describe(
-    error: BaseException, tracer: _CallTracer | None, model: Module
-) -> Crash:
-    crash = Crash(
-        type(error).__name__,
-        ' '.join(str(error).split())[:_LONGEST],
-        FORWARD,
-        place_of(
-            list(traceback.walk_tb(error.__traceback__))[::-1],
-            module_names(model),
-        ),
+def _is_same(one: Finding, other: Finding) -> bool:
+    first, second = one.culprit, other.culprit
+    return (
+        first is not None
+        and second is not None
+        and (first.kind, first.op, first.place)
+        == (second.kind, second.op, second.place)
     )
-    failed = None if tracer is None else tracer.failed
+
+
+def _explain(
+    error: BaseException, tracer: _CallTracer, model: Module
+) -> Finding:
+    message = ' '.join(str(error).split())[:_LONGEST]
+    failed = tracer.failed
     # The model may have caught an earlier error.
-    if tracer is None or failed is None or str(failed[0]) != str(error):
-        return crash
-    __, crash.op, args = failed
-    crash.phase, crash.node = tracer.phase, tracer.node
-    crash.place = tracer.place
-    tensors = [one for one in tree_flatten(args)[0] if isinstance(one, Tensor)]
-    crash.inputs = tuple(map(measure, tensors))
-    crash.values = out_of_range(crash.op.split('.')[1], args)
-    return crash
-
-
-def crash_facts(crash: Crash | None) -> dict[str, Any]:
-    """Return the fields of the event."""
-    if crash is None:
-        return dict(verdict=Verdict.NOT_REPRODUCED)
-    return dict(
-        verdict=crash.verdict,
-        kind=crash.error,
-        phase=crash.phase,
-        op=crash.op,
-        node=crash.node,
-        module=crash.place.module or '',
-        lines=tuple(map(str, crash.place.lines)),
-        inputs=tuple(map(str, crash.inputs)),
-        samples=crash.samples.indices,
-        sample_names=crash.samples.names,
-        only_together=crash.samples.only_together,
+    if failed is not None and str(failed[0]) == str(error):
+        __, origin, args = failed
+        values = out_of_range(origin.op.split('.')[1], args)
+        verdict = Verdict.OUT_OF_RANGE if values else Verdict.RAISED
+        return Finding(verdict, origin, message=message, values=values)
+    frames = list(traceback.walk_tb(error.__traceback__))[::-1]
+    origin = Origin(
+        0,
+        type(error).__name__,
+        place_of(frames, module_names(model)),
+        Range(None, '', 0),
+        FORWARD,
     )
+    return Finding(Verdict.RAISED, origin, message=message)

@@ -6,9 +6,9 @@ import math
 
 from mmstable.events import Fault
 from mmstable.events.records import Verdict
-from mmstable.forensics.crash import Crash
-from mmstable.forensics.find_cause import DomainError, Finding, Samples
-from mmstable.forensics.trace import BACKWARD, External, NanOrigin
+from mmstable.forensics.domain import usual_rewrite
+from mmstable.forensics.find_cause import Finding, Samples
+from mmstable.forensics.trace import BACKWARD, Origin
 from mmstable.messages import N_, _
 
 _MOST_SAMPLES = 8
@@ -20,87 +20,33 @@ _SOURCES = {
     'batch': N_('the batch:'),
     'outside': N_('a tensor that no torch operation made'),
 }
-_DOMAIN_ERRORS = {
-    'log_zero': N_('log(0), {op} of {operand}'),
-    'log_negative': N_('log of a negative number, {op} of {operand}'),
-    'zero_by_zero': N_('0/0, {op} by {operand}'),
-    'by_zero': N_('division by 0, {op} of {operand}'),
-    'by_almost_zero': N_('division by almost 0, {op} by {operand}'),
-    'nan_number': N_(
-        'the code gives the number NaN to {op}, besides {operand}'
-    ),
-    'root_negative': N_('root of a negative number, {op} of {operand}'),
-    'pow_negative': N_(
-        'fractional power of a negative number, {op} of {operand}'
-    ),
-    'outside_one': N_('beyond -1..1, {op} of {operand}'),
-    'masked_row': N_(
-        'softmax over a row that is masked with -Inf everywhere, {op} of '
-        '{operand}'
-    ),
-    'one_value': N_('variance of a single value, {op} of {operand}'),
-    'empty': N_('mean over nothing, {op} of {operand}'),
-    'no_target': N_(
-        'average over targets of which none counts, {op} of {operand}'
-    ),
-    'undefined': N_('{op} of {operand} is undefined'),
-}
-# The usual rewrite of each error.
-_LOG = N_(
-    'Use log_softmax instead of log(softmax), logsigmoid or '
-    'BCEWithLogitsLoss instead of log(sigmoid), logsumexp instead of '
-    'log(sum(exp)); or clamp before the log.'
-)
-_ROOT = N_(
-    'Clamp before the root, and put the epsilon inside of it: '
-    'sqrt(x.clamp(min=0) + eps). The gradient of sqrt(x) is infinite at 0.'
-)
-_DIVISION = N_(
-    'Clamp the divisor (clamp(min=eps)), or leave out empty targets.'
-)
-_COUNT = N_('Divide by max(count, 1), or leave out empty targets.')
-_REWRITES = {
-    **dict.fromkeys(('log_zero', 'log_negative'), _LOG),
-    **dict.fromkeys(('zero_by_zero', 'by_zero', 'by_almost_zero'), _DIVISION),
-    'root_negative': _ROOT,
-    'pow_negative': N_('Clamp the base to positive numbers before the power.'),
-    'outside_one': N_(
-        'Clamp to -1 + eps..1 - eps before acos, asin or atanh; atan2 needs '
-        'no clamp.'
-    ),
-    'masked_row': N_(
-        'Leave out rows without a valid entry, or mask with a large negative '
-        'number instead of -Inf.'
-    ),
-    'one_value': N_('Use unbiased=False, or leave out single values.'),
-    **dict.fromkeys(('empty', 'no_target'), _COUNT),
-    'nan_number': N_('Look where that number comes from.'),
-    'undefined': N_('Clamp the operand, or add an epsilon.'),
-}
-_ROOT_NODES = ('Sqrt', 'Rsqrt', 'Norm', 'Pow')
-# Errors of values that have become 0.
 _EXP = N_(
     'Use softplus instead of log(1 + exp(x)), logsumexp or log_softmax '
-    'instead of sums of exp.'
+    'instead of sums of exp; or clamp before it.'
 )
+# What a value is that an operation does not accept, and the verdict.
 _OUT_OF_RANGE = {
-    'label': N_('label {value} of {samples}; classes are {low}..{high}'),
-    'index': N_('index {value} of {samples}; allowed is {low}..{high}'),
-    'probability': N_('value {value} of {samples} is not in {low}..{high}'),
-}
-_OUT_OF_RANGE_ADVICE = {
-    'label': N_(
-        'Verdict: a label that is no class. Correct the annotation, '
-        'num_classes or ignore_index; `mmstable check-data` lists all such '
-        'samples.'
+    'label': (
+        N_('label {value} of {samples}; classes are {low}..{high}'),
+        N_(
+            'Verdict: a label that is no class. Correct the annotation, '
+            'num_classes or ignore_index; `mmstable check-data` lists all '
+            'such samples.'
+        ),
     ),
-    'index': N_(
-        'Verdict: an index out of range. Look at the data it is computed '
-        'from, and at the size of the tensor it is used with.'
+    'index': (
+        N_('index {value} of {samples}; allowed is {low}..{high}'),
+        N_(
+            'Verdict: an index out of range. Look at the data it is computed '
+            'from, and at the size of the tensor it is used with.'
+        ),
     ),
-    'probability': N_(
-        'Verdict: a probability outside 0..1, or NaN. Use '
-        'BCEWithLogitsLoss instead of sigmoid and BCELoss.'
+    'probability': (
+        N_('value {value} of {samples} is not in {low}..{high}'),
+        N_(
+            'Verdict: a probability outside 0..1, or NaN. Use '
+            'BCEWithLogitsLoss instead of sigmoid and BCELoss.'
+        ),
     ),
 }
 _PASSES = {'forward': N_('forward pass'), 'backward': N_('backward pass')}
@@ -111,9 +57,7 @@ def describe(
     iteration: int,
     fault: Fault,
     model: str,
-    since: int | None = None,
     loss_scale: float = 1.0,
-    has_moved: bool = False,
 ) -> list[str]:
     """Describe where it began, and the verdict, in two lines.
 
@@ -122,33 +66,24 @@ def describe(
         iteration (int): The iteration of the bad step.
         fault (Fault): Its fault.
         model (str): What to call the model itself.
-        since (int, optional): Since when all steps are bad. Defaults to
-            None.
         loss_scale (float): The scale of the step. Defaults to 1.0.
-        has_moved (bool): Whether weights have changed since. Defaults to
-            False.
     """
-    where = f'Iter {iteration}'
-    first = _begin(finding, where, fault, model)
-    second = _verdict(finding, model, since, loss_scale, has_moved)
+    if fault is Fault.CRASH:
+        return _describe_crash(finding, iteration, model)
+    first = _begin(finding, f'Iter {iteration}', fault, model)
     notes = ''.join(f' ({note})' for note in finding.notes)
-    return [first, second + notes]
+    return [first, _verdict(finding, model, loss_scale) + notes]
 
 
-def describe_crash(
-    crash: Crash | None, error: str, iteration: int, model: str
-) -> list[str]:
-    """Describe where a step raises an error, and the verdict.
-
-    Args:
-        crash (Crash, optional): The cause; None if it is not reproducible.
-        error (str): What the run has raised.
-        iteration (int): The iteration of the step.
-        model (str): What to call the model itself.
-    """
-    if crash is None:
+def _describe_crash(finding: Finding, iteration: int, model: str) -> list[str]:
+    culprit, values = finding.culprit, finding.values
+    if finding.verdict is Verdict.NOT_EXAMINED and not finding.reason:
+        return [finding.message]
+    if finding.verdict is Verdict.NOT_EXAMINED:
+        return [finding.message, _not_examined(finding)]
+    if culprit is None:
         return [
-            f'Iter {iteration}: {error}',
+            f'Iter {iteration}: {finding.message}',
             _(
                 'Verdict: not reproducible. The same batch raises nothing '
                 'when the step is run again: a kernel, the driver or the '
@@ -156,29 +91,31 @@ def describe_crash(
                 'machine with `mmstable doctor`.'
             ),
         ]
-    values, samples = crash.values, name_samples(crash.samples)
-    what = f'{crash.message} ({samples})' if samples else crash.message
+    samples, what = name_samples(finding.samples), finding.message
+    if samples:
+        what = f'{what} ({samples})'
     verdict = _(
         'Verdict: the step raises the same error when it is run again: the '
         'code or the data is to blame, not the machine.'
     )
     if values is not None:
+        text, advice = _OUT_OF_RANGE[values.what]
+        verdict = _(advice)
         what = _(
-            _OUT_OF_RANGE[values.what],
+            text,
             value=f'{values.value:g}',
             samples=samples or _('this batch'),
             low=values.low,
             high=values.high,
         )
-        verdict = _(_OUT_OF_RANGE_ADVICE[values.what])
     first = _(
         'Iter {iteration}: {error} in the {phase} of {module} '
         '({lines: <- }): {what}',
         iteration=iteration,
-        error=crash.error,
-        phase=_(_PASSES[crash.phase]),
-        module=crash.place.module or model,
-        lines=[str(line) for line in crash.place.lines] or ['?'],
+        error=culprit.kind,
+        phase=_(_PASSES[culprit.phase]),
+        module=culprit.place.module or model,
+        lines=[str(line) for line in culprit.place.lines] or ['?'],
         what=what,
     )
     return [first, verdict]
@@ -188,38 +125,48 @@ def _begin(finding: Finding, where: str, fault: Fault, model: str) -> str:
     culprit = finding.culprit
     if culprit is None:
         return _('{where}: {fault}, cause not found', where=where, fault=fault)
-    if fault is Fault.POISONED and isinstance(culprit, External):
-        return _(
-            '{where}: {kind} in {source} ({values}), so the state was not '
-            'saved',
-            where=where,
-            kind=culprit.kind,
-            source=_source(culprit),
-            values=culprit.values,
-        )
     samples = name_samples(finding.samples)
     facts = dict(
         where=where,
         kind=culprit.kind,
         module=culprit.place.module or model,
         lines=[str(line) for line in culprit.place.lines] or ['?'],
-        terms=_terms(finding.terms),
+        terms=_('; reached {terms}', terms=finding.terms)
+        if finding.terms
+        else '',
         samples=_('; in {samples}', samples=samples) if samples else '',
+        values=culprit.output,
+        node=culprit.node,
+        source='',
+        what='',
     )
-    if isinstance(culprit, External):
+    if culprit.source:
+        source = _(_SOURCES[culprit.source])
+        facts['source'] = f'{source} {culprit.name}'.rstrip()
+        if fault is Fault.POISONED:
+            return _(
+                '{where}: {kind} in {source} ({values}), so the state was '
+                'not saved',
+                **facts,
+            )
         return _(
             '{where}: {kind} was in {source} before the step ({values}), '
             'first used in {module} ({lines: <- }){terms}{samples}',
-            source=_source(culprit),
-            values=culprit.values,
             **facts,
         )
-    facts['what'] = _what(finding, culprit)
+    if finding.domain_error is not None:
+        facts['what'] = finding.domain_error.describe(culprit)
+    else:
+        facts['what'] = _(
+            '{op} of values up to {peak:.4g} is beyond {dtype}',
+            op=culprit.op,
+            peak=max((one.peak for one in culprit.inputs), default=0.0),
+            dtype=culprit.output.dtype,
+        )
     if culprit.phase == BACKWARD:
         return _(
             '{where}: first {kind} in the backward pass of {module} '
             '({lines: <- }), {node}: {what}{terms}{samples}',
-            node=culprit.node,
             **facts,
         )
     return _(
@@ -227,28 +174,6 @@ def _begin(finding: Finding, where: str, fault: Fault, model: str) -> str:
         '{what}{terms}{samples}',
         **facts,
     )
-
-
-def _source(culprit: External) -> str:
-    source = _(_SOURCES[culprit.source])
-    return f'{source} {culprit.name}'.rstrip()
-
-
-def _what(finding: Finding, culprit: NanOrigin) -> str:
-    error = finding.domain_error
-    if error is not None:
-        operand = error.operand or culprit.output
-        return _(_DOMAIN_ERRORS[error.name], op=culprit.op, operand=operand)
-    return _(
-        '{op} of values up to {peak:.4g} is beyond {dtype}',
-        op=culprit.op,
-        peak=max((one.peak for one in culprit.inputs), default=0.0),
-        dtype=culprit.output.dtype,
-    )
-
-
-def _terms(terms: tuple[str, ...]) -> str:
-    return _('; reached {terms}', terms=terms) if terms else ''
 
 
 def name_samples(samples: Samples) -> str:
@@ -272,63 +197,57 @@ def name_samples(samples: Samples) -> str:
     return _('sample {samples}', samples=named)
 
 
-def _verdict(
-    finding: Finding,
-    model: str,
-    since: int | None,
-    loss_scale: float,
-    has_moved: bool,
-) -> str:
-    culprit = finding.culprit
-    if finding.verdict is Verdict.NOT_EXAMINED:
-        return _('Verdict: not examined, {reason}.', reason=finding.reason)
-    if finding.verdict is Verdict.NOT_REPRODUCED or culprit is None:
-        if has_moved:
-            return _(
-                'Verdict: not reproducible with the weights of now. An '
-                'optimizer has changed them in that iteration, so those of '
-                'before are gone.'
-            )
+def _not_examined(finding: Finding) -> str:
+    return _('Verdict: not examined, {reason}.', reason=finding.reason)
+
+
+def _verdict(finding: Finding, model: str, loss_scale: float) -> str:
+    culprit, verdict = finding.culprit, finding.verdict
+    if verdict is Verdict.NOT_EXAMINED:
+        return _not_examined(finding)
+    if culprit is None and finding.has_moved:
+        return _(
+            'Verdict: not reproducible with the weights of now. An '
+            'optimizer has changed them in that iteration, so those of '
+            'before are gone.'
+        )
+    if culprit is None:
         return _(
             'Verdict: not reproducible. The same batch with the same weights '
             'and random numbers is finite: hardware, or an operation that is '
             'not deterministic. Test this machine with `mmstable doctor`.'
         )
-    if isinstance(culprit, External):
-        if finding.verdict is Verdict.BAD_INPUT and not culprit.name:
-            return _(
-                'Verdict: {kind} from outside of torch, such as numpy or an '
-                'extension in C, which entered in that line ({values}).',
-                kind=culprit.kind,
-                values=culprit.values,
-            )
-        if finding.verdict is Verdict.BAD_INPUT:
-            return _(
-                'Verdict: bad input data. {name} holds {values}. Look at the '
-                'file, the labels and the data pipeline.',
-                name=culprit.name,
-                values=culprit.values,
-            )
-        late = since is not None
+    facts = dict(name=culprit.name, kind=culprit.kind, values=culprit.output)
+    if verdict is Verdict.BAD_INPUT and not culprit.name:
+        return _(
+            'Verdict: {kind} from outside of torch, such as numpy or an '
+            'extension in C, which entered in that line ({values}).',
+            **facts,
+        )
+    if verdict is Verdict.BAD_INPUT:
+        return _(
+            'Verdict: bad input data. {name} holds {values}. Look at the '
+            'file, the labels and the data pipeline.',
+            **facts,
+        )
+    if verdict is Verdict.BAD_WEIGHTS:
+        since = N_(', since iteration {iteration} at the latest')
         return _(
             'Verdict: bad weights. {name} holds {values}{since}. Go back to '
             'a checkpoint from before; every batch will fail with these.',
-            name=culprit.name,
-            values=culprit.values,
-            since=_(
-                ', since iteration {iteration} at the latest', iteration=since
-            )
-            if late
-            else '',
+            since=''
+            if finding.since is None
+            else _(since, iteration=finding.since),
+            **facts,
         )
-    if finding.verdict is Verdict.FP16_OVERFLOW:
+    if verdict is Verdict.FP16_OVERFLOW:
         return _(
             'Verdict: fp16 overflow. The same batch is finite in '
             'float32{largest}. {advice}',
             largest=_largest(finding, culprit, loss_scale),
             advice=_advice(culprit, model),
         )
-    if finding.verdict is Verdict.FP16_UNDERFLOW:
+    if verdict is Verdict.FP16_UNDERFLOW:
         return _(
             'Verdict: fp16 underflow. The divisor or operand of {op} is 0 in '
             'float16 only: numbers below 6e-8 become 0 there, such as an '
@@ -336,39 +255,26 @@ def _verdict(
             op=culprit.op,
             advice=_advice(culprit, model),
         )
-    if finding.verdict is Verdict.EXPLODING:
+    if verdict is Verdict.EXPLODING:
         peaks = [f'{name or model} {peak:.3g}' for name, peak in finding.peaks]
         return _(
             'Verdict: exploding activations. Largest values by module: '
             '{peaks: -> }. The learning rate is too high, or the warm-up too '
             'short; clip gradients (clip_grad=dict(max_norm=...)).{rewrite}',
             peaks=peaks or ['?'],
-            rewrite=' ' + _(_EXP) if culprit.name.startswith('exp') else '',
+            rewrite=' ' + _(_EXP)
+            if culprit.function.startswith(('exp', 'cosh', 'sinh'))
+            else '',
         )
     return _(
         'Verdict: {op} in {what} is undefined for its operand. {rewrite}',
         op=culprit.op,
         what=finding.terms or culprit.place.module or model,
-        rewrite=_rewrite(finding.domain_error, culprit.node),
+        rewrite=usual_rewrite(finding.domain_error, culprit.node),
     )
 
 
-def _rewrite(error: DomainError | None, node: str) -> str:
-    """Return the usual rewrite of an operation.
-
-    Args:
-        error (DomainError, optional): Its error.
-        node (str): In the backward pass, the autograd node.
-    """
-    if node.startswith(_ROOT_NODES) or 'Norm' in node:
-        return _(_ROOT)
-    if node.startswith(('Log', 'Xlogy')):
-        return _(_LOG)
-    name = 'undefined' if error is None else error.name
-    return _(_REWRITES[name])
-
-
-def _advice(culprit: NanOrigin, model: str) -> str:
+def _advice(culprit: Origin, model: str) -> str:
     if culprit.place.module:
         return _(
             "Keep the module in float32 (fp32_modules=['{module}']) or train "
@@ -383,7 +289,7 @@ def _advice(culprit: NanOrigin, model: str) -> str:
     )
 
 
-def _largest(finding: Finding, culprit: NanOrigin, loss_scale: float) -> str:
+def _largest(finding: Finding, culprit: Origin, loss_scale: float) -> str:
     value = finding.largest
     if not value:
         return ''

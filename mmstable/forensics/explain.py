@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -11,27 +11,21 @@ from mmengine.runner import Runner
 from torch.nn import Module
 
 from mmstable import runner_view
+from mmstable.batch import bytes_of, named_tensors
 from mmstable.dist.collectives import Sharing, find_sharing
 from mmstable.errors import is_device_lost
 from mmstable.events import Fault, StepReport
 from mmstable.events.log import device_of
 from mmstable.events.records import FaultExplained, Poisoned, Verdict
-from mmstable.forensics.crash import CrashFinder, NotExamined, crash_facts
-from mmstable.forensics.describe import describe, describe_crash
-from mmstable.forensics.find_cause import CauseFinder, Finding, room_for
+from mmstable.forensics.crash import CrashFinder
+from mmstable.forensics.describe import describe
+from mmstable.forensics.find_cause import CauseFinder, Finding
 from mmstable.forensics.frames import Place, measure
 from mmstable.forensics.replay import StepInputs, setup_of
-from mmstable.forensics.trace import (
-    BUFFER,
-    OUTSIDE,
-    PARAMETER,
-    AnyOrigin,
-    External,
-    NanOrigin,
-    walk_tensors,
-)
+from mmstable.forensics.trace import BUFFER, OUTSIDE, PARAMETER, Origin
 from mmstable.loops.train import SafeLoop
 from mmstable.loops.train_step import StepRecord
+from mmstable.memory.host import host_room
 from mmstable.messages import _
 from mmstable.optim.grad_health import unwrap
 from mmstable.optim.observer import monitor_of
@@ -39,6 +33,7 @@ from mmstable.state.data_position import DataPosition, batch_indices
 from mmstable.state.preserve import can_run_uncompiled
 
 _MOST_NAMES, _LONGEST_ERROR = 5, 500
+_GIB = 2**30
 
 
 class Explained(NamedTuple):
@@ -77,43 +72,30 @@ def explain_step(
         _inputs_of(runner, model, one, ago, report.loss_scale, report.wrapper)
         for ago, one in zip(reversed(range(len(records))), records)
     ]
-    has_moved = report.applied
     obstacle = _obstacle(runner, model, all_inputs)
+    inputs, taken = None, 0.0
     if obstacle:
         finding = Finding(Verdict.NOT_EXAMINED, reason=obstacle)
-        taken = 0.0
+        inputs = all_inputs[-1] if all_inputs else None
     else:
-        investigation = CauseFinder(all_inputs, report.wrapper, seconds)
-        finding = investigation.run()
-        finding.notes += _notes(runner, model, has_moved)
-        taken = investigation.clock.seconds
-        all_inputs = [investigation.inputs]
-        if finding.verdict in (Verdict.NOT_REPRODUCED, Verdict.BAD_INPUT):
-            finding.notes += _batch_notes(investigation.inputs.batch)
-        if finding.verdict is Verdict.NOT_REPRODUCED:
-            has_moved = has_moved or _others_moved(runner, report)
-    lines = describe(
+        finder = CauseFinder(all_inputs, report.wrapper, seconds)
+        finding = finder.run()
+        inputs, taken = finder.inputs, finder.clock.seconds
+        finding.has_moved = report.applied
+        finding.notes += _notes(runner, model, finding, inputs.batch)
+    if finding.verdict is Verdict.NOT_REPRODUCED:
+        finding.has_moved = report.applied or _others_moved(runner, report)
+    if finding.verdict is Verdict.BAD_WEIGHTS:
+        finding.since = since
+    return _explained(
         finding,
         report.iteration,
-        _fault_of(report),
-        type(model).__name__,
-        since,
-        report.loss_scale,
-        has_moved,
+        report.fault or Fault.NAN_GRAD,
+        model,
+        inputs,
+        taken,
+        report,
     )
-    of_weights = finding.verdict is Verdict.BAD_WEIGHTS
-    event = FaultExplained.now(
-        report.iteration,
-        fault=_fault_of(report),
-        verdict=finding.verdict,
-        text='\n'.join(lines),
-        rank=get_rank(),
-        wrapper=report.wrapper,
-        since=since if of_weights else None,
-        seconds=round(taken, 3),
-        **_facts(finding),
-    )
-    return Explained(event, lines, all_inputs[-1] if all_inputs else None)
 
 
 def explain_crash(
@@ -139,35 +121,26 @@ def explain_crash(
     model, is_lost = unwrap(runner.model), is_device_lost(error)
     # The scale of a loss may be a tensor of the lost device.
     inputs = _inputs_of(runner, model, record, -1, 1.0 if is_lost else None)
-    text = f'{type(error).__name__}: {" ".join(str(error).split())}'
-    reason, crash, finder = '', None, CrashFinder(inputs, seconds)
-    if not is_lost:
-        reason = _obstacle(runner, model, [inputs])
-    if not (is_lost or reason):
-        try:
-            crash = finder.run()
-        except NotExamined as obstacle:
-            reason = str(obstacle)
-        if crash is None and not reason and get_world_size() > 1:
-            # Most likely a collective, which another rank has left.
-            return None
-    facts, lines = crash_facts(crash), [text[:_LONGEST_ERROR]]
-    if reason or is_lost:
-        facts['verdict'] = Verdict.NOT_EXAMINED
-    if reason:
-        lines.append(_('Verdict: not examined, {reason}.', reason=reason))
-    elif not is_lost:
-        name = type(model).__name__
-        lines = describe_crash(crash, lines[0], record.iteration, name)
-    event = FaultExplained.now(
+    finder = CrashFinder(inputs, seconds)
+    reason = '' if is_lost else _obstacle(runner, model, [inputs])
+    if is_lost or reason:
+        finding = Finding(Verdict.NOT_EXAMINED, reason=reason)
+    else:
+        finding = finder.run()
+    if finding.verdict is Verdict.NOT_REPRODUCED and get_world_size() > 1:
+        # Most likely a collective, which another rank has left.
+        return None
+    if finding.culprit is None:
+        text = f'{type(error).__name__}: {" ".join(str(error).split())}'
+        finding.message = text[:_LONGEST_ERROR]
+    return _explained(
+        finding,
         record.iteration,
-        fault=Fault.CRASH,
-        text='\n'.join(lines),
-        rank=get_rank(),
-        seconds=round(finder.clock.seconds, 3),
-        **facts,
+        Fault.CRASH,
+        model,
+        inputs,
+        finder.clock.seconds,
     )
-    return Explained(event, lines, inputs)
 
 
 def explain_poison(runner: Runner, event: Poisoned) -> Explained:
@@ -179,21 +152,31 @@ def explain_poison(runner: Runner, event: Poisoned) -> Explained:
     """
     model = unwrap(runner.model)
     finding = Finding(Verdict.BAD_WEIGHTS, _find_bad(model, event))
+    return _explained(finding, event.iteration, Fault.POISONED, model)
+
+
+def _explained(
+    finding: Finding,
+    iteration: int,
+    fault: Fault,
+    model: Module,
+    inputs: StepInputs | None = None,
+    seconds: float = 0.0,
+    report: StepReport | None = None,
+) -> Explained:
+    scale = 1.0 if report is None else report.loss_scale
     name = type(model).__name__
-    lines = describe(finding, event.iteration, Fault.POISONED, name)
-    found = FaultExplained.now(
-        event.iteration,
-        fault=Fault.POISONED,
-        verdict=finding.verdict,
+    lines = describe(finding, iteration, fault, name, scale)
+    event = FaultExplained.now(
+        iteration,
+        fault=fault,
         text='\n'.join(lines),
         rank=get_rank(),
-        **_facts(finding),
+        wrapper='' if report is None else report.wrapper,
+        seconds=round(seconds, 3),
+        **finding.facts(),
     )
-    return Explained(found, lines, None)
-
-
-def _fault_of(report: StepReport) -> Fault:
-    return report.fault or Fault.NAN_GRAD
+    return Explained(event, lines, inputs)
 
 
 def _inputs_of(
@@ -221,27 +204,21 @@ def _inputs_of(
         )
         for name, one in runner_view.wrappers(runner).items()
     }
-    has_many = runner_view.has_many_wrappers(runner)
-    indices = _indices(runner, ago) or ()
+    loop, indices = runner.train_loop, None
+    if isinstance(loop, SafeLoop):
+        now = loop.position
+        position = DataPosition(now.epoch, now.index - ago)
+        indices = batch_indices(
+            loop.dataloader, loop.drawn if ago < 0 else position
+        )
     return StepInputs(
-        model, record.batch, setups, has_many, record.rng, tuple(indices)
+        model,
+        record.batch,
+        setups,
+        runner_view.has_many_wrappers(runner),
+        record.rng,
+        tuple(indices or ()),
     )
-
-
-def _indices(runner: Runner, ago: int) -> list[int] | None:
-    """List the dataset indices of a batch.
-
-    Args:
-        runner (Runner): The runner.
-        ago (int): How many batches came after it; -1 if its step is not
-            done.
-    """
-    loop = runner.train_loop
-    if not isinstance(loop, SafeLoop):
-        return None
-    now = loop.position
-    position = DataPosition(now.epoch, now.index - ago)
-    return batch_indices(loop.dataloader, loop.drawn if ago < 0 else position)
 
 
 def _obstacle(
@@ -255,57 +232,74 @@ def _obstacle(
             'ranks hold parts of the weights (FSDP), and a replay on one '
             'rank would wait for the others'
         )
-    room = room_for(model, all_inputs[-1].batch, device_of(model))
-    if not room.is_enough:
-        return _(
-            'the batch does not fit twice: {needed:.2f} GiB needed, '
-            '{free:.2f} GiB free',
-            needed=room.needed,
-            free=room.free,
-        )
-    return ''
+    needed, free = _room(model, all_inputs[-1].batch)
+    if needed <= free:
+        return ''
+    return _(
+        'the batch does not fit twice: {needed:.2f} GiB needed, '
+        '{free:.2f} GiB free',
+        needed=needed / _GIB,
+        free=free / _GIB,
+    )
 
 
-def _notes(runner: Runner, model: Module, has_moved: bool) -> list[str]:
-    notes = []
-    if has_moved:
-        notes.append(
-            _('replayed with the weights after the step, which was applied')
+def _room(model: Module, batch: Any) -> tuple[float, float]:
+    """Estimate the memory that a replay takes, and read what is free.
+
+    On an accelerator it takes the peak of the step itself; on a CPU the peak
+    is unknown, and the copies alone have to fit.
+    """
+    device = device_of(model)
+    module: Any = getattr(torch, device.type, None)
+    if hasattr(module, 'mem_get_info'):
+        free, __ = module.mem_get_info(device)
+        used = module.memory_allocated(device)
+        cached = module.memory_reserved(device) - used
+        return module.max_memory_allocated(device) - used, free + cached
+    copied = bytes_of([batch, [*model.parameters()], [*model.buffers()]])
+    return 2 * copied, host_room().left
+
+
+def _notes(
+    runner: Runner, model: Module, finding: Finding, batch: Any
+) -> Iterator[str]:
+    if finding.has_moved:
+        yield _('replayed with the weights after the step, which was applied')
+    # A module is compiled, or a method that was put into its place.
+    if any(
+        hasattr(one, '_orig_mod')
+        or any(
+            hasattr(value, '_torchdynamo_orig_callable')
+            for value in vars(one).values()
         )
-    if any(map(_is_compiled, [runner.model, *model.modules()])):
-        if can_run_uncompiled():
-            notes.append(_('replayed without torch.compile'))
-        else:
-            notes.append(
-                _(
-                    'what torch.compile has made is named by the first line '
-                    'of its function; torch 2.6 or newer replays it as it '
-                    'was written'
-                )
+        for one in [runner.model, *model.modules()]
+    ):
+        yield (
+            _('replayed without torch.compile')
+            if can_run_uncompiled()
+            else _(
+                'what torch.compile has made is named by the first line '
+                'of its function; torch 2.6 or newer replays it as it '
+                'was written'
             )
-    if get_world_size() > 1:
-        notes.append(
-            _('replayed on this rank alone, as if all others had its batch')
         )
-    return notes
-
-
-def _batch_notes(batch: Any) -> list[str]:
-    """Name the tensors that the step, or collate, has written to."""
+    if get_world_size() > 1:
+        yield _('replayed on this rank alone, as if all others had its batch')
+    # Tensors that the step, or collate, has written to.
     names = [
         name
-        for name, one in walk_tensors(batch)
+        for name, one in named_tensors(batch)
         if not one.is_inference() and one._version
     ]
-    if not names:
-        return []
-    return [
-        _(
+    if names and finding.verdict in (
+        Verdict.NOT_REPRODUCED,
+        Verdict.BAD_INPUT,
+    ):
+        yield _(
             '{names} of the batch was written to in place, maybe by the '
             'model: then this is not what the step began with',
             names=names[:_MOST_NAMES],
         )
-    ]
 
 
 def _others_moved(runner: Runner, report: StepReport) -> bool:
@@ -319,15 +313,7 @@ def _others_moved(runner: Runner, report: StepReport) -> bool:
     )
 
 
-def _is_compiled(model: Module) -> bool:
-    # A module, or a method that was put into its place.
-    return hasattr(model, '_orig_mod') or any(
-        hasattr(one, '_torchdynamo_orig_callable')
-        for one in vars(model).values()
-    )
-
-
-def _find_bad(model: Module, event: Poisoned) -> AnyOrigin:
+def _find_bad(model: Module, event: Poisoned) -> Origin:
     """The first bad tensor of a model, or of what belongs to it."""
     sources: list[tuple[str, Any]] = [
         (PARAMETER, model.named_parameters()),
@@ -337,46 +323,12 @@ def _find_bad(model: Module, event: Poisoned) -> AnyOrigin:
         for name, tensor in named:
             values = measure(tensor)
             if values.kind != 'finite' and not values.looks_like_mask:
-                return External(0, source, name, values, Place())
+                return Origin(
+                    0, values.kind, Place(), values, source=source, name=name
+                )
     # A state of an optimizer, or an average.
     culprit = event.culprits[0]
     values = measure(torch.tensor(float(culprit.kind.lower())))
-    return External(0, OUTSIDE, culprit.name, values, Place())
-
-
-def _facts(finding: Finding) -> dict[str, Any]:
-    """Fields of the event."""
-    culprit, samples = finding.culprit, finding.samples
-    facts: dict[str, Any] = dict(
-        loss_terms=finding.terms,
-        samples=samples.indices,
-        sample_names=samples.names,
-        only_together=samples.only_together,
-        largest=finding.largest,
-        chain=tuple(map(str, finding.chain)),
-        notes=tuple(finding.notes),
-    )
-    if culprit is None:
-        return facts
-    facts.update(
-        kind=culprit.kind,
-        module=culprit.place.module or '',
-        lines=tuple(map(str, culprit.place.lines)),
-    )
-    if isinstance(culprit, NanOrigin):
-        return dict(
-            facts,
-            phase=culprit.phase,
-            op=culprit.op,
-            node=culprit.node,
-            inputs=tuple(map(str, culprit.inputs)),
-            output=str(culprit.output),
-            bad_share=culprit.output.bad_share,
-        )
-    return dict(
-        facts,
-        source=culprit.source,
-        name=culprit.name,
-        output=str(culprit.values),
-        bad_share=culprit.values.bad_share,
+    return Origin(
+        0, values.kind, Place(), values, source=OUTSIDE, name=culprit.name
     )

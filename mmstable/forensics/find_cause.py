@@ -6,19 +6,17 @@ Inf began with, the kind of cause, and the samples to blame.
 
 from __future__ import annotations
 
-import math
 import re
 from dataclasses import dataclass, field
-from typing import Any, Callable, NamedTuple
+from typing import TYPE_CHECKING, Any, Callable
 
-import psutil
-import torch
 from torch import Tensor
 from torch.nn import Module
 
 from mmstable.batch import batch_size
 from mmstable.events.records import Verdict
-from mmstable.forensics.frames import FINITE, Place, Range, severity
+from mmstable.forensics.domain import DomainError, domain_error
+from mmstable.forensics.frames import FINITE, Place, severity
 from mmstable.forensics.replay import (
     Backprop,
     CollectiveRefused,
@@ -30,162 +28,18 @@ from mmstable.forensics.trace import (
     BATCH,
     BUFFER,
     PARAMETER,
-    AnyOrigin,
     Clock,
-    External,
-    NanOrigin,
+    Origin,
     OriginTracer,
     OutOfTime,
     Watch,
     find_culprit,
     follow,
-    walk_tensors,
 )
 from mmstable.messages import _
 
-
-class DomainError(NamedTuple):
-    """An operation that is undefined for its operand, such as log(0).
-
-    Args:
-        name (str): The kind of error, such as 'log_zero'.
-        operand (Range, optional): The operand outside of the domain.
-    """
-
-    name: str
-    operand: Range | None
-
-
-def domain_error(origin: NanOrigin) -> DomainError | None:
-    """Find the domain error of an operation; None if it has none.
-
-    Args:
-        origin (NanOrigin): An operation, of either pass.
-    """
-    for names, error, position, applies in _RULES:
-        if origin.name in names and applies(origin, origin.inputs[position]):
-            return DomainError(error, origin.inputs[position])
-    if _overflows(origin):
-        return None
-    operand = origin.inputs[0] if origin.inputs else None
-    is_written = any(map(math.isnan, origin.scalars))
-    return DomainError('nan_number' if is_written else 'undefined', operand)
-
-
-def _overflows(origin: NanOrigin) -> bool:
-    """Whether the inputs can be too large for the operation.
-
-    A sum of infinite products, inside of one operation, is NaN.
-    """
-    is_inf = origin.kind == 'Inf'
-    if is_inf and origin.name in _GROWING:
-        return True
-    peaks = sorted(one.peak for one in origin.inputs)
-    if not peaks:
-        return False
-    limit = torch.finfo(getattr(torch, origin.output.dtype)).max
-    return peaks[-1] * peaks[-1 if is_inf else -2 :][0] > limit / 1000
-
-
-def _low(one: Range) -> float:
-    return math.inf if one.low is None else one.low
-
-
-def _high(one: Range) -> float:
-    return -math.inf if one.high is None else one.high
-
-
-def _has_zero(origin: NanOrigin, operand: Range) -> bool:
-    return operand.zeros > 0
-
-
-def _is_negative(origin: NanOrigin, operand: Range) -> bool:
-    return _low(operand) < 0
-
-
-def _gives_nan(origin: NanOrigin, operand: Range) -> bool:
-    return origin.kind == 'NaN'
-
-
-def _gives_nan_of_negative(origin: NanOrigin, operand: Range) -> bool:
-    return origin.kind == 'NaN' and _low(operand) < 0
-
-
-def _gives_nan_of_finite(origin: NanOrigin, operand: Range) -> bool:
-    return origin.kind == 'NaN' and origin.inputs[0].kind == 'finite'
-
-
-def _is_at_most_minus_one(origin: NanOrigin, operand: Range) -> bool:
-    return _low(operand) <= -1
-
-
-def _is_beyond_one(origin: NanOrigin, operand: Range) -> bool:
-    return _low(operand) < -1 or _high(operand) > 1 or operand.size == 0
-
-
-def _reaches_one(origin: NanOrigin, operand: Range) -> bool:
-    return _low(operand) <= -1 or _high(operand) >= 1
-
-
-def _is_masked(origin: NanOrigin, operand: Range) -> bool:
-    return 0 < operand.minus_infs == operand.infs
-
-
-def _is_empty(origin: NanOrigin, operand: Range) -> bool:
-    return operand.size == 0
-
-
-def _divides_by_zero(origin: NanOrigin, divisor: Range) -> bool:
-    # A divisor that is a plain number is no input.
-    is_number = len(origin.inputs) < 2
-    return 0.0 in origin.scalars if is_number else divisor.zeros > 0
-
-
-def _divides_zero_by_zero(origin: NanOrigin, divisor: Range) -> bool:
-    return origin.kind == 'NaN' and _divides_by_zero(origin, divisor)
-
-
-def _divides_small(origin: NanOrigin, divisor: Range) -> bool:
-    return not _overflows(origin)
-
-
-def _has_negative_power(origin: NanOrigin, base: Range) -> bool:
-    exponents = origin.scalars or [_low(one) for one in origin.inputs[1:]]
-    return base.zeros > 0 and any(one < 0 for one in exponents)
-
-
-# A moderate input is enough for them to leave the range of a dtype.
-_GROWING = (
-    *('exp', 'exp2', 'expm1', 'sinh', 'cosh'),
-    *('pow', 'float_power', 'prod', 'cumprod'),
-)
-_LOGS = ('log', 'log2', 'log10', 'xlogy')
-_DIVISIONS = ('div', 'true_divide', 'remainder', 'fmod')
-_SOFTMAX = ('_softmax', '_log_softmax', '_safe_softmax', 'logsumexp')
-_SPREADS = ('var', 'std', 'var_mean', 'std_mean')
-_NLL = ('nll_loss_forward', 'nll_loss2d_forward')
-_Condition = Callable[[NanOrigin, Range], bool]
-# Operations, the error, the position of the operand, and the condition. The
-# first one that applies counts.
-_RULES: tuple[tuple[tuple[str, ...], str, int, _Condition], ...] = (
-    (_LOGS, 'log_negative', 0, _gives_nan_of_negative),
-    (_LOGS, 'log_zero', 0, _has_zero),
-    (('log1p',), 'log_zero', 0, _is_at_most_minus_one),
-    (_DIVISIONS, 'zero_by_zero', -1, _divides_zero_by_zero),
-    (_DIVISIONS, 'by_zero', -1, _divides_by_zero),
-    (_DIVISIONS, 'by_almost_zero', -1, _divides_small),
-    (('sqrt', 'rsqrt'), 'root_negative', 0, _is_negative),
-    (('reciprocal', 'rsqrt'), 'by_zero', 0, _has_zero),
-    (('pow',), 'pow_negative', 0, _gives_nan_of_negative),
-    (('pow',), 'by_zero', 0, _has_negative_power),
-    (('acos', 'asin'), 'outside_one', 0, _is_beyond_one),
-    (('atanh', 'erfinv'), 'outside_one', 0, _reaches_one),
-    (_SOFTMAX, 'masked_row', 0, _is_masked),
-    (_SPREADS, 'one_value', 0, _gives_nan),
-    (('mean',), 'empty', 0, _is_empty),
-    (_NLL, 'no_target', -1, _gives_nan_of_finite),
-)
-
+if TYPE_CHECKING:
+    from mmstable.forensics.crash import OutOfRange
 
 # Above this size, samples are not left out one by one.
 _MOST_LEFT_OUT = 32
@@ -218,56 +72,104 @@ class Samples:
     total: int = 0
 
 
-def find_samples(
-    inputs: StepInputs, culprit: AnyOrigin, is_bad: IsBad
-) -> Samples:
-    """Find the samples that a NaN or Inf comes from.
+@dataclass
+class Finding:
+    """Why a step was bad, or has raised an error.
 
     Args:
-        inputs (StepInputs): The step.
-        culprit (AnyOrigin): What is to blame.
-        is_bad (Callable): Whether the same fault happens with some samples
-            alone.
+        verdict (Verdict): The kind of cause.
+        culprit (Origin, optional): What it began with; of an error the
+            operation that raised it. Defaults to None.
+        chain (list[Origin]): All that lies between that and the loss or the
+            gradients, the earliest first. Defaults to [].
+        terms (tuple[str]): The terms of the loss that it reached. Defaults
+            to ().
+        samples (Samples): The samples it came from. Defaults to none.
+        domain_error (DomainError, optional): That of the operation. Defaults
+            to None.
+        largest (float, optional): The value that was too large. Defaults to
+            None.
+        peaks (list): Modules and the largest values of their outputs, along
+            the forward pass. Defaults to [].
+        message (str): The text of an error. Defaults to ''.
+        values (OutOfRange, optional): Values that the operation refuses.
+            Defaults to None.
+        since (int, optional): Since when weights are bad. Defaults to None.
+        has_moved (bool): Whether weights have changed since. Defaults to
+            False.
+        reason (str): Why nothing was examined. Defaults to ''.
+        notes (list[str]): What limits this finding. Defaults to [].
     """
-    if isinstance(culprit, NanOrigin):
-        return blame_samples(inputs, list(culprit.rows), is_bad)
-    size = batch_size(inputs.batch)
-    return _named(inputs, _of_external(culprit, size), False)
+
+    verdict: Verdict
+    culprit: Origin | None = None
+    chain: list[Origin] = field(default_factory=list)
+    terms: tuple[str, ...] = ()
+    samples: Samples = field(default_factory=Samples)
+    domain_error: DomainError | None = None
+    largest: float | None = None
+    peaks: list[tuple[str, float]] = field(default_factory=list)
+    message: str = ''
+    values: OutOfRange | None = None
+    since: int | None = None
+    has_moved: bool = False
+    reason: str = ''
+    notes: list[str] = field(default_factory=list)
+
+    def facts(self) -> dict[str, Any]:
+        """Return the fields of ``FaultExplained``."""
+        facts: dict[str, Any] = dict(
+            verdict=self.verdict,
+            loss_terms=self.terms,
+            samples=self.samples.indices,
+            sample_names=self.samples.names,
+            only_together=self.samples.only_together,
+            largest=self.largest,
+            since=self.since,
+            chain=tuple(map(str, self.chain)),
+            notes=tuple(self.notes),
+        )
+        one = self.culprit
+        if one is not None:
+            for name in ('kind', 'phase', 'op', 'node', 'source', 'name'):
+                facts[name] = getattr(one, name)
+            facts.update(
+                module=one.place.module or '',
+                lines=tuple(map(str, one.place.lines)),
+                inputs=tuple(map(str, one.inputs)),
+                output=str(one.output),
+                bad_share=one.output.bad_share,
+            )
+        return facts
 
 
 def blame_samples(
-    inputs: StepInputs, rows: list[int], is_bad: IsBad
+    inputs: StepInputs, culprit: Origin, is_bad: IsBad
 ) -> Samples:
-    """Find the samples that a fault of an operation comes from.
+    """Find the samples that a fault comes from.
 
     The rows of the operation are asked first; a search is the fallback.
 
     Args:
         inputs (StepInputs): The step.
-        rows (list[int]): Rows of the operation that are bad, if these are
-            samples of the batch; [] if that is unknown.
+        culprit (Origin): What is to blame.
         is_bad (Callable): Whether the same fault happens with some samples
             alone.
     """
-    size = batch_size(inputs.batch)
-    if size < 2:
-        return _named(inputs, list(range(size)), False)
-    return _named(inputs, *_of_operation(rows, size, is_bad))
-
-
-def _named(inputs: StepInputs, found: list[int], together: bool) -> Samples:
+    size, together = batch_size(inputs.batch), False
+    found = list(culprit.rows)
+    if culprit.source:
+        match = _INDEX.match(culprit.name)
+        if culprit.source != BATCH:
+            found = []
+        elif match is not None and int(match[1]) < size:
+            found = [int(match[1])]
+    elif size < 2:
+        found = list(range(size))
+    else:
+        found, together = _of_operation(found, size, is_bad)
     names = [inputs.name_sample(one) for one in found]
-    size = batch_size(inputs.batch)
     return Samples(tuple(found), tuple(names), together, size)
-
-
-def _of_external(culprit: External, size: int) -> list[int]:
-    if culprit.source != BATCH:
-        return []
-    match = _INDEX.match(culprit.name)
-    if match is not None and int(match[1]) < size:
-        return [int(match[1])]
-    return list(culprit.rows)
 
 
 def _of_operation(
@@ -317,21 +219,17 @@ _OF_ZERO = ('log_zero', 'zero_by_zero', 'by_zero')
 
 
 def judge(
-    culprit: AnyOrigin | None,
-    error: DomainError | None,
-    is_fine_in_float32: bool,
+    culprit: Origin, error: DomainError | None, is_fine_in_float32: bool
 ) -> Verdict:
     """Judge a fault that was reproduced.
 
     Args:
-        culprit (AnyOrigin, optional): What it began with.
+        culprit (Origin): What it began with.
         error (DomainError, optional): The domain error of that operation.
         is_fine_in_float32 (bool): Whether the step was in float16, and the
             same batch in float32 is fine.
     """
-    if culprit is None:
-        return Verdict.NOT_REPRODUCED
-    if isinstance(culprit, External):
+    if culprit.source:
         of_model = culprit.source in (PARAMETER, BUFFER)
         return Verdict.BAD_WEIGHTS if of_model else Verdict.BAD_INPUT
     # Where a kernel overflows inside, NaN comes out of finite inputs.
@@ -342,56 +240,8 @@ def judge(
     return Verdict.EXPLODING if error is None else Verdict.DOMAIN_ERROR
 
 
-def growing(peaks: list[tuple[str, float]]) -> list[tuple[str, float]]:
-    """List the modules that each gave a new largest value.
-
-    Args:
-        peaks (list): Modules and their largest values, along the forward
-            pass.
-    """
-    found: list[tuple[str, float]] = []
-    for name, peak in peaks:
-        if not found or peak > 10 * found[-1][1]:
-            found.append((name, peak))
-    return found[-5:]
-
-
-@dataclass
-class Finding:
-    """Why a step was bad.
-
-    Args:
-        verdict (Verdict): The kind of cause.
-        culprit (AnyOrigin, optional): The operation or tensor that it began
-            with. Defaults to None.
-        chain (list[AnyOrigin]): All that lies between that and the loss or the
-            gradients, the earliest first. Defaults to [].
-        terms (tuple[str]): The terms of the loss that it reached. Defaults
-            to ().
-        samples (Samples): The samples it came from. Defaults to none.
-        domain_error (DomainError, optional): That of the operation. Defaults
-            to None.
-        largest (float, optional): The value that was too large. Defaults to
-            None.
-        peaks (list): Modules and the largest values of their outputs, along
-            the forward pass. Defaults to [].
-        reason (str): Why nothing was examined. Defaults to ''.
-        notes (list[str]): What limits this finding. Defaults to [].
-    """
-
-    verdict: Verdict
-    culprit: AnyOrigin | None = None
-    chain: list[AnyOrigin] = field(default_factory=list)
-    terms: tuple[str, ...] = ()
-    samples: Samples = field(default_factory=Samples)
-    domain_error: DomainError | None = None
-    largest: float | None = None
-    peaks: list[tuple[str, float]] = field(default_factory=list)
-    reason: str = ''
-    notes: list[str] = field(default_factory=list)
-
-
-_CASTS = ('_to_copy', 'copy', 'to')
+class NotExamined(Exception):
+    """A step that cannot be run again here, for the reason given."""
 
 
 class CauseFinder:
@@ -424,7 +274,7 @@ class CauseFinder:
     def run(self) -> Finding:
         """Replay the step, and judge what comes out."""
         try:
-            return self._run()
+            return self.search()
         except OutOfTime:
             reason = _(
                 'a replay takes more than {seconds:g} s',
@@ -435,6 +285,8 @@ class CauseFinder:
                 'the model waits for other ranks in {op}, which do not replay',
                 op=error.op,
             )
+        except NotExamined as error:
+            reason = str(error)
         except Exception as error:
             # Whatever a model raises: training continues.
             reason = _(
@@ -443,22 +295,29 @@ class CauseFinder:
             )
         return Finding(Verdict.NOT_EXAMINED, reason=reason)
 
-    def _run(self) -> Finding:
+    def search(self) -> Finding:
+        """Replay the step without any bounds but those of the clock."""
         step, bad = self._find_bad()
         if step is None or bad is None:
             return Finding(Verdict.NOT_REPRODUCED)
         self._by_gradient = severity(bad.loss) == FINITE
-        chain = follow(_ends(step, bad))
+        chain = _chain(step, bad)
         culprit = find_culprit(chain)
-        error = None
-        if isinstance(culprit, NanOrigin):
-            error = domain_error(culprit)
+        if culprit is None:
+            return Finding(Verdict.NOT_REPRODUCED)
+        error = None if culprit.source else domain_error(culprit)
         finding = Finding(
             judge(culprit, error, False), culprit, chain, domain_error=error
         )
         try:
             finding.terms = bad.bad_terms or self._terms_of_gradient(bad)
-            self._look_closer(finding)
+            if not culprit.source:
+                self._compare_with_float32(finding, culprit)
+            if finding.verdict is Verdict.EXPLODING:
+                finding.peaks = self._growing_peaks()
+            finding.samples = blame_samples(
+                self.inputs, culprit, lambda some: self._is_same(some, culprit)
+            )
         except OutOfTime:
             finding.notes.append(
                 _('time was over before all samples were tried')
@@ -466,20 +325,18 @@ class CauseFinder:
         return finding
 
     def _find_bad(self) -> tuple[ReplayedStep | None, Backprop | None]:
-        """The first inputs that is bad again, and what is bad in it."""
+        """The first inputs that are bad again, and what is bad in them."""
         for inputs in self.all_inputs:
-            if len(self.all_inputs) > 1 and not self._happens(inputs):
-                continue
+            if len(self.all_inputs) > 1:
+                self.clock.check()
+                if replay_step(inputs).first_bad(self._wrapper) is None:
+                    continue
             self.inputs = inputs
             step = self._replay(inputs)
             bad = step.first_bad(self._wrapper)
             if bad is not None:
                 return step, bad
         return None, None
-
-    def _happens(self, inputs: StepInputs) -> bool:
-        self.clock.check()
-        return replay_step(inputs).first_bad(self._wrapper) is not None
 
     def _replay(
         self,
@@ -501,26 +358,10 @@ class CauseFinder:
         if len(bad.terms) < 2:
             return tuple(bad.terms)
         self.clock.check()
-        step = replay_step(self.inputs, by_term=True)
-        again = step.first_bad(self._wrapper)
-        if again is None:
-            return ()
-        return step.bad_terms.get(step.passes.index(again), ())
+        again = replay_step(self.inputs, by_term=True).first_bad(self._wrapper)
+        return () if again is None else again.terms_of_gradient
 
-    def _look_closer(self, finding: Finding) -> None:
-        culprit = finding.culprit
-        if isinstance(culprit, NanOrigin):
-            self._compare_with_float32(finding, culprit)
-            if finding.verdict is Verdict.EXPLODING:
-                finding.peaks = growing(self._peaks())
-        if culprit is not None:
-            finding.samples = find_samples(
-                self.inputs, culprit, lambda some: self._is_same(some, culprit)
-            )
-
-    def _compare_with_float32(
-        self, finding: Finding, culprit: NanOrigin
-    ) -> None:
+    def _compare_with_float32(self, finding: Finding, culprit: Origin) -> None:
         """Replay in float32: is it finite, and how large are the values?"""
         dtypes = {one.dtype for one in self.inputs.setups.values()} - {None}
         if not dtypes:
@@ -537,7 +378,8 @@ class CauseFinder:
         if 'float16' in dtypes:
             finding.verdict = judge(culprit, finding.domain_error, True)
         finding.largest = max(largest, default=None)
-        if culprit.name in _CASTS and culprit.inputs:
+        is_cast = culprit.function in ('_to_copy', 'copy', 'to')
+        if is_cast and culprit.inputs:
             finding.largest = max(one.peak for one in culprit.inputs)
         if finding.verdict in (Verdict.DOMAIN_ERROR, Verdict.EXPLODING):
             finding.notes.append(
@@ -547,8 +389,8 @@ class CauseFinder:
                 )
             )
 
-    def _peaks(self) -> list[tuple[str, float]]:
-        """The largest output of every module, in the order of these."""
+    def _growing_peaks(self) -> list[tuple[str, float]]:
+        """Modules that each gave a new largest value, in their order."""
         peaks: dict[str, float] = {}
 
         def note(phase: str, op: str, place: Place, output: Tensor) -> None:
@@ -559,9 +401,13 @@ class CauseFinder:
                 peaks[name] = peak
 
         self._replay(self.inputs, note, with_gradients=False)
-        return list(peaks.items())
+        found: list[tuple[str, float]] = []
+        for name, peak in peaks.items():
+            if not found or peak > 10 * found[-1][1]:
+                found.append((name, peak))
+        return found[-5:]
 
-    def _is_same(self, samples: list[int], culprit: AnyOrigin) -> bool:
+    def _is_same(self, samples: list[int], culprit: Origin) -> bool:
         """Whether the same fault happens with some samples alone."""
         try:
             step = self._replay(
@@ -573,15 +419,12 @@ class CauseFinder:
             # BatchNorm, for one, refuses a single sample; but by then the
             # fault may have happened.
             born = self._mode.origins if self._mode is not None else []
-            if _signature(culprit) in map(_signature, born):
+            if any(one.identity == culprit.identity for one in born):
                 return True
-            is_pair = len(samples) != 1
-            return not is_pair and self._is_same(samples * 2, culprit)
+            return len(samples) == 1 and self._is_same(samples * 2, culprit)
         bad = step.first_bad(self._wrapper)
-        if bad is None:
-            return False
-        again = find_culprit(follow(_ends(step, bad)))
-        return again is not None and _signature(again) == _signature(culprit)
+        again = None if bad is None else find_culprit(_chain(step, bad))
+        return again is not None and again.identity == culprit.identity
 
 
 def _peak_of(tensor: Tensor) -> float:
@@ -590,61 +433,13 @@ def _peak_of(tensor: Tensor) -> float:
     return float(finite.amax()) if finite.numel() else 0.0
 
 
-def _ends(step: ReplayedStep, bad: Backprop) -> list[AnyOrigin]:
+def _chain(step: ReplayedStep, bad: Backprop) -> list[Origin]:
+    """What lies between the origin and the loss, or the bad gradients."""
     mode = step.mode
     if mode is None:
         return []
     gradients = bad.bad_gradients.values()
-    return list(mode.origins_of(bad.loss)) or [
-        one for gradient in gradients for one in mode.origins_of(gradient)
-    ]
-
-
-def _signature(origin: AnyOrigin) -> tuple[Any, ...]:
-    if isinstance(origin, NanOrigin):
-        return origin.phase, origin.op, origin.place
-    return origin.source, origin.name
-
-
-_GIB = 2**30
-
-
-class Room(NamedTuple):
-    """Memory for a replay, in GiB.
-
-    Args:
-        needed (float): What it takes.
-        free (float): What there is.
-    """
-
-    needed: float
-    free: float
-
-    @property
-    def is_enough(self) -> bool:
-        """Whether it fits."""
-        return self.needed <= self.free
-
-
-def room_for(model: Module, batch: Any, device: torch.device) -> Room:
-    """Estimate the memory that a replay takes.
-
-    On an accelerator it is the peak of the step itself; on a CPU the peak is
-    unknown, and the copies alone have to fit.
-
-    Args:
-        model (Module): The model.
-        batch (Any): What the data loader gave.
-        device (torch.device): Where the model is.
-    """
-    module: Any = getattr(torch, device.type, None)
-    if hasattr(module, 'mem_get_info'):
-        free, __ = module.mem_get_info(device)
-        used = module.memory_allocated(device)
-        cached = module.memory_reserved(device) - used
-        needed = module.max_memory_allocated(device) - used
-        return Room(needed / _GIB, (free + cached) / _GIB)
-    tensors = [one for __, one in walk_tensors(batch)]
-    tensors += [*model.parameters(), *model.buffers()]
-    copied = sum(one.numel() * one.element_size() for one in tensors)
-    return Room(2 * copied / _GIB, psutil.virtual_memory().available / _GIB)
+    return follow(
+        mode.origins_of(bad.loss)
+        or [one for grad in gradients for one in mode.origins_of(grad)]
+    )

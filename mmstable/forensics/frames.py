@@ -7,7 +7,7 @@ import os
 import sys
 import sysconfig
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from types import FrameType
 from typing import NamedTuple
@@ -161,7 +161,7 @@ class Range:
     """What is known of the values of a tensor.
 
     Args:
-        shape (tuple[int]): Its shape.
+        shape (tuple[int], optional): Its shape; None for many tensors.
         dtype (str): Its dtype, as 'float16'.
         size (int): How many elements it has.
         low (float, optional): The smallest finite one. Defaults to None.
@@ -172,7 +172,7 @@ class Range:
         minus_infs (int): How many of these are negative. Defaults to 0.
     """
 
-    shape: tuple[int, ...]
+    shape: tuple[int, ...] | None
     dtype: str
     size: int
     low: float | None = None
@@ -207,7 +207,9 @@ class Range:
         )
 
     def __str__(self) -> str:
-        text = f'{self.dtype}[{", ".join(map(str, self.shape))}]'
+        text = self.dtype
+        if self.shape is not None:
+            text += f'[{", ".join(map(str, self.shape))}]'
         if self.low is not None and self.high is not None:
             text += f' {self.low:.4g}..{self.high:.4g}'
         if self.nans or self.infs:
@@ -251,12 +253,13 @@ def measure(tensor: Tensor) -> Range:
     """The range of a tensor; waits for the device."""
     dtype = str(tensor.dtype).replace('torch.', '')
     shape, size = tuple(tensor.shape), tensor.numel()
+    is_whole = not (tensor.is_floating_point() or tensor.is_complex())
     if (
-        size == 0
+        not (is_whole or can_be_bad(tensor))
         or tensor.is_complex()
         or tensor.dtype is torch.bool
         or tensor.device.type == 'meta'
-        or (tensor.is_floating_point() and tensor.element_size() == 1)
+        or size == 0
     ):
         return Range(shape, dtype, size)
     values = plain_values(tensor)
@@ -275,73 +278,43 @@ def measure(tensor: Tensor) -> Range:
     )
 
 
-@dataclass
-class Spread:
-    """The values of many tensors.
-
-    Args:
-        dtypes (dict): Their dtypes, in order; the values mean nothing.
-            Defaults to {}.
-        low (float, optional): The smallest finite value. Defaults to None.
-        high (float, optional): The largest finite value. Defaults to None.
-        nans (int): How many are NaN. Defaults to 0.
-        infs (int): How many are infinite. Defaults to 0.
-    """
-
-    dtypes: dict[str, None] = field(default_factory=dict)
-    low: float | None = None
-    high: float | None = None
-    nans: int = 0
-    infs: int = 0
-
-    @property
-    def is_bad(self) -> bool:
-        """Whether some values are not finite."""
-        return bool(self.nans or self.infs)
-
-    def add(self, other: Range | Spread) -> None:
-        """Widen it by another one."""
-        dtypes = (
-            dict.fromkeys([other.dtype])
-            if isinstance(other, Range)
-            else other.dtypes
-        )
-        self.dtypes.update(dtypes)
-        lows = [one for one in (self.low, other.low) if one is not None]
-        highs = [one for one in (self.high, other.high) if one is not None]
-        self.low = min(lows, default=None)
-        self.high = max(highs, default=None)
-        self.nans += other.nans
-        self.infs += other.infs
-
-    def __str__(self) -> str:
-        text = '/'.join(self.dtypes)
-        if self.low is not None and self.high is not None:
-            text += f' {self.low:.4g}..{self.high:.4g}'
-        counts = [(self.nans, 'NaN'), (self.infs, 'Inf')]
-        named = [f'{count} {name}' for count, name in counts if count]
-        return text + (f' ({", ".join(named)})' if named else '')
+def merge(*ranges: Range) -> Range:
+    """The range of the values of many tensors, which has no shape."""
+    dtypes = dict.fromkeys(d for one in ranges for d in one.dtype.split('/'))
+    lows = [one.low for one in ranges if one.low is not None]
+    highs = [one.high for one in ranges if one.high is not None]
+    return Range(
+        None,
+        '/'.join(dtypes),
+        sum(one.size for one in ranges),
+        low=min(lows, default=None),
+        high=max(highs, default=None),
+        nans=sum(one.nans for one in ranges),
+        infs=sum(one.infs for one in ranges),
+    )
 
 
 class ModuleRanges:
     """Collects the outputs of operations by module and pass."""
 
     def __init__(self) -> None:
-        self._spreads: dict[tuple[str, str], Spread] = {}
+        self._ranges: dict[tuple[str, str], Range] = {}
 
     def note(self, phase: str, op: str, place: Place, output: Tensor) -> None:
         """Take note of an output; a ``watch`` of ``OriginTracer``."""
-        key = place.module or '', phase
-        self._spreads.setdefault(key, Spread()).add(measure(output))
+        key, values = (place.module or '', phase), [measure(output)]
+        if key in self._ranges:
+            values.append(self._ranges[key])
+        self._ranges[key] = merge(*values)
 
-    def below(self, name: str) -> dict[str, Spread]:
+    def below(self, name: str) -> dict[str, Range]:
         """What a module and all in it have computed, by pass.
 
         Args:
             name (str): The name of the module in the model.
         """
-        found: dict[str, Spread] = {}
-        for (module, phase), spread in self._spreads.items():
-            if not name or module == name or module.startswith(f'{name}.'):
-                found.setdefault(phase, Spread()).add(spread)
-        return found
+        found: dict[str, list[Range]] = {}
+        for (module, phase), values in self._ranges.items():
+            if not name or f'{module}.'.startswith(f'{name}.'):
+                found.setdefault(phase, []).append(values)
+        return {phase: merge(*values) for phase, values in found.items()}

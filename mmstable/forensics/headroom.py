@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import combinations
 from statistics import median
@@ -20,24 +20,63 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 from torch.nn import Module
+from torch.utils._pytree import tree_flatten
 
-from mmstable.io.schema import Check, count, list_of, number, text, tuple_of
+from mmstable.io.schema import (
+    Check,
+    count,
+    list_of,
+    number,
+    number_or_inf,
+    optional,
+    record,
+    text,
+    tuple_of,
+    within,
+)
 from mmstable.messages import N_, _
 from mmstable.optim.grad_health import clean_name
 from mmstable.torch_internals import in_backward
 
-# Fewer of the smallest values than that tell nothing.
-_FEWEST = 8
-# How the density goes on towards zero, as a power of how much it grew from
-# one bin to the next: 0.2 for a bell, 0.5 for an exponential.
-_STEEPNESS = 0.5
+_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+# Tensors of one output that are looked at.
+_MOST_TENSORS = 16
 # Values of a gradient that are looked at.
 _LOOKED_AT = 1 << 16
-_SMALLEST_NORMAL = 2.0**-14
+OUTPUT, INPUT, GRADIENT = 'output', 'input', 'gradient'
+FP16 = 'float16'
 
 
-@dataclass(frozen=True)
-class SmallValues:
+class Place(NamedTuple):
+    """Where a value was seen, and in which range it has to stay.
+
+    Args:
+        module (str): Name of the module.
+        kind (str): 'output' or 'gradient' of that; 'input' if the module
+            casts its input to a shorter type.
+        dtype (str): The type, as 'float16'.
+    """
+
+    module: str
+    kind: str
+    dtype: str
+
+    def share(self, peak: float, scale: float, floor: float) -> float:
+        """The largest value as a share of the range.
+
+        A gradient that overflows makes the loss scale smaller, so what counts
+        is what it would be at the smallest one.
+
+        Args:
+            peak (float): The largest value.
+            scale (float): The loss scale.
+            floor (float): The smallest one that it can become.
+        """
+        factor = floor / scale if self.kind == GRADIENT else 1.0
+        return peak * factor / torch.finfo(getattr(torch, self.dtype)).max
+
+
+class SmallValues(NamedTuple):
     """The smallest values of an fp16 gradient, in units of 2**-24.
 
     Args:
@@ -57,21 +96,6 @@ class SmallValues:
     few: int
 
 
-@dataclass(frozen=True)
-class Underflow:
-    """What was lost in one iteration.
-
-    Args:
-        share (float): Of all gradients that should not be zero.
-        module (str): The module that lost the largest share.
-        worst (float): That share.
-    """
-
-    share: float
-    module: str
-    worst: float
-
-
 def count_small(grad: Tensor) -> tuple[Tensor, int]:
     """Count zeros, ones and values up to 3, on the device of the gradient.
 
@@ -86,91 +110,6 @@ def count_small(grad: Tensor) -> tuple[Tensor, int]:
     bits = grad.reshape(-1)[::step].view(torch.int16).bitwise_and(0x7FFF)
     counts = [(bits == 0).sum(), (bits == 1).sum(), (bits < 4).sum()]
     return torch.stack(counts), bits.numel()
-
-
-def find_underflow(
-    found: Iterable[SmallValues], peaks: Iterable[float]
-) -> Underflow | None:
-    """Put the gradients of an iteration together.
-
-    Args:
-        found (Iterable[SmallValues]): Of each of them.
-        peaks (Iterable[float]): Their largest values.
-
-    Returns:
-        Underflow or None: None if there are no gradients in fp16.
-    """
-    # Where nothing is left there is nothing to tell from. It was lost if
-    # gradients fade away in this model.
-    fade = min((p for p in peaks if p > 0), default=0.0) < _SMALLEST_NORMAL
-    lost: dict[str, float] = {}
-    alive: dict[str, float] = {}
-    for one in found:
-        flushed = estimate_flushed(one.zeros, one.ones, one.few)
-        if one.zeros == one.total and fade:
-            flushed = float(one.total)
-        weight = one.size / one.total
-        kept = one.total - one.zeros
-        lost[one.module] = lost.get(one.module, 0.0) + weight * flushed
-        alive[one.module] = alive.get(one.module, 0.0) + weight * kept
-    shares = {name: _share(lost[name], alive[name]) for name in lost}
-    if not shares:
-        return None
-    worst = max(shares, key=lambda name: shares[name])
-    total = _share(sum(lost.values()), sum(alive.values()))
-    return Underflow(total, worst, shares[worst])
-
-
-def estimate_flushed(zeros: int, ones: int, few: int) -> float:
-    """How many of the zeros were not zero before rounding.
-
-    The density of values is followed from the two bins down to zero. Where
-    values spread over many orders of magnitude that gives too few: those are
-    lost, but would hardly count.
-
-    Args:
-        zeros (int): Zeros.
-        ones (int): Values from 0.5 to 1.5 times the smallest number.
-        few (int): Values from 1.5 to 3.5 times the smallest number.
-    """
-    if ones + few < _FEWEST:
-        return 0.0
-    # Counts for a width of 1, of both signs together.
-    near, far = ones, few / 2
-    density = near * (near / far) ** _STEEPNESS if far else float('inf')
-    # Zeros come from a width of one half.
-    return min(float(zeros), density / 2)
-
-
-def _share(lost: float, alive: float) -> float:
-    return lost / (lost + alive) if lost else 0.0
-
-
-_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-# Tensors of one output that are looked at.
-_MOST_TENSORS = 16
-
-OUTPUT, INPUT, GRADIENT = 'output', 'input', 'gradient'
-
-
-class Place(NamedTuple):
-    """Where a value was seen, and in which range it has to stay.
-
-    Args:
-        module (str): Name of the module.
-        kind (str): 'output' or 'gradient' of that; 'input' if the module
-            casts its input to a shorter type.
-        dtype (str): The type, as 'float16'.
-    """
-
-    module: str
-    kind: str
-    dtype: str
-
-    @property
-    def range_end(self) -> float:
-        """The largest finite number there."""
-        return torch.finfo(getattr(torch, self.dtype)).max
 
 
 class HeadroomProbe:
@@ -191,7 +130,9 @@ class HeadroomProbe:
         self._seen: dict[int, tuple[weakref.ref[Tensor], int]] = {}
         self._handles = [
             module.register_forward_hook(
-                partial(self._after_forward, _clean(name))
+                partial(
+                    self._after_forward, clean_name(f'{name}.').rstrip('.')
+                )
             )
             for name, module in model.named_modules()
             # What the model itself gives are losses.
@@ -238,14 +179,12 @@ class HeadroomProbe:
                 tensor.register_hook(partial(self._after_backward, name))
             if not is_repeated:
                 self._note(name, OUTPUT, tensor, tensor.dtype)
-        if tensors and not is_repeated and _is_leaf(module):
-            self._note_cast(name, args, tensors[0])
-
-    def _note_cast(self, name: str, args: Any, output: Tensor) -> None:
-        """Note an input that autocast had to make shorter."""
-        for tensor in list(_tensors(args))[:1]:
-            if _bits(output) < _bits(tensor):
-                self._note(name, INPUT, tensor, output.dtype)
+        is_leaf = next(module.children(), None) is None
+        if tensors and not is_repeated and is_leaf:
+            # An input that autocast had to make shorter.
+            for tensor in list(_tensors(args))[:1]:
+                if tensors[0].element_size() < tensor.element_size():
+                    self._note(name, INPUT, tensor, tensors[0].dtype)
 
     def _after_backward(self, name: str, grad: Tensor) -> None:
         if not _can_be_read(grad):
@@ -277,20 +216,10 @@ class HeadroomProbe:
         return False
 
 
-def _clean(name: str) -> str:
-    return clean_name(f'{name}.').rstrip('.')
-
-
-def _tensors(output: Any) -> Iterator[Tensor]:
-    if isinstance(output, Tensor):
-        if _can_be_read(output):
-            yield output
-    elif isinstance(output, Mapping):
-        for one in output.values():
-            yield from _tensors(one)
-    elif isinstance(output, (list, tuple)):
-        for one in output:
-            yield from _tensors(one)
+def _tensors(tree: Any) -> Iterator[Tensor]:
+    for one in tree_flatten(tree)[0]:
+        if isinstance(one, Tensor) and _can_be_read(one):
+            yield one
 
 
 def _can_be_read(tensor: Tensor) -> bool:
@@ -303,14 +232,6 @@ def _can_be_read(tensor: Tensor) -> bool:
         and not tensor.is_meta
         and not tensor.is_inference()
     )
-
-
-def _bits(tensor: Tensor) -> int:
-    return torch.finfo(tensor.dtype).bits
-
-
-def _is_leaf(module: Module) -> bool:
-    return next(module.children(), None) is None
 
 
 def _read(values: list[Tensor]) -> list[Any]:
@@ -326,6 +247,86 @@ def _read(values: list[Tensor]) -> list[Any]:
     return found
 
 
+# Fewer of the smallest values than that tell nothing.
+_FEWEST_SMALL = 8
+# How the density goes on towards zero, as a power of how much it grew from
+# one bin to the next: 0.2 for a bell, 0.5 for an exponential.
+_STEEPNESS = 0.5
+_SMALLEST_NORMAL = 2.0**-14
+
+
+class Underflow(NamedTuple):
+    """What was lost in one iteration.
+
+    Args:
+        share (float): Of all gradients that should not be zero.
+        module (str): The module that lost the largest share.
+        worst (float): That share.
+    """
+
+    share: float
+    module: str
+    worst: float
+
+
+def find_underflow(
+    found: Sequence[SmallValues], peaks: Sequence[float]
+) -> Underflow | None:
+    """Put the gradients of an iteration together.
+
+    Args:
+        found (Sequence[SmallValues]): Of each of them.
+        peaks (Sequence[float]): Their largest values.
+
+    Returns:
+        Underflow or None: None if there are no gradients in fp16.
+    """
+    # Where nothing is left there is nothing to tell from. It was lost if
+    # gradients fade away in this model.
+    fade = min((p for p in peaks if p > 0), default=0.0) < _SMALLEST_NORMAL
+    # Lost and kept, by module; '' for all.
+    sums: dict[str, list[float]] = {'': [0.0, 0.0]}
+    for one in found:
+        flushed = estimate_flushed(one.zeros, one.ones, one.few)
+        if one.zeros == one.total and fade:
+            flushed = float(one.total)
+        weight = one.size / one.total
+        for name in ('', one.module):
+            known = sums.setdefault(name, [0.0, 0.0])
+            known[0] += weight * flushed
+            known[1] += weight * (one.total - one.zeros)
+    shares = {
+        name: lost / (lost + kept) if lost else 0.0
+        for name, (lost, kept) in sums.items()
+    }
+    total = shares.pop('')
+    if not shares:
+        return None
+    worst = max(shares, key=lambda name: shares[name])
+    return Underflow(total, worst, shares[worst])
+
+
+def estimate_flushed(zeros: int, ones: int, few: int) -> float:
+    """How many of the zeros were not zero before rounding.
+
+    The density of values is followed from the two bins down to zero. Where
+    values spread over many orders of magnitude that gives too few: those are
+    lost, but would hardly count.
+
+    Args:
+        zeros (int): Zeros.
+        ones (int): Values from 0.5 to 1.5 times the smallest number.
+        few (int): Values from 1.5 to 3.5 times the smallest number.
+    """
+    if ones + few < _FEWEST_SMALL:
+        return 0.0
+    # Counts for a width of 1, of both signs together.
+    near, far = ones, few / 2
+    density = near * (near / far) ** _STEEPNESS if far else float('inf')
+    # Zeros come from a width of one half.
+    return min(float(zeros), density / 2)
+
+
 # Samples that are kept, and the fewest that make a trend.
 WINDOW = 8
 FEWEST = 4
@@ -333,13 +334,17 @@ FEWEST = 4
 # doublings from the first to the last: less than that may be chance.
 _AGREEMENT = 0.9
 _LEAST_GROWTH = 1.0
+# Places that are more doublings away than that are not followed.
+_FAR = -20.0
+# The share of lost gradients to warn of, and samples that have to agree.
+_MAX_UNDERFLOW = 0.1
+_AGREEING = 3
 
 # An iteration, and log2 of the largest value there as a share of the range.
 Point = tuple[int, float]
 
 
-@dataclass(frozen=True)
-class Forecast:
+class Forecast(NamedTuple):
     """What samples of one place tell.
 
     Args:
@@ -365,87 +370,74 @@ def forecast(points: Sequence[Point]) -> Forecast:
         points (Sequence[Point]): At least one.
     """
     now, newest = points[-1]
-    slope = _slope(points)
-    if slope is None:
-        return Forecast(_power(newest))
+    pairs = combinations(points, 2) if len(points) >= FEWEST else ()
+    slopes = [(b - a) / (t - s) for (s, a), (t, b) in pairs]
+    # Doublings in an iteration.
+    slope = median(slopes or [0.0])
+    if slope * (now - points[0][0]) < _LEAST_GROWTH or sum(
+        one > 0 for one in slopes
+    ) < _AGREEMENT * len(slopes):
+        return Forecast(2.0 ** min(newest, 64.0))
     level = median(bits + slope * (now - when) for when, bits in points)
-    return Forecast(_power(level), 1 / slope, max(0.0, -level) / slope)
+    share = 2.0 ** min(level, 64.0)
+    return Forecast(share, 1 / slope, max(0.0, -level) / slope)
 
 
-def _slope(points: Sequence[Point]) -> float | None:
-    """Doublings in an iteration; None if there is no steady growth."""
-    if len(points) < FEWEST:
-        return None
-    slopes = [(b - a) / (t - s) for (s, a), (t, b) in combinations(points, 2)]
-    slope = median(slopes)
-    growing = sum(one > 0 for one in slopes) / len(slopes)
-    growth = slope * (points[-1][0] - points[0][0])
-    if growing < _AGREEMENT or growth < _LEAST_GROWTH:
-        return None
-    return slope
-
-
-def _power(bits: float) -> float:
-    return 2.0 ** min(bits, 64.0)
-
-
-# Places that are more doublings away than that are not followed.
-_FAR = -20.0
-
-
-@dataclass(frozen=True)
-class Warned:
-    """A place that is close to overflowing.
-
-    Args:
-        place (Place): The place that will be the first.
-        forecast (Forecast): What is known of it.
-        more (int): How many others are close, too.
-    """
-
-    place: Place
-    forecast: Forecast
-    more: int
-
-
-def _of_place(check: Check) -> Check:
-    return list_of(tuple_of(text(), text(), text(), check))
-
-
-def _points(value: Any) -> list[tuple[int, float]]:
+def _points(value: Any) -> list[Point]:
     points = list_of(tuple_of(count, number))(value)
-    if not points or any(
-        one[0] >= two[0] for one, two in zip(points, points[1:])
-    ):
+    if not points or any(a[0] >= b[0] for a, b in zip(points, points[1:])):
         raise ValueError('must be of one iteration after the other')
     return points
 
 
-class HeadroomTracks:
-    """The samples of all places, and what was said of them.
+def _of_places(check: Check) -> Check:
+    return list_of(tuple_of(text(), text(), text(), check))
+
+
+class Headroom:
+    """Judge the samples of a run, and remember what was said of them.
 
     Args:
-        horizon (float): Warn so many iterations before an overflow.
+        horizon (float): Warn so many iterations before an overflow. Defaults
+            to 1000.
         max_share (float): Warn of this share of the range in any case.
+            Defaults to 0.5.
     """
 
-    checks = dict(points=_of_place(_points), said=_of_place(number))
+    check = staticmethod(
+        record(
+            points=_of_places(_points),
+            said=_of_places(number),
+            underflows=list_of(within(0, 1)),
+            told_at=optional(number_or_inf),
+        )
+    )
 
-    def __init__(self, horizon: float, max_share: float) -> None:
-        self._horizon = horizon
-        self._max_share = max_share
-        self._points: dict[Place, list[tuple[int, float]]] = {}
+    def __init__(self, horizon: float = 1000, max_share: float = 0.5) -> None:
+        self._horizon, self._max_share = horizon, max_share
+        self._points: dict[Place, list[Point]] = {}
         # Doublings that were left when it was said.
         self._said: dict[Place, float] = {}
+        self._underflows: deque[float] = deque(maxlen=_AGREEING)
+        # The loss scale at which an underflow was told.
+        self._told_at: float | None = None
 
-    def add(self, iteration: int, shares: Mapping[Place, float]) -> None:
-        """Add the samples of one iteration.
+    def warn(
+        self, iteration: int, shares: Mapping[Place, float]
+    ) -> tuple[str, dict[str, Any]] | None:
+        """Add the samples of an iteration, and warn of the nearest overflow.
+
+        A place is named again when half of what it had left is gone.
 
         Args:
             iteration (int): The iteration.
             shares (Mapping): Places to their largest values, as shares of
                 the range.
+
+        Returns:
+            tuple, optional: The line, and the fields of the event.
         """
+        close: dict[Place, Forecast] = {}
         for place, share in shares.items():
             # What is not finite has overflowed, or was meant to be infinite;
             # what has exactly the largest value is a mask.
@@ -458,71 +450,75 @@ class HeadroomTracks:
             points = self._points.setdefault(place, [])
             points.append((iteration, bits))
             del points[:-WINDOW]
-
-    def warn(self, iteration: int) -> Warned | None:
-        """The place of this iteration to warn of, if there is one.
-
-        A place is named again when half of what it had left is gone.
-        """
-        close = {
-            place: known
-            for place, points in self._points.items()
-            if points[-1][0] == iteration
-            and self._is_close(known := forecast(points))
-        }
-        new = [place for place in close if self._is_news(place, close[place])]
-        for place in new:
-            self._said[place] = -math.log2(close[place].share)
+            known = forecast(points)
+            if known.share >= self._max_share or known.left < self._horizon:
+                close[place] = known
+        new = []
+        for place, known in close.items():
+            left = -math.log2(known.share)
+            if left < 0.5 * self._said.get(place, math.inf):
+                self._said[place] = left
+                new.append(place)
         if not new:
             return None
-        first = min(new, key=lambda place: _urgency(close[place]))
-        return Warned(first, close[first], len(close) - 1)
+        first = min(new, key=lambda one: (close[one].left, -close[one].share))
+        known = close[first]
+        facts = dict(
+            problem='overflow',
+            **first._asdict(),
+            share=known.share,
+            doubling=known.doubling,
+            left=None if math.isinf(known.left) else known.left,
+        )
+        return describe_low(iteration, first, known, len(close) - 1), facts
 
-    def _is_close(self, known: Forecast) -> bool:
-        return known.share >= self._max_share or known.left < self._horizon
+    def warn_of_underflow(
+        self, iteration: int, found: Underflow, scale: float, largest: float
+    ) -> tuple[str, dict[str, Any]] | None:
+        """Warn of lost gradients, once at a loss scale.
 
-    def _is_news(self, place: Place, known: Forecast) -> bool:
-        left = -math.log2(known.share)
-        return left < 0.5 * self._said.get(place, math.inf)
+        Args:
+            iteration (int): The iteration.
+            found (Underflow): What was lost.
+            scale (float): The loss scale.
+            largest (float): The largest gradient in fp16, scaled.
+
+        Returns:
+            tuple, optional: The line, and the fields of the event.
+        """
+        self._underflows.append(found.share)
+        if (
+            len(self._underflows) < _AGREEING
+            or median(self._underflows) < _MAX_UNDERFLOW
+            or self._told_at == scale
+        ):
+            return None
+        self._told_at = scale
+        facts = dict(
+            problem='underflow',
+            module=found.module,
+            kind=GRADIENT,
+            dtype=FP16,
+            share=found.share,
+        )
+        return describe_underflow(iteration, found, scale, largest), facts
 
     def state_dict(self) -> dict[str, Any]:
         """What a resumed run has to know."""
-        return {
+        state = {
             'points': [[*k, v] for k, v in self._points.items()],
             'said': [[*k, v] for k, v in self._said.items()],
+            'underflows': list(self._underflows),
+            'told_at': self._told_at,
         }
+        return state if any(state.values()) else {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take over what :meth:`state_dict` gave."""
-        self._points = {
-            Place(*place): points for *place, points in state['points']
-        }
-        self._said = {Place(*place): left for *place, left in state['said']}
-
-
-def shares_of_range(
-    peaks: Mapping[Place, float], scale: float, floor: float
-) -> dict[Place, float]:
-    """The largest values as shares of their ranges.
-
-    A gradient that overflows makes the loss scale smaller, so what counts is
-    what it would be at the smallest one.
-
-    Args:
-        peaks (Mapping): Places to their largest values.
-        scale (float): The loss scale.
-        floor (float): The smallest one that it can become.
-    """
-    return {
-        place: peak
-        * (floor / scale if place.kind == GRADIENT else 1.0)
-        / place.range_end
-        for place, peak in peaks.items()
-    }
-
-
-def _urgency(known: Forecast) -> tuple[float, float]:
-    return known.left, -known.share
+        self._points = {Place(*key): v for *key, v in state['points']}
+        self._said = {Place(*key): v for *key, v in state['said']}
+        self._underflows.extend(state['underflows'])
+        self._told_at = state['told_at']
 
 
 _SHORT_NAMES = {'float16': 'fp16', 'bfloat16': 'bf16', 'float32': 'fp32'}
@@ -534,38 +530,39 @@ _KINDS = {
 }
 
 
-def describe_low(iteration: int, warned: Warned) -> str:
+def describe_low(
+    iteration: int, place: Place, known: Forecast, more: int
+) -> str:
     """The line for a place that is close to overflowing.
 
     Args:
         iteration (int): The iteration.
-        warned (Warned): The place.
+        place (Place): The place that will be the first.
+        known (Forecast): What is known of it.
+        more (int): How many others are close, too.
     """
-    place, known = warned.place, warned.forecast
-    trend = more = ''
+    trend = others = ''
     if known.doubling is not None:
         trend = _(
             ', doubling every {doubling:.0f} iterations; about {left:.0f} '
             'left',
-            doubling=known.doubling,
-            left=known.left,
+            **known._asdict(),
         )
-    if warned.more:
-        more = _(
-            ' ({count:more place is|more places are} close, too)',
-            count=warned.more,
+    if more:
+        others = _(
+            ' ({count:more place is|more places are} close, too)', count=more
         )
-    if place.dtype == 'float16':
-        advice = _(
+    advice = (
+        N_(
             "It will overflow: try fp32_modules=['{module}'] of "
-            "SafeAmpOptimWrapper, dtype='bfloat16', or a lower learning rate.",
-            module=place.module,
+            "SafeAmpOptimWrapper, dtype='bfloat16', or a lower learning rate."
         )
-    else:
-        advice = _(
+        if place.dtype == FP16
+        else N_(
             'The run is about to diverge: try a lower learning rate, or '
             'clipping.'
         )
+    )
     return _(
         'Iter {iteration}: {module} {kind} at {share} of the {dtype} '
         'range{trend}{more}. {advice}',
@@ -575,8 +572,8 @@ def describe_low(iteration: int, warned: Warned) -> str:
         share=_percent(known.share),
         dtype=_SHORT_NAMES.get(place.dtype, place.dtype),
         trend=trend,
-        more=more,
-        advice=advice,
+        more=others,
+        advice=_(advice, module=place.module),
     )
 
 
@@ -591,31 +588,33 @@ def describe_underflow(
         scale (float): The loss scale.
         largest (float): The largest gradient in fp16, scaled.
     """
-    fields = dict(
+    # Half of the room is left for batches with larger gradients.
+    room = 0.5 * _FP16_END / largest if largest > 0 else math.inf
+    best = 2.0 ** min(math.floor(math.log2(scale * min(room, 2.0**24))), 24)
+    message = (
+        N_(
+            'Iter {iteration}: about {share} of the fp16 gradients are '
+            'flushed to zero at loss_scale {scale} (most at {module}: '
+            '{worst}), and the largest leave no room for a larger scale: no '
+            "scale fits them all. Try fp32_modules=['{module}'] or "
+            "dtype='bfloat16'."
+        )
+        if room < 2
+        else N_(
+            'Iter {iteration}: about {share} of the fp16 gradients are '
+            'flushed to zero at loss_scale {scale} (most at {module}: '
+            '{worst}). The scale is too small: gradients have room for one '
+            'up to {largest}.'
+        )
+    )
+    return _(
+        message,
         iteration=iteration,
         share=_percent(found.share),
         scale=scale,
         module=found.module,
         worst=_percent(found.worst),
-    )
-    # Half of the room is left for batches with larger gradients.
-    room = 0.5 * _FP16_END / largest if largest > 0 else math.inf
-    if room < 2:
-        return _(
-            'Iter {iteration}: about {share} of the fp16 gradients are '
-            'flushed to zero at loss_scale {scale} (most at {module}: '
-            '{worst}), and the largest leave no room for a larger scale: no '
-            "scale fits them all. Try fp32_modules=['{module}'] or "
-            "dtype='bfloat16'.",
-            **fields,
-        )
-    best = 2.0 ** min(math.floor(math.log2(scale * min(room, 2.0**24))), 24)
-    return _(
-        'Iter {iteration}: about {share} of the fp16 gradients are flushed '
-        'to zero at loss_scale {scale} (most at {module}: {worst}). The '
-        'scale is too small: gradients have room for one up to {largest}.',
         largest=max(best, scale),
-        **fields,
     )
 
 

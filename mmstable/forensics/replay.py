@@ -11,10 +11,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Callable
+from typing import Any, Callable, Optional
 
 import torch
-import torch.nn.functional as F
 from mmengine.dist import get_world_size
 from mmengine.optim import OptimWrapper, OptimWrapperDict
 from torch import Tensor
@@ -25,10 +24,15 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from mmstable import runner_view
-from mmstable.batch import batch_size, name_sample, take_samples
+from mmstable.batch import (
+    batch_size,
+    name_sample,
+    named_tensors,
+    take_samples,
+)
 from mmstable.events.samples import read_scale
 from mmstable.forensics.frames import FINITE, severity
-from mmstable.forensics.trace import OriginTracer, walk_tensors
+from mmstable.forensics.trace import OriginTracer
 from mmstable.loops.question import autocast_dtype
 from mmstable.optim.grad_health import clean_name
 from mmstable.state.preserve import preserve_state, uncompiled
@@ -50,28 +54,11 @@ class StepSetup:
             Defaults to ().
     """
 
-    dtype: str | None = None
+    # `X | None` cannot be read back on Python 3.9.
+    dtype: Optional[str] = None  # noqa: UP045
     loss_scale: float = 1.0
     loss_factor: int = 1
     parameters: tuple[str, ...] = ()
-
-    @contextmanager
-    def autocast(
-        self, device_type: str, dtype: str | None = None
-    ) -> Iterator[None]:
-        """The context of a forward pass.
-
-        Args:
-            device_type (str): Where the model is: 'cpu', 'cuda', ...
-            dtype (str, optional): What to cast to instead; 'float32' means
-                no autocast. Defaults to None.
-        """
-        name = dtype or self.dtype
-        if name is None or name == 'float32':
-            yield
-            return
-        with torch.autocast(device_type, dtype=getattr(torch, name)):
-            yield
 
 
 def setup_of(
@@ -115,12 +102,15 @@ class Backprop:
             if the loss is bad, or nobody asked for them. Defaults to {}.
         terms (dict): What the loss is the sum of, by name, if the model used
             ``parse_losses``. Defaults to {}.
+        terms_of_gradient (tuple[str]): Names of the terms whose own gradients
+            are bad, if asked for. Defaults to ().
     """
 
     wrapper: str
     loss: Tensor
     gradients: dict[str, Tensor] = field(default_factory=dict)
     terms: dict[str, Tensor] = field(default_factory=dict)
+    terms_of_gradient: tuple[str, ...] = ()
 
     @property
     def bad_gradients(self) -> dict[str, Tensor]:
@@ -190,7 +180,11 @@ class RecordingWrapper(OptimWrapper):
         """Autocast, as in the step that is replayed."""
         parameter = next(model.parameters(), None)
         kind = 'cpu' if parameter is None else parameter.device.type
-        with self._setup.autocast(kind, self._dtype):
+        dtype = self._dtype or self._setup.dtype
+        if dtype is None or dtype == 'float32':
+            yield
+            return
+        with torch.autocast(kind, dtype=getattr(torch, dtype)):
             yield
 
     def scale_loss(self, loss: Tensor) -> Tensor:
@@ -217,11 +211,19 @@ class RecordingWrapper(OptimWrapper):
         scaled = loss * self._setup.loss_scale
         if not params:
             return {}
+        found: tuple[Tensor | None, ...]
         if _has_node(scaled, _REENTRANT):
-            return _by_backward(scaled, params, keep)
-        found = torch.autograd.grad(
-            scaled, list(params.values()), retain_graph=keep, allow_unused=True
-        )
+            scaled.backward(retain_graph=keep)
+            found = tuple(one.grad for one in params.values())
+            for one in params.values():
+                one.grad = None
+        else:
+            found = torch.autograd.grad(
+                scaled,
+                [*params.values()],
+                retain_graph=keep,
+                allow_unused=True,
+            )
         return {n: g for n, g in zip(params, found) if g is not None}
 
     def step(self, **kwargs: Any) -> None:
@@ -229,18 +231,6 @@ class RecordingWrapper(OptimWrapper):
 
     def zero_grad(self, **kwargs: Any) -> None:
         """Do nothing."""
-
-
-def _by_backward(
-    loss: Tensor, params: Mapping[str, Tensor], keep: bool
-) -> dict[str, Tensor]:
-    for one in params.values():
-        one.grad = None
-    loss.backward(retain_graph=keep)
-    found = {n: p.grad for n, p in params.items() if p.grad is not None}
-    for one in params.values():
-        one.grad = None
-    return found
 
 
 def _has_node(loss: Tensor, name: str) -> bool:
@@ -290,8 +280,6 @@ class _AloneMode(TorchDispatchMode):
 
 
 _NAMESPACES = ('c10d', '_c10d_functional', 'c10d_functional')
-
-
 _make_work = work_maker()
 
 
@@ -332,37 +320,14 @@ def local_ranks(model: Module) -> Iterator[None]:
         yield
         return
     for module in model.modules():
-        if is_synchronised(module):
-            vars(module)['forward'] = partial(_normalise, module)
+        if isinstance(module, _BatchNorm) and 'Sync' in type(module).__name__:
+            vars(module)['forward'] = partial(_BatchNorm.forward, module)
         if isinstance(module, DistributedDataParallel):
             # Parts of a model that are wrapped one by one.
             module.require_forward_param_sync = False
             module.require_backward_grad_sync = False
     with _AloneMode():
         yield
-
-
-def is_synchronised(module: Module) -> bool:
-    """Whether a module normalises by statistics of all ranks."""
-    return isinstance(module, _BatchNorm) and ('Sync' in type(module).__name__)
-
-
-def _normalise(module: Any, inputs: Tensor) -> Tensor:
-    """What SyncBatchNorm does where there is one rank."""
-    if module.training and module.num_batches_tracked is not None:
-        module.num_batches_tracked.add_(1)
-    momentum = 0.0 if module.momentum is None else module.momentum
-    use_batch = module.training or module.running_mean is None
-    return F.batch_norm(
-        inputs,
-        module.running_mean,
-        module.running_var,
-        module.weight,
-        module.bias,
-        use_batch,
-        momentum,
-        module.eps,
-    )
 
 
 # Gives the mode to run in, for the model and the copy of the batch.
@@ -418,14 +383,11 @@ class ReplayedStep:
         outputs (Any): What ``train_step`` gave. Defaults to None.
         mode (OriginTracer, optional): The mode that it ran in. Defaults to
             None.
-        bad_terms (dict): Names of the terms whose own gradients are bad, by
-            the index of their pass; if asked for. Defaults to {}.
     """
 
     passes: list[Backprop] = field(default_factory=list)
     outputs: Any = None
     mode: OriginTracer | None = None
-    bad_terms: dict[int, tuple[str, ...]] = field(default_factory=dict)
 
     def first_bad(self, wrapper: str | None = None) -> Backprop | None:
         """The first bad pass, of this wrapper if there is one.
@@ -473,84 +435,66 @@ def replay_step(
         stack.enter_context(preserve_state(model))
         stack.enter_context(local_ranks(model))
         stack.enter_context(uncompiled())
-        parsed = stack.enter_context(_terms_of(model))
+        parsed = stack.enter_context(_parsed_losses(model))
         if inputs.rng is not None:
             restore_rng(dict(inputs.rng))
         if make_mode is not None:
             step.mode = make_mode(model, batch)
             stack.enter_context(step.mode)
-        step.outputs = _train_step(model, batch, wrappers, inputs.has_many)
-        _name_terms(step, parsed)
-        if by_term:
-            _judge_terms(step, wrappers)
+        given: Any = next(iter(wrappers.values()))
+        if inputs.has_many:
+            given = OptimWrapperDict(**wrappers)
+        # Not the attribute: mmengine puts a compiled one there.
+        cls: Any = type(model)
+        with torch.enable_grad():
+            step.outputs = cls.train_step(model, batch, optim_wrapper=given)
+        for one in step.passes:
+            one.terms = _terms_of(one.loss, parsed, step.outputs)
+            if by_term:
+                one.terms_of_gradient = tuple(
+                    name
+                    for name, term in one.terms.items()
+                    if term.requires_grad
+                    and _is_term_bad(term.mean(), wrappers[one.wrapper])
+                )
     return step
 
 
-def _train_step(
-    model: Module,
-    batch: Any,
-    wrappers: dict[str, RecordingWrapper],
-    has_many: bool,
-) -> Any:
-    given: Any = next(iter(wrappers.values()))
-    if has_many:
-        given = OptimWrapperDict(**wrappers)
-    # Not the attribute: mmengine puts a compiled one there.
-    cls: Any = type(model)
-    with torch.enable_grad():
-        return cls.train_step(model, batch, optim_wrapper=given)
+def _is_term_bad(term: Tensor, wrapper: RecordingWrapper) -> bool:
+    gradients = wrapper.gradients_of(term, True)
+    return Backprop('', term.detach(), gradients).is_bad
+
+
+Parsed = list[tuple[Tensor, dict[str, Tensor]]]
 
 
 @contextmanager
-def _terms_of(model: Any) -> Iterator[list[tuple[Tensor, dict[str, Tensor]]]]:
+def _parsed_losses(model: Any) -> Iterator[Parsed]:
     """Note what losses are the sum of, as the model adds them up."""
-    parsed: list[tuple[Tensor, dict[str, Tensor]]] = []
-    parse = getattr(model, 'parse_losses', None)
-    if parse is None:
-        yield parsed
-        return
+    parsed: Parsed = []
+    parse: Any = getattr(model, 'parse_losses', None)
 
     def note(losses: Any, *args: Any, **kwargs: Any) -> Any:
         result = parse(losses, *args, **kwargs)
         if isinstance(losses, Mapping) and isinstance(result, tuple):
-            parsed.append((result[0], _flatten(losses)))
+            parsed.append((result[0], _losses_in(losses)))
         return result
 
-    # `preserve_state` takes it away again.
-    vars(model)['parse_losses'] = note
+    if parse is not None:
+        # `preserve_state` takes it away again.
+        vars(model)['parse_losses'] = note
     yield parsed
 
 
-def _flatten(losses: Mapping[str, Any]) -> dict[str, Tensor]:
-    found: dict[str, Tensor] = {}
-    for name, value in walk_tensors(losses):
-        if 'loss' in name:
-            found[name] = value
-    return found
+def _terms_of(loss: Tensor, parsed: Parsed, outputs: Any) -> dict[str, Tensor]:
+    for total, named in parsed:
+        if total is loss:
+            return named
+    # Without `parse_losses`, what is logged may be the loss itself, or what
+    # it is the sum of.
+    logged = _losses_in(outputs if isinstance(outputs, Mapping) else {})
+    return {name: v for name, v in logged.items() if v is loss} or logged
 
 
-def _name_terms(
-    step: ReplayedStep, parsed: list[tuple[Tensor, dict[str, Tensor]]]
-) -> None:
-    outputs = step.outputs if isinstance(step.outputs, Mapping) else {}
-    for one in step.passes:
-        terms = [named for total, named in parsed if total is one.loss]
-        # Without `parse_losses`, what is logged may be the loss itself, or
-        # what it is the sum of.
-        logged = _flatten(outputs)
-        own = {name: v for name, v in logged.items() if v is one.loss}
-        one.terms = terms[0] if terms else own or logged
-
-
-def _judge_terms(
-    step: ReplayedStep, wrappers: dict[str, RecordingWrapper]
-) -> None:
-    for index, one in enumerate(step.passes):
-        bad = []
-        for name, term in one.terms.items():
-            if not term.requires_grad:
-                continue
-            gradients = wrappers[one.wrapper].gradients_of(term.mean(), True)
-            if Backprop('', term.detach().mean(), gradients).is_bad:
-                bad.append(name)
-        step.bad_terms[index] = tuple(bad)
+def _losses_in(tree: Any) -> dict[str, Tensor]:
+    return {name: v for name, v in named_tensors(tree) if 'loss' in name}

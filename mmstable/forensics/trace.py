@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Callable, NamedTuple, Union
+from typing import Any, Callable, NamedTuple
 
 import torch
-from mmengine.structures import BaseDataElement
 from torch import Tensor
 from torch.nn import Module
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten
 
+from mmstable.batch import named_tensors
 from mmstable.forensics.frames import (
     FINITE,
     INF,
@@ -75,48 +75,68 @@ PARAMETER, BUFFER, BATCH, OUTSIDE = 'parameter', 'buffer', 'batch', 'outside'
 
 
 @dataclass(frozen=True, eq=False)
-class NanOrigin:
-    """An operation whose output is worse than all of its inputs.
+class Origin:
+    """Where bad values begin.
 
-    NaN is worse than Inf, which is worse than anything finite.
+    That is an operation whose output is worse than all of its inputs, where
+    NaN is worse than Inf and Inf worse than anything finite, or a tensor
+    that was bad before any operation: then it has a source and no ``op``.
 
     Args:
         order (int): Later ones have larger numbers.
         kind (str): 'NaN' or 'Inf'.
-        phase (str): 'forward' or 'backward'.
-        op (str): The operation, as 'aten.div.Tensor'.
         place (Place): Where it was called; in the backward pass, where the
-            operation was called that it is the derivative of.
-        inputs (tuple[Range]): Its inputs, as they were before it.
-        output (Range): Its output.
+            operation was called that it is the derivative of. Of a tensor,
+            where it was first used.
+        output (Range): The output, or the tensor.
+        phase (str): 'forward' or 'backward'. Defaults to ''.
+        op (str): The operation, as 'aten.div.Tensor'. Defaults to ''.
+        inputs (tuple[Range]): Its inputs, as they were before it. Defaults
+            to ().
         rows (tuple[int]): Indices in the first dimension of the output that
-            are not finite, if that has the size of the batch; () otherwise.
+            are not finite, if that has the size of the batch. Defaults to ().
         node (str): The autograd node, as 'SqrtBackward0'. Defaults to ''.
         is_intended (bool): Whether the infinity is written in the code, as in
-            ``masked_fill(mask, -inf)``. Defaults to False.
+            ``masked_fill(mask, -inf)``, or is a mask. Defaults to False.
         scalars (tuple[float]): Numbers among its arguments. Defaults to ().
-        parents (tuple): Where its bad inputs come from. Defaults to ().
+        parents (tuple[Origin]): Where its bad inputs come from. Defaults to
+            ().
+        source (str): 'parameter', 'buffer', 'batch' or 'outside'; '' for an
+            operation. Defaults to ''.
+        name (str): Its name in the model, or its path in the batch. Defaults
+            to ''.
     """
 
     order: int
     kind: str
-    phase: str
-    op: str
     place: Place
-    inputs: tuple[Range, ...]
     output: Range
+    phase: str = ''
+    op: str = ''
+    inputs: tuple[Range, ...] = ()
     rows: tuple[int, ...] = ()
     node: str = ''
     is_intended: bool = False
     scalars: tuple[float, ...] = ()
-    parents: tuple[AnyOrigin, ...] = ()
+    parents: tuple[Origin, ...] = ()
+    source: str = ''
+    name: str = ''
 
     @property
-    def name(self) -> str:
+    def function(self) -> str:
         """The operation alone, as 'div'."""
-        return self.op.split('.')[1].rstrip('_')
+        return self.op.split('.')[1].rstrip('_') if self.op else ''
+
+    @property
+    def identity(self) -> tuple[Any, ...]:
+        """What is the same if it happens again with other samples."""
+        if self.source:
+            return self.source, self.name
+        return self.phase, self.op, self.place
 
     def __str__(self) -> str:
+        if self.source:
+            return f'{self.kind} in {self.source} {self.name!r}: {self.output}'
         where = f' ({self.node})' if self.node else ''
         lines = ' <- '.join(map(str, self.place.lines)) or '?'
         return (
@@ -124,48 +144,6 @@ class NanOrigin:
             f"'{self.place.module or ''}' at {lines} | "
             f'{"; ".join(map(str, self.inputs))} -> {self.output}'
         )
-
-
-@dataclass(frozen=True, eq=False)
-class External:
-    """A tensor that was bad before any operation.
-
-    Args:
-        order (int): When it was first used, among all origins.
-        source (str): 'parameter', 'buffer', 'batch' or 'outside'.
-        name (str): Its name in the model, its path in the batch, or ''.
-        values (Range): What it looks like.
-        place (Place): Where it was first used.
-        rows (tuple[int]): As for :class:`NanOrigin`. Defaults to ().
-    """
-
-    order: int
-    source: str
-    name: str
-    values: Range
-    place: Place
-    rows: tuple[int, ...] = ()
-
-    @property
-    def kind(self) -> str:
-        """'NaN' or 'Inf'."""
-        return self.values.kind
-
-    @property
-    def is_intended(self) -> bool:
-        """Whether it is a mask."""
-        return self.values.looks_like_mask
-
-    @property
-    def parents(self) -> tuple[AnyOrigin, ...]:
-        """Empty: it comes from outside."""
-        return ()
-
-    def __str__(self) -> str:
-        return f'{self.kind} in {self.source} {self.name!r}: {self.values}'
-
-
-AnyOrigin = Union[NanOrigin, External]
 
 
 class Known(NamedTuple):
@@ -205,7 +183,7 @@ def covers_storage(tensor: Tensor) -> bool:
 def map_known(model: Module, batch: Any) -> dict[int, Known]:
     """Map addresses to the tensors of a model and of a batch."""
     named = [
-        *((BATCH, name, one) for name, one in walk_tensors(batch)),
+        *((BATCH, name, one) for name, one in named_tensors(batch)),
         *((BUFFER, name, one) for name, one in model.named_buffers()),
         *((PARAMETER, name, one) for name, one in model.named_parameters()),
     ]
@@ -214,28 +192,6 @@ def map_known(model: Module, batch: Any) -> dict[int, Known]:
         for source, name, one in named
         if pointer(one)
     }
-
-
-def walk_tensors(value: Any, path: str = '') -> Iterator[tuple[str, Tensor]]:
-    """Yield all tensors of a batch with their paths, as 'inputs[2]'."""
-    if isinstance(value, Tensor):
-        yield path, value
-        return
-    for name, item in _items(value):
-        dot = '.' if path and name.isidentifier() else ''
-        yield from walk_tensors(item, f'{path}{dot}{name}')
-
-
-def _items(value: Any) -> Iterable[tuple[str, Any]]:
-    if isinstance(value, BaseDataElement):
-        return value.all_items()
-    if isinstance(value, Mapping):
-        return [(str(key), item) for key, item in value.items()]
-    if isinstance(value, (list, tuple)):
-        return [(f'[{index}]', item) for index, item in enumerate(value)]
-    # Boxes of mmdet and the like hold one tensor.
-    inner = getattr(value, 'tensor', None)
-    return [('tensor', inner)] if isinstance(inner, Tensor) else []
 
 
 Watch = Callable[[str, str, Place, Tensor], None]
@@ -258,26 +214,19 @@ class _Call:
     """
 
     def __init__(self, func: Any, place: Place, flat: list[Any]) -> None:
-        self.func = func
-        self.place = place
+        self.func, self.place = func, place
+        self.name: str = func.overloadpacket.__name__
         self.inputs = [one for one in flat if isinstance(one, Tensor)]
         self.addresses = {pointer(one) for one in self.inputs}
-        self.scalars = _scalars(flat)
+        self.scalars = tuple(
+            float(one)
+            for one in flat
+            if isinstance(one, (int, float)) and not isinstance(one, bool)
+        )
         # Filled in when they are looked at.
         self.levels: list[int] | None = None
-        self.parents: tuple[AnyOrigin, ...] = ()
+        self.parents: tuple[Origin, ...] = ()
         self.ranges: list[Range] = []
-
-    @property
-    def is_constant(self) -> bool:
-        """Whether it brings in numbers of the code."""
-        return self.func.overloadpacket.__name__ == _CONSTANT
-
-    @property
-    def is_uninitialised(self) -> bool:
-        """Whether its output is uninitialized memory."""
-        name: str = self.func.overloadpacket.__name__
-        return name.startswith(_UNINITIALISED)
 
 
 class OriginTracer(TorchDispatchMode):
@@ -307,25 +256,25 @@ class OriginTracer(TorchDispatchMode):
         batch: Any = None,
         batch_size: int = 0,
         watch: Watch | None = None,
-        on_origin: Callable[[NanOrigin], None] | None = None,
+        on_origin: Callable[[Origin], None] | None = None,
         clock: Clock | None = None,
     ) -> None:
         super().__init__()
-        self.origins: list[NanOrigin] = []
+        self.origins: list[Origin] = []
         self._batch_size = batch_size
         self._watch = watch
         self._on_origin = on_origin
         self._clock = clock
         self._names = module_names(model)
         self._known: dict[int, Known] = map_known(model, batch)
-        self._externals: dict[int, External] = {}
+        self._externals: dict[int, Origin] = {}
         # Where bad values in a storage come from.
-        self._taints: dict[int, tuple[AnyOrigin, ...]] = {}
+        self._taints: dict[int, tuple[Origin, ...]] = {}
         # Where the operation of an autograd node was called.
         self._nodes: dict[int, Place] = {}
         self._count = 0
 
-    def origins_of(self, tensor: Tensor) -> tuple[AnyOrigin, ...]:
+    def origins_of(self, tensor: Tensor) -> tuple[Origin, ...]:
         """Find where the bad values of a tensor come from; () if finite."""
         if severity(tensor) == FINITE:
             return ()
@@ -355,7 +304,7 @@ class OriginTracer(TorchDispatchMode):
             for one in tree_flatten(result)[0]
             if isinstance(one, Tensor) and can_be_bad(one)
         ]
-        if call.is_uninitialised:
+        if call.name.startswith(_UNINITIALISED):
             for one in outputs:
                 self._taints.pop(pointer(one), None)
             return result
@@ -387,25 +336,25 @@ class OriginTracer(TorchDispatchMode):
 
     def _explain(
         self, call: _Call, bad: list[tuple[Tensor, int]]
-    ) -> tuple[AnyOrigin, ...]:
+    ) -> tuple[Origin, ...]:
         """Return an operation as the origin, or the origins of its inputs."""
         tensor, level = max(bad, key=lambda pair: pair[1])
         # An infinity may be on purpose, a NaN is not.
-        is_wanted = call.is_constant and level == INF
+        is_wanted = call.name == _CONSTANT and level == INF
         if level <= max(call.levels or [FINITE]) and not is_wanted:
             return call.parents
         phase, place, node = self.phase_at(call.place)
         is_written = any(map(math.isinf, call.scalars))
         self._count += 1
-        origin = NanOrigin(
-            order=self._count,
-            kind=KINDS[level],
-            phase=phase,
-            op=str(call.func),
-            place=place,
-            inputs=tuple(call.ranges),
-            output=measure(tensor),
-            rows=bad_rows(tensor, self._batch_size),
+        origin = Origin(
+            self._count,
+            KINDS[level],
+            place,
+            measure(tensor),
+            phase,
+            str(call.func),
+            tuple(call.ranges),
+            bad_rows(tensor, self._batch_size),
             node=node,
             is_intended=is_wanted or (level == INF and is_written),
             scalars=call.scalars,
@@ -436,7 +385,7 @@ class OriginTracer(TorchDispatchMode):
 
     def _look(
         self, tensor: Tensor, place: Place
-    ) -> tuple[int, tuple[AnyOrigin, ...]]:
+    ) -> tuple[int, tuple[Origin, ...]]:
         """Return how bad an input is, and its origins."""
         if pointer(tensor) not in self._taints:
             known = self._known.get(pointer(tensor))
@@ -446,33 +395,30 @@ class OriginTracer(TorchDispatchMode):
         bad = severity(tensor)
         return bad, self._sources_of(tensor, place) if bad else ()
 
-    def _sources_of(
-        self, tensor: Tensor, place: Place
-    ) -> tuple[AnyOrigin, ...]:
+    def _sources_of(self, tensor: Tensor, place: Place) -> tuple[Origin, ...]:
         address = pointer(tensor)
         taints = self._taints.get(address)
         if taints is not None:
             return taints
         external = self._externals.get(address)
         if external is None:
-            external = self._meet(tensor, place)
+            known = self._known.get(address, Known(OUTSIDE, '', FINITE))
+            values = measure(tensor)
+            self._count += 1
+            external = Origin(
+                self._count,
+                values.kind,
+                place,
+                values,
+                rows=bad_rows(tensor, self._batch_size),
+                is_intended=values.looks_like_mask,
+                source=known.source,
+                name=known.name,
+            )
             if address in self._known:
                 # Other memory may be used again for something else.
                 self._externals[address] = external
         return (external,)
-
-    def _meet(self, tensor: Tensor, place: Place) -> External:
-        unknown = Known(OUTSIDE, '', FINITE)
-        known = self._known.get(pointer(tensor), unknown)
-        self._count += 1
-        return External(
-            self._count,
-            known.source,
-            known.name,
-            measure(tensor),
-            place,
-            bad_rows(tensor, self._batch_size),
-        )
 
     def _note_place(self) -> Place:
         place = current_place(self._names)
@@ -502,30 +448,25 @@ def bad_rows(tensor: Tensor, batch_size: int) -> tuple[int, ...]:
         tensor (Tensor): Any tensor.
         batch_size (int): The size that its first dimension must have.
     """
-    if batch_size < 1 or not tensor.dim() or len(tensor) != batch_size:
-        return ()
-    if tensor.layout is not torch.strided:
+    if (
+        batch_size < 1
+        or not tensor.dim()
+        or len(tensor) != batch_size
+        or tensor.layout is not torch.strided
+    ):
         return ()
     bad = ~torch.isfinite(tensor.detach().reshape(batch_size, -1))
     return tuple(bad.any(1).nonzero().flatten().tolist())
 
 
-def _scalars(flat: list[Any]) -> tuple[float, ...]:
-    return tuple(
-        float(one)
-        for one in flat
-        if isinstance(one, (int, float)) and not isinstance(one, bool)
-    )
-
-
-def follow(ends: Iterable[AnyOrigin]) -> list[AnyOrigin]:
+def follow(ends: Iterable[Origin]) -> list[Origin]:
     """List all origins of bad values, the earliest first.
 
     Args:
         ends (Iterable): Where those of the loss, or of the gradients, come
             from.
     """
-    found: dict[int, AnyOrigin] = {}
+    found: dict[int, Origin] = {}
     waiting = list(ends)
     while waiting:
         one = waiting.pop()
@@ -535,7 +476,7 @@ def follow(ends: Iterable[AnyOrigin]) -> list[AnyOrigin]:
     return [found[order] for order in sorted(found)]
 
 
-def find_culprit(chain: list[AnyOrigin]) -> AnyOrigin | None:
+def find_culprit(chain: list[Origin]) -> Origin | None:
     """Find the earliest origin that is not on purpose.
 
     A softmax over a row that is masked with -Inf everywhere is to blame, the

@@ -22,7 +22,7 @@ from mmstable.loops.train_step import StepRecord
 from mmstable.messages import _
 from mmstable.oom.report import is_out_of_memory
 from mmstable.registry import HOOKS, register_globally
-from mmstable.settings import flag, integer, language, number
+from mmstable.settings import integer, language, number
 from mmstable.state.rng import raw_rng
 
 if TYPE_CHECKING:
@@ -60,11 +60,10 @@ class FaultForensicsHook(StepHook):
         overflow_streak (int): So many overflows in a row are worth it; a
             single one is the loss scale finding its level. Defaults to 4.
         max_seconds (float): Most seconds for a step. Defaults to 60.0.
-        save_bundle (bool): Whether to save what is needed to replay it.
-            Defaults to True.
-        max_bundle_size (float): Most MiB of a bundle, for the batch and for
-            the weights each. Larger weights are replaced by the newest good
-            checkpoint. Defaults to 1024.0.
+        max_bundle_size (float): Most MiB of what is saved to replay a step,
+            for the batch and for the weights each. Larger weights are
+            replaced by the newest good checkpoint. With 0 nothing is saved.
+            Defaults to 1024.0.
         lang (str, optional): The language of all lines of the run, 'en' or
             'zh_cn'. Defaults to None, which means that of another hook, or
             of the environment variable ``MMSTABLE_LANG``, or English.
@@ -79,7 +78,6 @@ class FaultForensicsHook(StepHook):
         max_per_fault: int = 5,
         overflow_streak: int = 4,
         max_seconds: float = 60.0,
-        save_bundle: bool = True,
         max_bundle_size: float = 1024.0,
         lang: str | None = None,
     ) -> None:
@@ -87,7 +85,6 @@ class FaultForensicsHook(StepHook):
         self._max = integer(_NAME, 'max_per_fault', max_per_fault, 0)
         self._streak = integer(_NAME, 'overflow_streak', overflow_streak)
         self._seconds = number(_NAME, 'max_seconds', max_seconds, above=0)
-        self._saves = flag(_NAME, 'save_bundle', save_bundle)
         self._max_size = number(
             _NAME, 'max_bundle_size', max_bundle_size, at_least=0
         )
@@ -138,28 +135,24 @@ class FaultForensicsHook(StepHook):
     def _count(self, report: StepReport) -> tuple[int, int]:
         """First iteration and length of the streak of bad steps."""
         applied = self.monitor.sources[report.wrapper].steps.tally.applied
-        if report.applied:
-            # It counts itself.
-            applied -= 1
+        # An applied one counts itself.
         before, since, length = self._streaks.get(
             report.wrapper, (-1, report.iteration, 0)
         )
-        if before != applied:
+        if before != applied - report.applied:
             since, length = report.iteration, 0
-        now = applied + report.applied
-        self._streaks[report.wrapper] = (now, since, length + 1)
+        self._streaks[report.wrapper] = applied, since, length + 1
         return since, length + 1
 
     def _is_worth_it(self, report: StepReport, length: int) -> bool:
-        if report.fault not in _EXPLAINED:
-            return False
-        if report.fault is Fault.OVERFLOW and length != self._streak:
-            return False
         origins = [origin.rank for origin in report.origins]
-        if origins and get_rank() not in origins:
-            return False
-        # Several wrappers may have met the same fault.
-        if report.iteration == self._last_iteration:
+        if (
+            report.fault not in _EXPLAINED
+            or (report.fault is Fault.OVERFLOW and length != self._streak)
+            or (origins and get_rank() not in origins)
+            # Several wrappers may have met the same fault.
+            or report.iteration == self._last_iteration
+        ):
             return False
         if report.bad_share == 0:
             # A loss that does not reach the gradients, most likely again.
@@ -180,39 +173,34 @@ class FaultForensicsHook(StepHook):
         self._tell(
             runner,
             explain_step(runner, report, records, since, self._seconds),
-            report.fault if report.bad_share else _HARMLESS,
+            None if report.bad_share else _HARMLESS,
         )
 
     def _tell(
-        self, runner: Runner, explained: Explained, kind: Any = None
+        self, runner: Runner, explained: Explained, kind: str | None = None
     ) -> None:
-        event, lines, inputs = explained
-        self._explained[str(kind or event.fault)] += 1
-        if self._saves and inputs is not None:
-            event = self._save(runner, event, lines, inputs)
+        event, lines, __ = explained
+        self._explained[kind or event.fault.value] += 1
+        event = self._save(runner, explained)
         # At once: mmengine leaves out a line that it has printed before.
         runner.logger.warning('\n'.join(lines))
         self.monitor.emit(runner, event)
 
     def _save(
-        self,
-        runner: Runner,
-        event: FaultExplained,
-        lines: list[str],
-        inputs: StepInputs,
-        is_lost: bool = False,
+        self, runner: Runner, explained: Explained, is_lost: bool = False
     ) -> FaultExplained:
+        """Write the bundle, and add a line about it."""
         from mmstable.forensics.bundle import save_fault
 
+        event, lines, inputs = explained
+        if inputs is None or self._max_size == 0:
+            return event
         rank = f'_rank_{event.rank}' if event.rank else ''
         faults = runner_view.stability_folder(runner) / 'faults'
         folder = faults / f'iter_{event.iteration}{rank}'
         saved = replace(event, bundle=str(folder))
-        text = '\n'.join(lines)
         try:
-            save_fault(
-                runner, folder, inputs, saved, text, self._max_size, is_lost
-            )
+            save_fault(runner, folder, inputs, saved, self._max_size, is_lost)
         except Exception as error:
             # A full disk must not end the run, nor a batch of strange things.
             lines.append(
@@ -247,13 +235,12 @@ class FaultForensicsHook(StepHook):
         explained = explain_crash(runner, record, exception, self._seconds)
         if explained is None:
             return
-        event, lines, inputs = explained
-        if self._saves and inputs is not None:
-            is_lost = is_device_lost(exception)
-            event = self._save(runner, event, lines, inputs, is_lost)
-            if is_lost and event.bundle is not None:
+        is_lost, lines = is_device_lost(exception), explained.lines
+        event = self._save(runner, explained, is_lost)
+        if event.bundle is not None:
+            if is_lost:
                 event = self._replay_elsewhere(event, lines)
-            lines += self._offer_skipping(runner, event, inputs)
+            lines += self._offer_skipping(runner, event, explained.inputs)
         text = '\n'.join(lines)
         runner.logger.error(text)
         add_note(exception, text, first=True)
@@ -277,7 +264,10 @@ class FaultForensicsHook(StepHook):
         return replace(found, rank=event.rank, bundle=event.bundle)
 
     def _offer_skipping(
-        self, runner: Runner, event: FaultExplained, inputs: StepInputs
+        self,
+        runner: Runner,
+        event: FaultExplained,
+        inputs: StepInputs | None,
     ) -> list[str]:
         """Write a skip list if a sample has raised an error before.
 
@@ -287,22 +277,23 @@ class FaultForensicsHook(StepHook):
         from mmstable.check.dataset import skip_samples
         from mmstable.forensics.bundle import VERDICT, read_verdict
 
-        own = Path(event.bundle or '')
+        known = set(event.sample_names) - {''}
+        again: set[str] = set()
         pattern = f'*/stability/faults/*/{VERDICT}'
-        names = {
-            name
-            for path in Path(runner.work_dir).glob(pattern)
-            if path.parent != own
-            and (found := read_verdict(path.parent)) is not None
-            and found.fault is Fault.CRASH
-            for name in found.sample_names
-        }
-        again = [
-            (index, name)
+        for path in Path(runner.work_dir).glob(pattern):
+            found = read_verdict(path.parent)
+            if (
+                found is not None
+                and found.fault is Fault.CRASH
+                and path.parent != Path(event.bundle or '')
+            ):
+                again |= known.intersection(found.sample_names)
+        positions = inputs.indices if inputs is not None else ()
+        indices = [
+            positions[index]
             for index, name in zip(event.samples, event.sample_names)
-            if name and name in names
+            if name in again and positions
         ]
-        indices = [inputs.indices[one] for one, __ in again if inputs.indices]
         if not indices:
             return []
         path = skip_samples(
@@ -316,7 +307,7 @@ class FaultForensicsHook(StepHook):
                 'This is not the first error of {names}. Leave it out with '
                 "train_dataloader.dataset=dict(type='mmstable.SkipSamples', "
                 "dataset=..., skip_list='{path}')",
-                names=[name for __, name in again],
+                names=sorted(again),
                 path=path,
             )
         ]

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mmengine.dist import get_rank, get_world_size
+from mmengine.dist import get_rank
 from mmengine.hooks import Hook
 from mmengine.runner import Runner
 
@@ -105,7 +105,18 @@ class FaultInjectorHook(Hook):
                     f'{_NAME}: faults[{fault.index}] ({fault.kind}): {error}'
                 ) from error
         self._ledger = Ledger(Path(runner.work_dir), self._rank)
-        runner.logger.warning(self._announcement(runner))
+        runner.logger.warning(
+            _(
+                'mmstable: FaultInjectorHook: THIS RUN IS BROKEN ON PURPOSE, '
+                'by {count:fault|faults}, seed {seed}:\n'
+                '{faults:\n'
+                '}\n'
+                'Remove FaultInjectorHook from the config to train normally.',
+                count=len(self._plan),
+                seed=self._seed,
+                faults=[f'  [{one.index}] {one}' for one in self._plan],
+            )
+        )
 
     def before_train_iter(
         self, runner: Runner, *args: Any, **kwargs: Any
@@ -229,33 +240,3 @@ class FaultInjectorHook(Hook):
                 )
             )
             monitor_of(runner).emit(runner, injection)
-
-    def _announcement(self, runner: Runner) -> str:
-        faults = [
-            f'  [{one.index}] {one}{self._why_never(one, runner.max_iters)}'
-            for one in self._plan
-        ]
-        return _(
-            'mmstable: FaultInjectorHook: THIS RUN IS BROKEN ON PURPOSE, by '
-            '{count:fault|faults}, seed {seed}:\n'
-            '{faults:\n'
-            '}\n'
-            'Remove FaultInjectorHook from the config to train normally.',
-            count=len(faults),
-            seed=self._seed,
-            faults=faults,
-        )
-
-    @staticmethod
-    def _why_never(fault: PlannedFault, max_iters: int) -> str:
-        ranks = fault.schedule.rank
-        if ranks is not None and min(ranks) >= get_world_size():
-            return _(
-                ' (NEVER: this run has {ranks:rank|ranks} only)',
-                ranks=get_world_size(),
-            )
-        if fault.schedule.begins_after(max_iters):
-            return _(
-                ' (NEVER: the run ends with iteration {last})', last=max_iters
-            )
-        return ''

@@ -16,10 +16,9 @@ from mmstable.hooks.step_hook import StepHook
 from mmstable.io.schema import list_of, mapping_of, record, text, within
 from mmstable.messages import _
 from mmstable.registry import HOOKS, register_globally
-from mmstable.settings import flag, number
+from mmstable.settings import flag
 
 if TYPE_CHECKING:
-    from mmstable.probe.commands import Commands
     from mmstable.probe.probing import ProbingBridge
     from mmstable.probe.run import LiveRun
     from mmstable.probe.server import ProbeServer
@@ -43,17 +42,12 @@ class LiveProbeHook(StepHook):
     ``python.mmstable_steps`` and ``python.mmstable_events``, and Python code,
     which runs between two steps and can use ``runner``, ``trainer``,
     ``model``, ``optimizer`` and ``train_loader``. Its socket lets EVERY user
-    of this machine run code as the user who trains.
+    of this machine run code as the user who trains. With the environment
+    variable ``PROBING_TORCH_PROFILING=on`` it also measures how long the
+    modules of a model take that is not compiled.
 
     Args:
         use_probing (bool): Whether to start ``probing``. Defaults to False.
-        trace_modules (bool, optional): Whether ``probing`` measures how long
-            modules take, which costs time in every iteration. Never if the
-            model is compiled, since that would compile it again. Defaults to
-            None, which means if the environment variable
-            ``PROBING_TORCH_PROFILING`` says 'on'.
-        patience (float): Seconds that code waits for the end of a step. Then
-            it runs at once, on another thread. Defaults to 5.0.
     """
 
     # After DivergenceGuardHook, so that code sees the learning rate of the
@@ -66,19 +60,8 @@ class LiveProbeHook(StepHook):
         )
     )
 
-    def __init__(
-        self,
-        use_probing: bool = False,
-        trace_modules: bool | None = None,
-        patience: float = 5.0,
-    ) -> None:
+    def __init__(self, use_probing: bool = False) -> None:
         self._use_probing = flag(_NAME, 'use_probing', use_probing)
-        if trace_modules is None:
-            from mmstable.probe.probing import asks_for_times
-
-            trace_modules = asks_for_times()
-        self._trace_modules = flag(_NAME, 'trace_modules', trace_modules)
-        self._patience = number(_NAME, 'patience', patience, above=0)
         self._saved: dict[str, Any] = {}
         self._run: LiveRun | None = None
         self._server: ProbeServer | None = None
@@ -102,12 +85,18 @@ class LiveProbeHook(StepHook):
                     'LiveProbeHook: live changes from before the resume '
                     'stay in effect: learning rates [{factors}], clip '
                     'limits [{clips}].',
-                    **_describe(run),
+                    factors=[
+                        f'{name}: x{one[0]:g}'
+                        for name, one in run.rates.factors.items()
+                    ],
+                    clips=[f'{n}: {v:g}' for n, v in run.clips.items()],
                 )
             )
         commands = Commands(run, partial(_request_save, runner))
         if self._use_probing:
-            self._open_probing(run, commands)
+            from mmstable.probe import probing
+
+            self._bridge = commands.bridge = probing.open_bridge(run)
         try:
             self._server = ProbeServer(commands.all(), run.thread.has_ended)
         except OSError as error:
@@ -199,41 +188,6 @@ class LiveProbeHook(StepHook):
         """Load the changes of :meth:`state_dict`."""
         self._saved = state
 
-    def _open_probing(self, run: LiveRun, commands: Commands) -> None:
-        from mmstable.probe import probing
-
-        log = run.runner.logger
-        if not probing.is_installed():
-            log.warning(
-                _(
-                    'LiveProbeHook: `probing` is not installed; only '
-                    '`mmstable probe` works, without SQL and code. Install '
-                    'it with `pip install mmstable[probing]`.'
-                )
-            )
-            return
-        console = probing.Console(
-            run.boundary,
-            probing.names_of(run),
-            run.noticing_changes,
-            self._patience,
-        )
-        bridge = probing.ProbingBridge(console)
-        self._bridge = commands.bridge = bridge
-        if self._trace_modules and not runner_view.is_compiled(
-            run.runner.model
-        ):
-            bridge.trace_modules()
-        log.warning(
-            _(
-                'LiveProbeHook: EVERY user of this machine can now run code '
-                'as you in this process: the socket of `probing` does not '
-                'authenticate its clients. Use it only on machines whose '
-                'users you trust; `mmstable probe` works without it '
-                '(`--probe` alone).'
-            )
-        )
-
 
 def _request_save(runner: Runner, ends: bool) -> None:
     saver = runner_view.find_hook(runner, EmergencyCheckpointHook)
@@ -247,10 +201,3 @@ def _request_save(runner: Runner, ends: bool) -> None:
         )
     # The log line starts with 'mmstable: ' already.
     saver.request('probe', Request.SIGTERM if ends else SAVE)
-
-
-def _describe(run: LiveRun) -> dict[str, list[str]]:
-    return dict(
-        factors=[f'{n}: x{v[0]:g}' for n, v in run.rates.factors.items()],
-        clips=[f'{n}: {v:g}' for n, v in run.clips.items()],
-    )

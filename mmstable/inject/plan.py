@@ -156,12 +156,6 @@ class Schedule:
         chance = 1 if self.probability is None else self.probability
         return draw(*luck, iteration, rank) < chance
 
-    def begins_after(self, last_iteration: int) -> bool:
-        """Return whether a run of this length ends before it is due."""
-        if self.at is not None:
-            return min(self.at) > last_iteration
-        return self.between is not None and self.between[0] > last_iteration
-
 
 def draw(*numbers: int) -> float:
     """Draw a number in [0, 1) that depends on these numbers only."""

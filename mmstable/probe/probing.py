@@ -81,7 +81,7 @@ class Console:
         around (Callable): Returns a context for a piece of code; it yields a
             list of lines to be added to the answer.
         patience (float): Seconds to wait for the end of a step. Then the
-            code runs on the calling thread. Defaults to 5.0.
+            code runs at once, on the calling thread. Defaults to 5.0.
     """
 
     def __init__(
@@ -163,9 +163,34 @@ def is_installed() -> bool:
     return importlib.util.find_spec('probing') is not None
 
 
-def asks_for_times() -> bool:
-    """Whether the environment enables the measurement of module times."""
-    return os.environ.get(_PROFILING, '').lower() in ('on', '1', 'true')
+def open_bridge(run: LiveRun) -> ProbingBridge | None:
+    """Open a run to ``probing``; None if that is not installed."""
+    log = run.runner.logger
+    if not is_installed():
+        log.warning(
+            _(
+                'LiveProbeHook: `probing` is not installed; only '
+                '`mmstable probe` works, without SQL and code. Install '
+                'it with `pip install mmstable[probing]`.'
+            )
+        )
+        return None
+    bridge = ProbingBridge(
+        Console(run.boundary, names_of(run), run.noticing_changes)
+    )
+    is_wanted = os.environ.get(_PROFILING, '').lower() in ('on', '1', 'true')
+    if is_wanted and not runner_view.is_compiled(run.runner.model):
+        bridge.trace_modules()
+    log.warning(
+        _(
+            'LiveProbeHook: EVERY user of this machine can now run code '
+            'as you in this process: the socket of `probing` does not '
+            'authenticate its clients. Use it only on machines whose '
+            'users you trust; `mmstable probe` works without it '
+            '(`--probe` alone).'
+        )
+    )
+    return bridge
 
 
 class ProbingBridge:

@@ -11,7 +11,7 @@ import math
 import os
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 from itertools import groupby
 from statistics import median
@@ -32,16 +32,13 @@ from mmstable.messages import N_, _
 from mmstable.messages.secrets import shell_command
 from mmstable.optim.loss_scale import ScalePolicy
 from mmstable.report.diagnosis_machine import (
+    EVENT_CHECKS,
     data_suspects,
-    diverged_replicas,
     fault_place,
-    hangs,
     injected_faults,
-    low_headroom,
     memory_growth,
     out_of_memory,
     slow_phase,
-    unsaved,
 )
 from mmstable.report.history import (
     History,
@@ -500,9 +497,6 @@ def duration(seconds: float) -> str:
 
 
 _LEAST_TEETH = 3
-_LEAST_FALLS = 4
-# Iterations after a start in which the scale looks for its level.
-_SEARCH = 100
 
 
 def teeth(scales: list[float]) -> tuple[int, float | None]:
@@ -521,17 +515,6 @@ def teeth(scales: list[float]) -> tuple[int, float | None]:
     if not levels:
         return 0, None
     return sum(levels.values()), levels.most_common(1)[0][0]
-
-
-def falls_at_start(series: Series, begin: float) -> tuple[int, float]:
-    """How often a scale fell in a row at the start, and to what."""
-    count, scale = 0, series.y[0] if len(series) else 0.0
-    for x, y in zip(series.x, series.y):
-        if y > scale or x > begin + _SEARCH:
-            break
-        count += y < scale
-        scale = y
-    return count, scale
 
 
 def scale_sawtooth(history: History) -> Finding | None:
@@ -568,31 +551,6 @@ def scale_sawtooth(history: History) -> Finding | None:
     return None
 
 
-def high_start_scale(history: History) -> Finding | None:
-    """The scale fell many times before the first steps were made."""
-    for start in history.starts:
-        for name, series in start.scales.items():
-            count, level = falls_at_start(series, start.header.iteration)
-            if count < _LEAST_FALLS or start.header.iteration > 0:
-                continue
-            return Finding(
-                id='high_start_scale',
-                severity=Severity.HINT,
-                what=_(
-                    'The loss scale starts at {first:g}, and training begins '
-                    'at {level:g}.',
-                    first=series.y[0],
-                    level=level,
-                ),
-                why=_(
-                    'The first {count} falls each cost a step.', count=count
-                ),
-                fix=_('Start where it ended up.'),
-                change=_change(start, name, level, None),
-            )
-    return None
-
-
 def _interval(start: Start, name: str) -> int:
     policy = mapping(start.header.wrappers[name].scale_policy)
     found = policy.get('growth_interval')
@@ -600,7 +558,7 @@ def _interval(start: Start, name: str) -> int:
 
 
 def _change(
-    start: Start, name: str, level: float, interval: int | None
+    start: Start, name: str, level: float, interval: int
 ) -> dict[str, Any]:
     """The whole setting, because it may replace a number."""
     policy = mapping(start.header.wrappers[name].scale_policy)
@@ -610,9 +568,7 @@ def _change(
         if isinstance(policy.get(one.name), (int, float))
         and policy[one.name] != one.default
     }
-    kept.update(init_scale=level)
-    if interval is not None:
-        kept.update(growth_interval=interval)
+    kept.update(init_scale=level, growth_interval=interval)
     place = start.config_path(name)
     return {f'{place}.loss_scale': {**kept, '_delete_': True}}
 
@@ -643,23 +599,19 @@ def goodput(history: History) -> float | None:
     return min(1.0, useful * sum(seconds) / len(seconds) / wall)
 
 
-CHECKS = (
+CHECKS: tuple[Callable[[History], Finding | None], ...] = (
     bad_end,
     start_warnings,
-    unsaved,
     fault_place,
     data_suspects,
     skip_rate,
     scale_sawtooth,
-    high_start_scale,
     wasted_work,
     rising_loss,
-    low_headroom,
+    *EVENT_CHECKS,
     out_of_memory,
     memory_growth,
     slow_phase,
-    hangs,
-    diverged_replicas,
     injected_faults,
 )
 _ORDER = list(Severity)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 from statistics import median
-from typing import Any
+from typing import Any, get_type_hints
 
+from mmstable.events.records import EVENTS
 from mmstable.finding import Finding, Severity
-from mmstable.io.schema import finite, mapping, texts, whole
+from mmstable.io.schema import finite, mapping, text_or_empty, texts, whole
 from mmstable.messages import N_, _
 from mmstable.report.history import (
     History,
@@ -212,135 +214,74 @@ def _waiting(history: History) -> Finding | None:
     )
 
 
-def unsaved(history: History) -> Finding | None:
-    """Checkpoints that could not be written; worst if the run ends so."""
-    found = history.incidents('checkpoint_failed')
-    if not found:
-        return None
-    last, iteration = found[-1], iteration_of(found[-1])
-    is_end = iteration >= history.starts[-1].last_iteration
-    return Finding(
-        id='unsaved',
-        severity=Severity.ERROR if is_end else Severity.WARNING,
-        what=_(
-            '{count:checkpoint was|checkpoints were} not saved, at last '
-            '{name} at iteration {iteration}.',
-            count=len(found),
-            name=text_of(last, 'name'),
-            iteration=iteration,
+# How bad a verdict of a replay is, where the fault was, and what to do.
+_VERDICTS = {
+    'fp16_overflow': (
+        Severity.WARNING,
+        N_('Values leave the range of fp16 in {module} ({count:time|times}).'),
+        N_('Run this module in float32.'),
+    ),
+    'bad_input': (
+        Severity.WARNING,
+        N_('The input was bad before {module} saw it ({count:time|times}).'),
+        N_('Find and fix the samples: mmstable check-data CONFIG.'),
+    ),
+    'bad_weights': (
+        Severity.ERROR,
+        N_('{module} held NaN or Inf ({count:time|times}).'),
+        N_(
+            'Go back to a checkpoint from before; '
+            'mmstable.DivergenceGuardHook does so automatically.'
         ),
-        why=_('{text}', text=text_of(last, 'reason')),
-        fix=_(
-            'Make room on the disk of the work directory, or keep fewer '
-            'checkpoints (max_keep_ckpts).'
+    ),
+    'domain_error': (
+        Severity.ERROR,
+        N_(
+            'An operation in {module} is not defined for what it gets '
+            '({count:time|times}).'
         ),
-    )
-
-
-def hangs(history: History) -> Finding | None:
-    """Phases that took too long."""
-    found = history.incidents('hang')
-    if not found:
-        return None
-    last = found[-1]
-    return Finding(
-        id='hang',
-        severity=Severity.ERROR,
-        path=text_of(last, 'phase'),
-        what=_(
-            'The run hung {count:time|times}, at last in the phase {phase!r} '
-            'for {seconds:.0f} s.',
-            count=len(found),
-            phase=text_of(last, 'phase'),
-            seconds=finite(last.get('seconds')) or 0.0,
+        N_(
+            'Guard the operand in that line: clamp it, add an epsilon, or '
+            'leave out empty targets.'
         ),
-        why=_(
-            'Rank {rank} was at {line}; stacks: {file}',
-            rank=whole(last.get('rank')),
-            line=text_of(last, 'line') or '?',
-            file=text_of(last, 'file') or '-',
+    ),
+    'exploding': (
+        Severity.ERROR,
+        N_('Values explode in {module} ({count:time|times}).'),
+        N_(
+            'Lower the learning rate, lengthen the warm-up, or clip gradients.'
         ),
-        fix=_('Read the stacks; `mmstable doctor` tests the machine.'),
-        source=text_of(last, 'line'),
-    )
-
-
-# What a replay has found out, and how bad it is.
-_SEVERITIES = {
-    'fp16_overflow': Severity.WARNING,
-    'bad_input': Severity.WARNING,
-    'bad_weights': Severity.ERROR,
-    'domain_error': Severity.ERROR,
-    'exploding': Severity.ERROR,
-    'fp16_underflow': Severity.WARNING,
-    'out_of_range': Severity.ERROR,
-    'raised': Severity.ERROR,
-}
-_PLACES = {
-    'fp16_overflow': N_(
-        'Values leave the range of fp16 in {module} ({count:time|times}).'
     ),
-    'bad_input': N_(
-        'The input was bad before {module} saw it ({count:time|times}).'
+    'fp16_underflow': (
+        Severity.WARNING,
+        N_('A number is 0 in fp16 only in {module} ({count:time|times}).'),
+        N_('Run this module in float32, or use an epsilon of at least 1e-6.'),
     ),
-    'bad_weights': N_('{module} held NaN or Inf ({count:time|times}).'),
-    'domain_error': N_(
-        'An operation in {module} is not defined for what it gets '
-        '({count:time|times}).'
+    'out_of_range': (
+        Severity.ERROR,
+        N_(
+            'A label or index was out of range in {module} '
+            '({count:time|times}).'
+        ),
+        N_(
+            'Correct the annotation, num_classes or ignore_index: mmstable '
+            'check-data CONFIG lists such samples.'
+        ),
     ),
-    'exploding': N_('Values explode in {module} ({count:time|times}).'),
-    'fp16_underflow': N_(
-        'A number is 0 in fp16 only in {module} ({count:time|times}).'
+    'raised': (
+        Severity.ERROR,
+        N_(
+            'The training step raised an error in {module} '
+            '({count:time|times}).'
+        ),
+        N_('Fix that line, or leave out the samples named above.'),
     ),
-    'out_of_range': N_(
-        'A label or index was out of range in {module} ({count:time|times}).'
-    ),
-    'raised': N_(
-        'The training step raised an error in {module} ({count:time|times}).'
-    ),
-}
-_PLACE_FIXES = {
-    'fp16_overflow': N_('Run this module in float32.'),
-    'bad_input': N_('Find and fix the samples: mmstable check-data CONFIG.'),
-    'bad_weights': N_(
-        'Go back to a checkpoint from before; mmstable.DivergenceGuardHook '
-        'does so automatically.'
-    ),
-    'domain_error': N_(
-        'Guard the operand in that line: clamp it, add an epsilon, or leave '
-        'out empty targets.'
-    ),
-    'exploding': N_(
-        'Lower the learning rate, lengthen the warm-up, or clip gradients.'
-    ),
-    'fp16_underflow': N_(
-        'Run this module in float32, or use an epsilon of at least 1e-6.'
-    ),
-    'out_of_range': N_(
-        'Correct the annotation, num_classes or ignore_index: mmstable '
-        'check-data CONFIG lists such samples.'
-    ),
-    'raised': N_('Fix that line, or leave out the samples named above.'),
 }
 _SOURCES = {
     'parameter': N_('the parameter'),
     'buffer': N_('the buffer'),
     'batch': N_('the batch'),
     'outside': N_('a value from outside'),
-}
-_HEADROOM = {
-    'overflow': N_(
-        '{module} uses {share:.0%} of the range of fp16 (iteration '
-        '{iteration}).'
-    ),
-    'underflow': N_(
-        '{share:.0%} of the fp16 gradients became zero, most in {module} '
-        '(iteration {iteration}).'
-    ),
-}
-_HEADROOM_FIXES = {
-    'overflow': N_('Run it in float32 (fp32_modules), or train in bf16.'),
-    'underflow': N_('Raise the loss scale, or let it move.'),
 }
 
 
@@ -349,39 +290,30 @@ def fault_place(history: History) -> Finding | None:
     explained = [
         one
         for one in history.incidents('fault_explained')
-        if text_of(one, 'verdict') in _SEVERITIES
+        if text_of(one, 'verdict') in _VERDICTS
     ]
     if not explained:
-        return _by_culprits(history)
+        return None
     places = Counter(map(_place, explained))
     place, count = places.most_common(1)[0]
     verdict, module, line = place
     last = [one for one in explained if _place(one) == place][-1]
-    severity = _SEVERITIES[verdict]
+    severity, what, fix = _VERDICTS[verdict]
     if verdict == 'bad_weights' and _went_back(history, last):
         severity = Severity.WARNING
+        fix = N_(
+            'The run was rolled back to a good state; nothing is left to do.'
+        )
     return Finding(
         id='fault_place',
         severity=severity,
         path=module,
-        what=_(
-            _PLACES[verdict],
-            module=module or _('the model itself'),
-            count=count,
-        ),
+        what=_(what, module=module or _('the model itself'), count=count),
         why=_evidence(last),
-        fix=_place_fix(history, verdict, last),
+        fix=_(fix),
         source=line,
         change=_change(history, verdict, module),
     )
-
-
-def _place_fix(
-    history: History, verdict: str, explained: dict[str, Any]
-) -> str:
-    if verdict != 'bad_weights' or not _went_back(history, explained):
-        return _(_PLACE_FIXES[verdict])
-    return _('The run was rolled back to a good state; nothing is left to do.')
 
 
 def _evidence(explained: dict[str, Any]) -> str:
@@ -434,41 +366,6 @@ def _place(explained: dict[str, Any]) -> tuple[str, str, str]:
     )
 
 
-def _by_culprits(history: History) -> Finding | None:
-    modules: Counter[tuple[str, str]] = Counter()
-    for start in history.starts:
-        modules.update(start.modules)
-    # A NaN in the loss reaches all modules: the first says nothing.
-    counted = {
-        (fault, module): count
-        for (fault, module), count in modules.items()
-        if fault != 'nan_loss'
-    }
-    if not counted:
-        return None
-    (fault, module), count = Counter(counted).most_common(1)[0]
-    if count < 3 or count < 0.5 * sum(counted.values()):
-        return None
-    return Finding(
-        id='fault_place',
-        severity=Severity.HINT,
-        path=module,
-        what=_(
-            'Most bad gradients begin in {module}: {count} of kind {fault}.',
-            module=module,
-            count=count,
-            fault=fault,
-        ),
-        why=_('First parameter affected in these steps; not replayed yet.'),
-        fix=''
-        if history.has_hook('FaultForensicsHook')
-        else _(
-            'Add mmstable.FaultForensicsHook: it names the operation, the '
-            'line and the sample.'
-        ),
-    )
-
-
 def _change(history: History, verdict: str, module: str) -> dict[str, Any]:
     if verdict != 'fp16_overflow' or not module:
         return {}
@@ -507,55 +404,6 @@ def data_suspects(history: History) -> Finding | None:
     )
 
 
-def low_headroom(history: History) -> Finding | None:
-    """Values that come close to the end of fp16."""
-    found = history.incidents('low_headroom')
-    if not found:
-        return None
-    last = found[-1]
-    problem = text_of(last, 'problem')
-    module = text_of(last, 'module')
-    key = 'underflow' if problem == 'underflow' else 'overflow'
-    return Finding(
-        id='low_headroom',
-        severity=Severity.WARNING,
-        path=module,
-        what=_(
-            _HEADROOM[key],
-            module=module,
-            share=finite(last.get('share')) or 0.0,
-            iteration=iteration_of(last),
-        ),
-        why=_('HeadroomHook has warned {count:time|times}.', count=len(found)),
-        fix=_(_HEADROOM_FIXES[key]),
-    )
-
-
-def diverged_replicas(history: History) -> Finding | None:
-    """Ranks that did not hold the same weights."""
-    found = history.incidents('replicas_diverged')
-    if not found:
-        return None
-    named = [rank for one in found for rank in one.get('ranks') or []]
-    ranks = sorted({int(one) for one in named if finite(one) is not None})
-    return Finding(
-        id='replicas_diverged',
-        severity=Severity.ERROR,
-        path=text_of(found[0], 'name'),
-        what=_(
-            'Ranks {ranks} did not hold the same state as the others '
-            '({count:time|times}).',
-            count=len(found),
-            ranks=ranks,
-        ),
-        why=_('First seen in {name}.', name=text_of(found[0], 'name')),
-        fix=_(
-            'Test that machine: mmstable doctor. ReplicaCheckHook can repair '
-            'such ranks.'
-        ),
-    )
-
-
 def injected_faults(history: History) -> Finding | None:
     """What was done to the run on purpose."""
     kinds: Counter[str] = Counter()
@@ -573,3 +421,115 @@ def injected_faults(history: History) -> Finding | None:
         why=_('By FaultInjectorHook: {kinds}.', kinds=list(kinds)[:10]),
         fix=_('This was a drill. Remove the hook before you train for real.'),
     )
+
+
+_WARNED = N_('HeadroomHook has warned {count:time|times}.')
+# The finding, the kind of event, fields that such events have, severity, what
+# happened, the evidence, what to do, and the field that says where. The texts
+# can use all fields of the newest event, and the count of them.
+_EVENT_ROWS: tuple[tuple[Any, ...], ...] = (
+    (
+        'unsaved',
+        'checkpoint_failed',
+        {},
+        Severity.WARNING,
+        N_(
+            '{count:checkpoint was|checkpoints were} not saved, at last '
+            '{name} at iteration {iteration}.'
+        ),
+        N_('{reason}'),
+        N_(
+            'Make room on the disk of the work directory, or keep fewer '
+            'checkpoints (max_keep_ckpts).'
+        ),
+        '',
+    ),
+    (
+        'hang',
+        'hang',
+        {},
+        Severity.ERROR,
+        N_(
+            'The run hung {count:time|times}, at last in the phase '
+            '{phase!r} for {seconds:.0f} s.'
+        ),
+        N_('Rank {rank} was at {line}; stacks: {file}'),
+        N_('Read the stacks; `mmstable doctor` tests the machine.'),
+        'phase',
+    ),
+    (
+        'low_headroom',
+        'low_headroom',
+        dict(problem='overflow'),
+        Severity.WARNING,
+        N_(
+            '{module} uses {share:.0%} of the range of fp16 (iteration '
+            '{iteration}).'
+        ),
+        _WARNED,
+        N_('Run it in float32 (fp32_modules), or train in bf16.'),
+        'module',
+    ),
+    (
+        'low_headroom',
+        'low_headroom',
+        dict(problem='underflow'),
+        Severity.WARNING,
+        N_(
+            '{share:.0%} of the fp16 gradients became zero, most in '
+            '{module} (iteration {iteration}).'
+        ),
+        _WARNED,
+        N_('Raise the loss scale, or let it move.'),
+        'module',
+    ),
+    (
+        'replicas_diverged',
+        'replicas_diverged',
+        {},
+        Severity.ERROR,
+        N_(
+            'Ranks {ranks} did not hold the same state as the others '
+            '({count:time|times}).'
+        ),
+        N_('At last seen in {name}.'),
+        N_(
+            'Test that machine: mmstable doctor. ReplicaCheckHook can repair '
+            'such ranks.'
+        ),
+        'name',
+    ),
+)
+_READ = {
+    str: text_or_empty,
+    int: whole,
+    float: lambda value: finite(value) or 0.0,
+}
+
+
+def _about_events(row: tuple[Any, ...], history: History) -> Finding | None:
+    id, kind, match, severity, what, why, fix, where = row
+    found = history.incidents(kind, **match)
+    if not found:
+        return None
+    last = found[-1]
+    facts: dict[str, Any] = {
+        name: _READ[hint](last.get(name)) if hint in _READ else last.get(name)
+        for name, hint in get_type_hints(EVENTS[kind]).items()
+    }
+    is_last = facts['iteration'] >= history.starts[-1].last_iteration
+    if id == 'unsaved' and is_last:
+        severity = Severity.ERROR
+    facts['count'] = len(found)
+    return Finding(
+        id=id,
+        severity=severity,
+        path=facts.get(where, ''),
+        what=_(what, **facts),
+        why=_(why, **facts),
+        fix=_(fix),
+        source=facts.get('line', ''),
+    )
+
+
+EVENT_CHECKS = tuple(partial(_about_events, row) for row in _EVENT_ROWS)

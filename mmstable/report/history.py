@@ -140,39 +140,30 @@ class Incidents:
     """The first and the last events of each kind."""
 
     def __init__(self) -> None:
-        self._first: dict[str, list[dict[str, Any]]] = {}
-        self._last: dict[str, deque[dict[str, Any]]] = {}
+        self._kept: dict[str, tuple[list[dict], deque[dict]]] = {}
 
     def add(self, record: dict[str, Any]) -> None:
         """Keep an event, perhaps until later ones come."""
         kind = record['event']
-        first = self._first.get(kind)
-        if first is None:
-            if len(self._first) >= MOST_KINDS:
-                return
-            first = self._first[kind] = []
-            self._last[kind] = deque(maxlen=LAST)
+        if kind not in self._kept and len(self._kept) >= MOST_KINDS:
+            return
+        first, last = self._kept.setdefault(kind, ([], deque(maxlen=LAST)))
         if len(first) < FIRST:
             first.append(shorten(record))
         else:
-            self._last[kind].append(record)
+            last.append(record)
 
     def all(self) -> list[dict[str, Any]]:
         """All that are kept, by time."""
-        kept = [
-            one
-            for kind, first in self._first.items()
-            for one in [*first, *map(shorten, self._last[kind])]
-        ]
+        kept = [one for kind in self._kept for one in self.of(kind)]
         return sorted(kept, key=lambda one: finite(one.get('time')) or 0.0)
 
     def of(self, kind: str, **fields: Any) -> list[dict[str, Any]]:
         """Return all of one kind, with these values, that are kept."""
-        last = self._last.get(kind, ())
-        kept = [*self._first.get(kind, []), *map(shorten, last)]
+        first, last = self._kept.get(kind, ([], deque()))
         return [
             one
-            for one in kept
+            for one in [*first, *map(shorten, last)]
             if all(one.get(name) == value for name, value in fields.items())
         ]
 
@@ -205,8 +196,6 @@ class Start:
         labels (Counter): Number of series by chart.
         counts (Counter): Events by kind.
         faults (Counter): Bad steps by fault.
-        modules (Counter): Bad steps by fault and the module of their first
-            culprit.
         skipped (Series): The iterations of bad steps; 1.0 for those that were
             skipped, else 0.0.
         scales (dict): Changes of the loss scale by wrapper.
@@ -226,7 +215,6 @@ class Start:
     labels: Counter[str] = field(default_factory=Counter)
     counts: Counter[str] = field(default_factory=Counter)
     faults: Counter[str] = field(default_factory=Counter)
-    modules: Counter[tuple[str, str]] = field(default_factory=Counter)
     skipped: Series = field(default_factory=Series)
     scales: dict[str, Series] = field(default_factory=dict)
     incidents: Incidents = field(default_factory=Incidents)
@@ -273,11 +261,24 @@ class Start:
         """Iterations since the start, as far as is known."""
         return max(0, self.last_iteration - self.header.iteration)
 
+    @property
+    def steps(self) -> int:
+        """By the last record, or else by the iterations that are known."""
+        totals = mapping(mapping(self.end).get('wrappers')).values()
+        counted = sum(
+            whole(mapping(one).get(name))
+            for one in totals
+            for name in ('applied', 'skipped')
+        )
+        wrappers = self.header.wrappers.values()
+        return counted or sum(
+            self.done // max(1, one.accumulative_counts) for one in wrappers
+        )
+
 
 # Bytes of a line from which on its record is shortened.
 _LONG = 1 << 14
 _SHORT = 1 << 12
-_MOST_MODULES = 500
 _MOST_WRAPPERS = 16
 _MIB = 1 << 20
 # The latest time that is believed, in seconds since 1970.
@@ -295,13 +296,18 @@ def read_start(path: Path) -> Start:
         OSError: If it cannot be read.
     """
     reader = EventReader(path, _parse)
-    header = next(reader)
-    start = _begin(path, header)  # type: ignore[arg-type]
+    header: Any = next(reader)
+    header = replace(header, time=_time(header.time))
+    start = Start(path=path, header=header, is_newer=header.schema > SCHEMA)
+    start.last_iteration, start.last_time = header.iteration, header.time
+    for name, wrapper in list(header.wrappers.items())[:_MOST_WRAPPERS]:
+        if wrapper.loss_scale is not None:
+            start.scales[name] = Series()
+            start.scales[name].add(header.iteration, wrapper.loss_scale)
     take: dict[str, Callable[[Start, dict[str, Any]], None]] = {
         'heartbeat': _take_heartbeat,
         'scale_change': _take_scale,
         'step_fault': _take_fault,
-        'iteration_profile': _take_profile,
         'run_end': _take_end,
     }
     counts = start.counts
@@ -339,24 +345,6 @@ def _time(value: Any) -> float:
     return found if 0.0 <= found <= _LATEST else 0.0
 
 
-def _begin(path: Path, header: RunStart) -> Start:
-    header = replace(header, time=_time(header.time))
-    start = Start(path=path, header=header, is_newer=header.schema > SCHEMA)
-    start.last_iteration, start.last_time = header.iteration, header.time
-    for name, wrapper in list(header.wrappers.items())[:_MOST_WRAPPERS]:
-        if wrapper.loss_scale is not None:
-            start.scales[name] = Series()
-            start.scales[name].add(header.iteration, wrapper.loss_scale)
-    return start
-
-
-def _take_profile(start: Start, record: dict[str, Any]) -> None:
-    _take_phases(start, record)
-    # Profiles that found no cause are drawn, but are no incidents.
-    if record.get('causes'):
-        start.incidents.add(record)
-
-
 def _take_heartbeat(start: Start, record: dict[str, Any]) -> None:
     x = record['iteration']
     for name, value in mapping(record.get('losses')).items():
@@ -392,16 +380,10 @@ def _take_scale(start: Start, record: dict[str, Any]) -> None:
 def _take_fault(start: Start, record: dict[str, Any]) -> None:
     fault = record.get('fault')
     fault = fault if isinstance(fault, str) else 'unknown'
-    faults, modules = start.faults, start.modules
+    faults = start.faults
     faults[fault if len(faults) < 50 or fault in faults else '…'] += 1
     is_skipped = record.get('outcome') == 'skipped'
     start.skipped.add(record['iteration'], float(is_skipped))
-    culprits = record.get('culprits')
-    if isinstance(culprits, list) and culprits:
-        name = text_of(mapping(culprits[0]), 'name')
-        key = fault, name.rpartition('.')[0] or name
-        if len(modules) < _MOST_MODULES or key in modules:
-            modules[key] += 1
     start.incidents.add(record)
 
 
@@ -413,15 +395,12 @@ def _take_end(start: Start, record: dict[str, Any]) -> None:
 
 
 def _take_other(start: Start, record: dict[str, Any]) -> None:
-    if record['event'] not in LANES:
-        _take_phases(start, record)
-    start.incidents.add(record)
-
-
-def _take_phases(start: Start, record: dict[str, Any]) -> None:
-    """Seconds by phase, of whatever event has them."""
+    # Seconds by phase, of whatever event has them.
     for name, seconds in list(mapping(record.get('phases')).items())[:12]:
         start.point('phases', name, iteration_of(record), seconds)
+    # Profiles that found no cause are drawn, but are no incidents.
+    if record['event'] != 'iteration_profile' or record.get('causes'):
+        start.incidents.add(record)
 
 
 _LONGEST_LINE = 1 << 18
@@ -469,11 +448,17 @@ def _take_line(start: Start, line: bytes, step: float) -> float:
         step = finite(content.get('step')) or step
         # If a run was killed, this file often has newer records.
         if start.last_iteration < step <= LARGEST:
-            _go_on(start, int(step), content.get('time'))
+            # The lines have no date, only what an iteration took in the mean.
+            seconds = finite(content.get('time')) or 0.0
+            spent = (int(step) - start.last_iteration) * seconds
+            start.last_iteration = int(step)
+            start.last_time += max(0.0, spent)
         for name, value in content.items():
             _take_training(start, name, step, value)
     elif any(name.startswith(_MEMORY) for name in content):
-        _take_memory(start, content)
+        x = finite(content.get('step'))
+        for name, label in _MEMORY_LABELS.items() if x is not None else ():
+            start.point('memory', label, x, content.get(_MEMORY + name))
     else:
         for name, value in content.items():
             is_own = name.startswith(('train/', 'stable/'))
@@ -482,36 +467,18 @@ def _take_line(start: Start, line: bytes, step: float) -> float:
     return step
 
 
-def _go_on(start: Start, iteration: int, seconds: Any) -> None:
-    """Note an iteration after the last record, and when it was done.
-
-    The lines have no date, only what an iteration took in the mean.
-    """
-    spent = (iteration - start.last_iteration) * (finite(seconds) or 0.0)
-    start.last_iteration = iteration
-    start.last_time += max(0.0, spent)
-
-
 def _take_training(start: Start, name: str, x: float, value: Any) -> None:
     last = name.rpartition('/')[2]
     if last.startswith('loss') and not name.startswith('stable/'):
         start.point('mean_loss', name, x, value)
-    elif last == 'grad_norm':
-        start.point('mean_norm', name, x, value)
-    elif last == 'grad_norm_clipped':
-        start.point('mean_norm', 'clipped', x, value)
+    elif last in ('grad_norm', 'grad_norm_clipped'):
+        label = name if last == 'grad_norm' else 'clipped'
+        start.point('mean_norm', label, x, value)
     elif name in ('time', 'data_time'):
         start.point('mean_time', name, x, value)
     elif name == 'lr' or name.endswith('.lr'):
         # With the name of a wrapper, if there are several.
         start.point('mean_lr', name.replace('.', '/'), x, value)
-
-
-def _take_memory(start: Start, content: dict[str, Any]) -> None:
-    x = finite(content.get('step'))
-    for name, label in _MEMORY_LABELS.items():
-        if x is not None:
-            start.point('memory', label, x, content.get(_MEMORY + name))
 
 
 # A file, the folder that it is in, the run's, or the work directory.
@@ -572,11 +539,6 @@ def log_folder(events: Path) -> Path:
     return folder.parent if folder.name == 'stability' else folder
 
 
-def is_of_other_rank(events: Path) -> bool:
-    """Whether an event file has only what happened to one more rank."""
-    return events.name.startswith('events.rank')
-
-
 # What a rank tells of itself only; bad steps are the same on all of them.
 _OF_EACH_RANK = ('fault_explained', 'out_of_memory', 'hang', 'memory_alarm')
 
@@ -615,7 +577,7 @@ class History:
     @property
     def steps(self) -> int:
         """Steps that were made or skipped, as far as is known."""
-        return sum(map(_steps_of, self.starts))
+        return sum(one.steps for one in self.starts)
 
     @property
     def iterations(self) -> int:
@@ -721,21 +683,18 @@ def _read_file(history: History, file: Path) -> None:
     except (EventFileError, OSError) as error:
         history.problems.append(printable(error))
         return
-    if is_of_other_rank(file):
+    if file.name.startswith('events.rank'):
+        # Only what happened to one more rank.
+        kept = Incidents()
+        for kind in _OF_EACH_RANK:
+            for one in start.incidents.of(kind):
+                kept.add(one)
+        start.incidents = kept
         history.other_ranks.append(start)
-        start.incidents = _only_own(start)
         return
     folder = log_folder(file)
     read_scalars(start, folder / 'vis_data' / 'scalars.json')
     history.starts.append(start)
-
-
-def _only_own(start: Start) -> Incidents:
-    kept = Incidents()
-    for kind in _OF_EACH_RANK:
-        for one in start.incidents.of(kind):
-            kept.add(one)
-    return kept
 
 
 def _checkpoints(history: History) -> list[tuple[Path, Manifest]]:
@@ -747,21 +706,6 @@ def _checkpoints(history: History) -> list[tuple[Path, Manifest]]:
         except OSError:
             continue
     return sorted(found, key=lambda one: one[1].time)[-500:]
-
-
-def _steps_of(start: Start) -> int:
-    """By its last record, or else by the iterations that are known."""
-    totals = mapping(mapping(start.end).get('wrappers')).values()
-    counted = sum(
-        whole(mapping(one).get('applied')) + whole(mapping(one).get('skipped'))
-        for one in totals
-    )
-    if counted:
-        return counted
-    wrappers = start.header.wrappers.values()
-    return sum(
-        start.done // max(1, one.accumulative_counts) for one in wrappers
-    )
 
 
 def iteration_seconds(history: History) -> float | None:

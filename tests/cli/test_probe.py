@@ -80,7 +80,10 @@ def test_status(serve, target, capsys):
 
 @pytest.mark.parametrize(
     ('probing', 'hint'),
-    [(False, '--probe probing`, after'), (True, 'set trace_modules=True')],
+    [
+        (False, '--probe probing`, after'),
+        (True, 'set PROBING_TORCH_PROFILING'),
+    ],
 )
 def test_modules_that_nobody_measures(serve, probing, hint, capsys):
     status = dict(STATUS, work_dir='', log_dir='', probing=probing)

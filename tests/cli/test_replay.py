@@ -407,10 +407,12 @@ def test_far_modules_are_counted(capsys):
     show(module_tree(model, ranges, '10', 'here'))
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 10
-    assert lines[0] == 'Sequential  forward float32 -2..1 (1 NaN)'
+    assert lines[0] == 'Sequential  forward float32 -2..1 (1 NaN of 3)'
     assert lines[1] == '├── (7 more)'
     assert lines[2] == '├── 7: ReLU  not reached'
-    assert lines[5].startswith('├── 10: ReLU  forward float32 -2..1 (1 NaN)')
+    assert lines[5].startswith(
+        '├── 10: ReLU  forward float32 -2..1 (1 NaN of 3)'
+    )
     assert lines[5].endswith('  <- here')
     assert lines[-1] == '└── (6 more)'
     show(module_tree(model, ranges, 'gone', 'x'))

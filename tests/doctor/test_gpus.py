@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import re
 import sys
-from dataclasses import fields, replace
 from pathlib import Path
 from unittest.mock import patch
 
@@ -14,6 +13,7 @@ import pytest
 from mmstable.doctor import Fact, NotSeen, Plan
 from mmstable.doctor import gpus as module
 from mmstable.doctor.gpus import (
+    QUERIES,
     GpuState,
     NoGpuLibrary,
     facts,
@@ -163,17 +163,13 @@ def test_the_library_is_closed_again(monkeypatch):
 
 
 def test_a_lost_gpu_has_no_facts():
-    (gpu,) = states(A100)
-    assert list(facts(replace(gpu, lost='GPU is lost'))) == []
+    assert list(facts(GpuState(0, lost='GPU is lost'))) == []
 
 
 def asked() -> set[str]:
     """All names of NVIDIA's library that are used."""
-    queries = [
-        one.metadata['nvml'] for one in fields(GpuState) if one.metadata
-    ]
-    names = {f'nvmlDeviceGet{one.function}' for one in queries}
-    names |= {f'NVML_{name}' for one in queries for name in one.constants}
+    names = {f'nvmlDeviceGet{row[0]}' for row in QUERIES.values()}
+    names |= {f'NVML_{name}' for row in QUERIES.values() for name in row[2:]}
     tree = ast.parse(Path(module.__file__).read_text(encoding='utf-8'))
     words = {
         node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)

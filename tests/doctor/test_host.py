@@ -22,7 +22,6 @@ from mmstable.doctor.host import (
     output_of,
     shared_memory,
     space,
-    steady,
     swap,
     write,
 )
@@ -131,12 +130,6 @@ def test_the_clock(tmp_path, monkeypatch):
     assert 'wrong_clock' not in ids(clock(Plan(folder=str(tmp_path))))
     monkeypatch.setattr('time.time', lambda: 3600.0)
     assert 'wrong_clock' in ids(clock(Plan(folder=str(tmp_path))))
-
-
-def test_a_clock_that_jumps(monkeypatch):
-    ticks = iter([1.0, 100.0])
-    monkeypatch.setattr('time.time', lambda: next(ticks))
-    assert ids(steady(pause=0.0)) == ['clock_jumps']
 
 
 @pytest.mark.parametrize(

@@ -23,9 +23,11 @@ from mmstable import SafeOptimWrapper
 from mmstable.events.records import FaultExplained
 from tests.forensics import planted_causes as causes
 from tests.forensics import planted_losses as losses
+from tests.forensics.planted_patterns import PATTERNS, Pattern
 
 _RUNS = itertools.count()
 _FP16 = dict(type='mmstable.SafeAmpOptimWrapper', loss_scale=1.0)
+_FP32 = dict(type='mmstable.SafeOptimWrapper')
 _BAD = ('loss_bad',)
 _ALL = ('loss_main', 'loss_good', 'loss_bad')
 Spoil = Callable[[Tensor, BaseDataElement], Any]
@@ -54,6 +56,8 @@ class Case:
         batch_size (int): Samples of a batch.
         together (bool): Whether it takes several samples.
         owner (type, optional): The class with the line to blame.
+        line (str): That line, if it is in no class.
+        remedy (str): Words of the advice; '' if they are not checked.
     """
 
     name: str
@@ -74,10 +78,14 @@ class Case:
     batch_size: int = 4
     together: bool = False
     owner: type | None = None
+    line: str = ''
+    remedy: str = ''
 
     @property
     def code(self) -> str:
         """The line to blame; '' if there is none."""
+        if self.line:
+            return self.line
         if not self.op or self.owner is None:
             return ''
         lines = [
@@ -382,6 +390,27 @@ INNOCENT = [
     _case('bad metric', losses.BadMetric, ''),
     _case('clamped infinity', losses.Hidden, ''),
 ]
+
+
+def _pattern(one: Pattern) -> tuple[Case, Case]:
+    """A bug of the literature, and its innocent twin."""
+    wrapper = _FP16 if one.verdict.startswith('fp16') else _FP32
+    bug = Case(
+        one.name,
+        planted(one.head(one.bug)),
+        one.op,
+        one.verdict,
+        wrapper=wrapper,
+        line=one.line,
+        remedy=one.remedy,
+    )
+    fixed = Case(
+        f'{one.name}, fixed', planted(one.head(one.fixed)), wrapper=wrapper
+    )
+    return bug, fixed
+
+
+PATTERN_CASES, TWINS = map(list, zip(*map(_pattern, PATTERNS)))
 
 
 def build_runner(case: Case, folder: Path, hooks: list[Any]) -> Runner:

@@ -251,7 +251,7 @@ def test_something_else_in_a_file(bundle, name, content, reason):
         (dict(setups={}), '`setups`: must have at least one'),
         (dict(setups={'a': 1}), '`setups`: `a`: must be an object'),
         (dict(schema=9), 'schema 9 is of a newer mmstable'),
-        (dict(more=1), 'must have the keys'),
+        (dict(versions=1), '`versions`: must be an object'),
         (dict(notes=[1]), '`notes`: must be a string'),
     ],
 )

@@ -11,7 +11,7 @@ import torch
 from mmstable.forensics.headroom import (
     GRADIENT,
     OUTPUT,
-    HeadroomTracks,
+    Headroom,
     Place,
     SmallValues,
     Underflow,
@@ -21,7 +21,6 @@ from mmstable.forensics.headroom import (
     estimate_flushed,
     find_underflow,
     forecast,
-    shares_of_range,
 )
 
 CONV = Place('decode_head.conv_seg', OUTPUT, 'float16')
@@ -73,58 +72,49 @@ def test_noise_is_hardly_ever_a_trend():
     assert alarms == 0
 
 
-def tracks(**settings):
-    return HeadroomTracks(**{'horizon': 1000, 'max_share': 0.5, **settings})
-
-
 def test_the_place_that_overflows_first_is_named_once():
-    one, told = tracks(), []
+    one, told = Headroom(), []
     for t in range(200, 2001, 200):
-        one.add(t, {CONV: 2.0 ** (t / 200 - 10), OTHER: 2.0 ** (t / 200 - 11)})
-        told.append((t, one.warn(t)))
+        shares = {CONV: 2.0 ** (t / 200 - 10), OTHER: 2.0 ** (t / 200 - 11)}
+        told.append((t, one.warn(t, shares)))
     first = next((t, w) for t, w in told if w is not None)
     assert first[0] == 1200
-    assert first[1].place == CONV
-    assert first[1].forecast.left == pytest.approx(800)
+    facts = first[1][1]
+    assert facts['module'] == CONV.module
+    assert facts['left'] == pytest.approx(800)
     # Again when half of it is gone, and no more often.
-    again = [t for t, w in told if w and w.place == CONV]
+    again = [t for t, w in told if w and w[1]['module'] == CONV.module]
     assert again == [1200, 1800]
 
 
 def test_what_is_high_is_told_without_growth():
-    one = tracks()
-    one.add(200, {CONV: 0.6, OTHER: 0.4})
-    assert one.warn(200).place == CONV
-    one.add(400, {CONV: 0.6, OTHER: 0.4})
-    assert one.warn(400) is None
+    one = Headroom()
+    __, facts = one.warn(200, {CONV: 0.6, OTHER: 0.4})
+    assert facts['module'] == CONV.module
+    assert one.warn(400, {CONV: 0.6, OTHER: 0.4}) is None
 
 
 @pytest.mark.parametrize('share', [1.0, math.inf, 0.0, 1e-9])
 def test_masks_and_infinities_are_not_followed(share):
-    one = tracks()
-    one.add(200, {CONV: share})
-    assert one.warn(200) is None
-    assert one.state_dict() == {'points': [], 'said': []}
+    one = Headroom()
+    assert one.warn(200, {CONV: share}) is None
+    assert one.state_dict() == {}
 
 
 def test_a_gradient_counts_at_the_smallest_scale():
     grad = Place('a', GRADIENT, 'float16')
-    shares = shares_of_range({grad: 65504.0, CONV: 655.04}, 1024.0, 1.0)
-    assert shares == {
-        grad: pytest.approx(1 / 1024),
-        CONV: pytest.approx(0.01),
-    }
+    assert grad.share(65504.0, 1024.0, 1.0) == pytest.approx(1 / 1024)
+    assert CONV.share(655.04, 1024.0, 1.0) == pytest.approx(0.01)
 
 
 def test_a_resumed_run_knows_the_samples():
-    whole, part, rest = tracks(), tracks(), tracks()
+    whole, part, rest = Headroom(), Headroom(), Headroom()
     for t in range(200, 1801, 200):
         half = part if t <= 1200 else rest
         if t == 1400:
             rest.load_state_dict(part.state_dict())
         for one in (whole, half):
-            one.add(t, {CONV: 2.0 ** (t / 200 - 10)})
-            one.warn(t)
+            one.warn(t, {CONV: 2.0 ** (t / 200 - 10)})
     assert rest.state_dict() == whole.state_dict()
 
 
@@ -174,16 +164,17 @@ def test_few_small_values_tell_nothing():
     assert estimate_flushed(zeros=100, ones=3, few=3) == 0
 
 
+def text_of_growth():
+    place, known = CONV, forecast(doubling_every(900, 0.71))
+    return describe_low(1600, place, known, 0)
+
+
 def test_sentences():
-    one = tracks()
-    for t, bits in doubling_every(900, 0.71):
-        one.add(t, {CONV: 2.0**bits})
-    warned = one.warn(1600)
     assert (
         'decode_head.conv_seg output at 71 % of the fp16 range, doubling '
         'every 900 iterations; about 445 left. It will overflow: try '
         "fp32_modules=['decode_head.conv_seg']"
-    ) in describe_low(1600, warned)
+    ) in text_of_growth()
     lost = Underflow(0.25, 'backbone.conv', 0.5)
     text = describe_underflow(200, lost, 64.0, 16.0)
     assert 'about 25 % of the fp16 gradients are flushed to zero' in text
@@ -194,9 +185,6 @@ def test_sentences():
 
 def test_the_same_in_chinese(monkeypatch):
     monkeypatch.setattr('mmstable.messages._chosen', 'zh_cn')
-    one = tracks()
-    for t, bits in doubling_every(900, 0.71):
-        one.add(t, {CONV: 2.0**bits})
-    text = describe_low(1600, one.warn(1600))
+    text = text_of_growth()
     assert '的输出已达到 fp16 范围的 71 %，每 900 次迭代翻倍' in text
     assert '大约还剩 445 次迭代' in text

@@ -10,14 +10,15 @@ import torch
 from mmengine.structures import BaseDataElement
 from torch import nn
 
-from mmstable.batch import batch_size, name_sample, take_samples
-from mmstable.events.records import Verdict
-from mmstable.forensics.find_cause import (
-    domain_error,
-    find_samples,
-    growing,
-    judge,
+from mmstable.batch import (
+    batch_size,
+    name_sample,
+    named_tensors,
+    take_samples,
 )
+from mmstable.events.records import Verdict
+from mmstable.forensics.domain import domain_error
+from mmstable.forensics.find_cause import blame_samples, judge
 from mmstable.forensics.frames import (
     FINITE,
     INF,
@@ -30,12 +31,10 @@ from mmstable.forensics.frames import (
 )
 from mmstable.forensics.replay import StepInputs
 from mmstable.forensics.trace import (
-    External,
-    NanOrigin,
+    Origin,
     OriginTracer,
     find_culprit,
     follow,
-    walk_tensors,
 )
 
 nan, inf = math.nan, math.inf
@@ -135,7 +134,7 @@ def test_a_sample_may_have_no_name():
 def test_paths_of_tensors():
     batch = dict(inputs=[torch.ones(1)], data_samples=[sample()])
     batch['data_samples'][0].boxes = torch.ones(2)
-    assert [path for path, _ in walk_tensors(batch)] == [
+    assert [path for path, _ in named_tensors(batch)] == [
         'inputs[0]',
         'data_samples[0].boxes',
     ]
@@ -165,7 +164,7 @@ def origin(order, op='aten.log.default', parents=(), **facts):
     values = measure(torch.tensor([nan]))
     defaults = dict(kind='NaN', phase='forward', place=Place(), inputs=())
     facts = {**defaults, 'output': values, **facts}
-    return NanOrigin(order=order, op=op, parents=tuple(parents), **facts)
+    return Origin(order=order, op=op, parents=tuple(parents), **facts)
 
 
 def test_the_earliest_is_to_blame_unless_it_was_intended():
@@ -222,8 +221,7 @@ def test_domain_errors(op, inputs, kind, point):
 def test_verdicts():
     one = origin(1, inputs=ranges([0.0]))
     point = domain_error(one)
-    weight = External(1, 'parameter', 'w', one.output, Place())
-    assert judge(None, None, False) is Verdict.NOT_REPRODUCED
+    weight = replace(one, op='', source='parameter', name='w')
     assert judge(weight, None, False) is Verdict.BAD_WEIGHTS
     data = replace(weight, source='batch')
     assert judge(data, None, True) is Verdict.BAD_INPUT
@@ -231,11 +229,6 @@ def test_verdicts():
     assert judge(one, point, True) is Verdict.FP16_UNDERFLOW
     assert judge(one, None, True) is Verdict.FP16_OVERFLOW
     assert judge(one, None, False) is Verdict.EXPLODING
-
-
-def test_growing_maxima():
-    peaks = [('a', 1.0), ('b', 5.0), ('c', 100.0), ('d', 20.0), ('e', 1e9)]
-    assert [name for name, _ in growing(peaks)] == ['a', 'c', 'e']
 
 
 INPUTS = StepInputs(nn.Identity(), dict(inputs=torch.ones(6, 1)), {})
@@ -261,7 +254,7 @@ INPUTS = StepInputs(nn.Identity(), dict(inputs=torch.ones(6, 1)), {})
     ],
 )
 def test_samples_are_found(rows, is_bad, expected):
-    found = find_samples(INPUTS, origin(1, rows=rows), is_bad)
+    found = blame_samples(INPUTS, origin(1, rows=rows), is_bad)
     assert (found.indices, found.only_together) == expected
 
 

@@ -9,6 +9,8 @@ from mmstable.state.preserve import can_run_uncompiled
 from tests.forensics.planted_cases import (
     CASES,
     INNOCENT,
+    PATTERN_CASES,
+    TWINS,
     Prepare,
     build_runner,
     run_case,
@@ -27,6 +29,10 @@ def named(*words):
 def test_the_cause_is_named(tmp_path, case):
     if case.name == 'compiled part' and not can_run_uncompiled():
         pytest.skip(f'torch {torch.__version__} has no torch.compiler stance')
+    check_named(tmp_path, case)
+
+
+def check_named(tmp_path, case):
     first, *later = run_case(case, tmp_path)
     assert first.iteration == 2
     assert (first.op, first.verdict) == (case.op, case.verdict)
@@ -43,6 +49,19 @@ def test_the_cause_is_named(tmp_path, case):
     # The third batch is fine, unless the weights are not.
     is_lasting = 'exploding' in case.name or case.verdict == 'bad_weights'
     assert bool(later) is is_lasting
+    return first
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize('case', PATTERN_CASES, ids=lambda case: case.name)
+def test_a_bug_of_the_literature_is_named(tmp_path, case):
+    assert case.remedy in check_named(tmp_path, case).text
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize('case', TWINS, ids=lambda case: case.name)
+def test_no_twin_of_these_is_blamed(tmp_path, case):
+    assert run_case(case, tmp_path) == []
 
 
 def _atan2_has_a_slope_at_0():

@@ -37,7 +37,6 @@ def amp(**settings):
         (dict(interval=0), '`interval` must be an int of at least 1, got 0'),
         (dict(horizon='1'), "`horizon` must be an int .* got '1'"),
         (dict(max_share=1.5), '`max_share` must be .* at most 1, got 1.5'),
-        (dict(max_underflow=0), '`max_underflow` must be .* above 0.* got 0'),
         (dict(lang='fr'), "`lang` must be one of en, zh_cn, got 'fr'"),
     ],
 )

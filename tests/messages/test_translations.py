@@ -170,7 +170,12 @@ def possible_texts(path: Path, node: ast.expr) -> Iterator[str]:
     found = getattr(import_module(name), base.id, None)
     if isinstance(found, dict):
         for value in found.values():
-            is_record = isinstance(node, ast.Attribute)
-            yield getattr(value, node.attr) if is_record else value
+            if isinstance(node, ast.Attribute):
+                yield getattr(value, node.attr)
+            elif isinstance(value, str):
+                yield value
+            elif isinstance(node, ast.Subscript):
+                # A column of a table of rows.
+                yield value[ast.literal_eval(node.slice)]
     elif isinstance(found, str):
         yield found

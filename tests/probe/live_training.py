@@ -42,9 +42,7 @@ def train(folder: Path) -> None:
             Sabotage(grads={3: ('net.head.weight', NAN)}),
             dict(type='mmstable.EventLogHook'),
             dict(type='mmstable.EmergencyCheckpointHook'),
-            dict(
-                type='mmstable.LiveProbeHook', use_probing=True, patience=2.0
-            ),
+            dict(type='mmstable.LiveProbeHook', use_probing=True),
         ],
         train_cfg=iter_loop(10**6),
         param_scheduler=[dict(type='PolyLR', by_epoch=False, end=10**6)],

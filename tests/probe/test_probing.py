@@ -267,11 +267,11 @@ LOOKS = (
 
 
 HEALTHY = """
-import random, sys
+import os, random, sys
+os.environ['PROBING_TORCH_PROFILING'] = 'on'
 from tests.toys import toy_runner, weights
 runner = toy_runner(sys.argv[1], max_iters=8, hooks=[
-    dict(type='mmstable.LiveProbeHook', use_probing=sys.argv[2] == 'probing',
-         trace_modules=True)])
+    dict(type='mmstable.LiveProbeHook', use_probing=sys.argv[2] == 'probing')])
 random.seed(3)
 runner.train()
 sums = [w.double().sum().item() for w in weights(runner.model).values()]

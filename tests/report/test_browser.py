@@ -58,6 +58,11 @@ def write_story(work_dir: Path) -> None:
         *beats,
         fault(100),
         scale(100, 64.0, 32.0),
+        *(
+            scale(i + down, *((64.0, 32.0) if down else (32.0, 64.0)))
+            for i in (200, 220, 240)
+            for down in (0, 1)
+        ),
         fault(310, 'nan_loss'),
         explained(310, 'domain_error'),
         back,
@@ -150,8 +155,8 @@ def test_diagnosis_has_evidence_and_config(show, story):
     text = page.inner_text('[data-finding=slow_phase]')
     assert '60% of the time is waiting for data' in text
     assert 'Of 0.500 s for an iteration' in text
-    text = page.inner_text('[data-finding=high_start_scale]')
-    assert 'init_scale=64.0' in text
+    text = page.inner_text('[data-finding=scale_sawtooth]')
+    assert 'init_scale=32.0' in text
 
 
 def test_chinese_and_back(show, story):

@@ -122,18 +122,6 @@ def test_sawtooth_gets_settings_that_exist(tmp_path):
     assert (policy.init_scale, policy.growth_interval) == (512.0, 8000)
 
 
-def test_a_scale_that_starts_too_high(tmp_path):
-    falls = [scale(i, 2048.0 / 2**i, 1024.0 / 2**i) for i in range(1, 6)]
-    one = found(tmp_path, *falls, end(1000))['high_start_scale']
-    assert 'starts at 1024, and training begins at 32' in one.what
-    assert 'init_scale=32.0' in config_lines(one.change)
-
-
-def test_the_same_fall_in_the_middle_is_no_start(tmp_path):
-    falls = [scale(500 + i, 2048.0 / 2**i, 1024.0 / 2**i) for i in range(1, 6)]
-    assert 'high_start_scale' not in found(tmp_path, *falls, end(1000))
-
-
 @pytest.mark.parametrize(
     ('verdict', 'severity'),
     [
@@ -164,13 +152,6 @@ def test_bad_weights_that_a_rollback_has_mended_are_a_warning(tmp_path):
     records = [fault(5), explained(5, 'bad_weights'), back, heartbeat(50)]
     one = found(tmp_path, *records)['fault_place']
     assert one.severity is Severity.WARNING
-
-
-def test_without_forensics_the_first_culprits_are_named(tmp_path):
-    faults = [fault(i, 'nan_grad') for i in range(4)]
-    one = found(tmp_path, *faults, heartbeat(1000))['fault_place']
-    assert 'begin in backbone.conv1: 4 of kind nan_grad' in one.what
-    assert 'FaultForensicsHook' in one.fix
 
 
 def test_samples_under_suspicion(tmp_path):
@@ -430,7 +411,7 @@ def test_all_is_said_in_both_languages(tmp_path):
         assert one.what != other.what
 
 
-@pytest.mark.parametrize('check', CHECKS, ids=lambda one: one.__name__)
+@pytest.mark.parametrize('check', CHECKS)
 def test_no_check_finds_anything_in_a_run_that_has_just_begun(check, tmp_path):
     fresh = header(time=time.time())
     write_run(tmp_path, start=fresh)
