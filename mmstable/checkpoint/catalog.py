@@ -328,7 +328,8 @@ def find_checkpoint(
                 notes = [
                     _(
                         '{name} of iteration {iteration} is not taken: a '
-                        'newer start of this folder has left it behind',
+                        'newer start of this folder has left it behind; '
+                        '--resume-from takes it',
                         name=printable(other.path.name),
                         iteration=other.iteration,
                     )

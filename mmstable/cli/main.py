@@ -142,6 +142,10 @@ def _listen_for_language(words: list[str]) -> None:
 
 
 def _parse(words: list[str]) -> argparse.Namespace:
+    # `mmstable --lang zh_cn train ...`, as people type it.
+    ahead = 2 if words[0] == '--lang' else words[0].startswith('--lang=')
+    if ahead < len(words):
+        words = [words[ahead], *words[:ahead], *words[ahead + 1 :]]
     name = words[0]
     if name not in COMMANDS:
         parser, __ = build_parsers(has_options=False)

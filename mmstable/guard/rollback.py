@@ -146,8 +146,8 @@ class Rollback(Saved):
         self.snapshots.span = _SPAN * wanted
         runner.logger.info(
             _(
-                'DivergenceGuardHook: a snapshot takes {cost:.3g} ms, an '
-                'iteration {iteration:.3g} ms: one every {interval} '
+                'DivergenceGuardHook: a snapshot takes {cost:.1f} ms, an '
+                'iteration {iteration:.1f} ms: one every {interval} '
                 'iterations from now on',
                 cost=1000 * self._cost_s,
                 iteration=1000 * iteration_s,

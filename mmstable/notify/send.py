@@ -44,12 +44,18 @@ def deliver(request: dict[str, Any]) -> list[str]:
     addresses = request['addresses']
     reasons = ['timed out'] * len(addresses)
 
+    # Finding the service of an address imports apprise's plug-ins: seconds
+    # on a busy machine, which are not the server's.
+    servers = [apprise.Apprise() for _ in addresses]
+    known = [one.add(text) for one, text in zip(servers, addresses)]
+
     def send(index: int) -> None:
-        server = apprise.Apprise()
-        if not server.add(addresses[index]):
+        if not known[index]:
             reasons[index] = 'not an address that apprise knows'
             return
-        sent = server.notify(body=request['body'], title=request['title'])
+        sent = servers[index].notify(
+            body=request['body'], title=request['title']
+        )
         status = ', '.join(sorted(statuses.found)) or 'not reached'
         reasons[index] = '' if sent else status
 

@@ -48,6 +48,16 @@ def english(lines: list[str]) -> list[str]:
     return [line for line in lines if not CHINESE.search(line)]
 
 
+@pytest.mark.parametrize('lang', [['--lang', 'zh_cn'], ['--lang=zh_cn']])
+def test_the_language_ahead_of_the_command(
+    lang: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*lang, 'train', 'confg.py']) == 2
+    (text,) = lines_of(capsys)
+    assert CHINESE.search(text)
+    assert 'confg.py' in text
+
+
 @pytest.mark.parametrize(
     'words',
     [

@@ -168,7 +168,7 @@ def test_a_wrapper_that_skips_nothing_is_not_said_to_skip(
     assert train(tmp_path, *options) == 0
     log = log_of(tmp_path)
     assert 'Iter 2: loss is NaN or Inf, WEIGHTS UPDATED WITH IT' in log
-    assert 'The weights were updated with NaN or Inf in iteration 2' in log
+    assert 'the weights were updated with NaN or Inf in iteration 2' in log
     assert 'The loss is finite' not in log
     # There is no event file.
     assert 'not printed\n' in log

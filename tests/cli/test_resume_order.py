@@ -48,8 +48,8 @@ def test_the_newer_run_is_taken_and_the_other_named(
     text = capsys.readouterr().err
     assert f"resuming from '{tmp_path}/iter_3.pth'" in text
     assert (
-        'iter_8.pth of iteration 8 is not taken: a newer run was started in '
-        'its folder; --resume-from takes it'
+        'iter_8.pth of iteration 8 is not taken: a newer start of this folder '
+        'has left it behind; --resume-from takes it'
     ) in text
 
 
@@ -64,7 +64,7 @@ def test_a_run_that_went_back_is_not_brought_forward(
     assert train(tmp_path, '--resume', train_cfg__max_iters=6) == 0
     text = capsys.readouterr().err
     assert f"resuming from '{tmp_path}/iter_5.pth'" in text
-    assert 'iter_8.pth of iteration 8 is not taken: the run went back' in text
+    assert 'iter_8.pth of iteration 8 is not taken: a newer start of' in text
 
 
 @pytest.mark.parametrize('options', [{}, STOCK], ids=['safe', 'stock'])
