@@ -169,7 +169,8 @@ def _check(kind: Any, is_strict: bool) -> Check:
     if origin is Union:
         return optional(_check(args[0], is_strict))
     if origin is Mapping:
-        return mapping_of(*(_check(one, is_strict) for one in args))
+        key, value = (_check(one, is_strict) for one in args)
+        return mapping_of(key, value)
     if origin is tuple:
         items = list_of(_check(args[0], is_strict))
         return lambda value: tuple(items(value))
