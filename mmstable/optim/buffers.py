@@ -108,28 +108,20 @@ class BufferCopy:
         self._ids = ids if len(strided) == count else None
 
     def restore(self) -> None:
-        """Undo what has changed the buffers since; once for each copy.
-
-        If the copy is not in use any more, a forward pass may have come
-        before a step that was applied: only what it has spoiled is undone.
-        """
-        was_taken, self.is_taken = self.is_taken, False
+        """Undo what has changed the buffers since; once for each copy."""
+        if not self.is_taken:
+            return
+        self.is_taken = False
         sound = _finite([one.copy for one in self._saved])
         finite = _finite(
             [_buffer(one.module, one.name) for one in self._saved]
         )
         # Not what was spoiled when it was copied, and is finite again.
-        enough = any if was_taken else all
         _restore(
             one
             for index, one in enumerate(self._saved)
-            if enough((index in sound, index not in finite))
+            if index in sound or index not in finite
         )
-
-    def drop(self) -> None:
-        """Forget the copy, and its memory."""
-        self.is_taken, self._saved, self._ids = False, [], None
-        self._all, self._sources, self._groups = [], [], []
 
     def put_back(self) -> bool:
         """Restore all buffers, finite or not.
@@ -266,9 +258,7 @@ class BufferProtection:
     even if its step is skipped. The buffers are copied before the
     first forward pass of a step; with gradient accumulation also before
     every other one, because one iteration may be left out alone. Forward
-    passes of other steps in between are undone with them. If the copy is of
-    a step that has been applied since, only NaN and Inf are undone: a forward
-    pass of this step came before it.
+    passes of other steps in between are undone with them.
 
     Forward passes that never lead to a step, as those of a generator while
     only the discriminator is trained, are not undone by a later one.
@@ -339,12 +329,6 @@ class BufferProtection:
     def keep_step(self) -> None:
         """The step was applied."""
         self._step.is_taken = False
-
-    def reset(self) -> None:
-        """Forget all copies: the run goes on from another state."""
-        for copy in (self._step, self._iteration):
-            if copy is not None:
-                copy.drop()
 
     def undo_step(self) -> None:
         """The step was skipped."""

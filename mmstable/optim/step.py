@@ -215,7 +215,7 @@ class SafeStep:
             # The rest of an open window makes a step nevertheless.
             gone = window.kept + window.dropped + window.forgotten
             self._window.forgotten = gone
-        self._buffers.reset()
+        self._buffers.keep_step()
         self._update.reset()
 
     def undo_failed_iteration(self) -> bool:

@@ -106,7 +106,7 @@ def test_past_that_was_given_up_comes_last(tmp_path):
     assert search.found.path == again.resolve()
     assert search.notes == (
         'iter_30.pth of iteration 30 is not taken: a newer start of this '
-        'folder has left it behind',
+        'folder has left it behind; --resume-from takes it',
     )
     again.write_bytes(b'')
     assert find_checkpoint(tmp_path).found.iteration == 10

@@ -157,7 +157,7 @@ def test_damage_is_survived(tmp_path, genuine, file):
     before = shape_of_the_process()
     (tmp_path / 'iter_4.pth').write_bytes(genuine[file])
     assert judge(tmp_path / 'iter_4.pth') == 'fine'
-    run_mutations(genuine[file], tmp_path, 'old' in file, 200)
+    run_mutations(genuine[file], tmp_path, 'old' in file, 400)
     assert shape_of_the_process() == before
 
 

@@ -51,7 +51,7 @@ def test_everything_is_in_the_event_file(tmp_path):
 def test_chinese_is_spoken(tmp_path):
     runner = run(tmp_path, dict(lang='zh_cn'), [Blow([6])])
     text = log_of(runner)
-    assert '已回滚到第 4 次迭代的状态（内存快照），数据不回退' in text
+    assert '已回滚到第 4 次迭代的状态（内存快照），数据位置不回滚' in text
     assert '学习率 x 0.5，1000 次迭代内恢复为 1。第 1/3 次回滚' in text
 
 

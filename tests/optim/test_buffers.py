@@ -127,36 +127,6 @@ def test_a_window_with_nothing_left_is_undone_as_a_whole():
     assert_same(weights(model), before)
 
 
-@pytest.mark.parametrize('counts', [1, 2])
-def test_a_bad_pass_before_an_applied_step_is_undone_too(counts):
-    """Both passes come before both updates; only the second one is bad."""
-    good, bad = net(), net()
-    model = nn.ModuleList([good, bad])
-    wrapper = wrap(model, accumulative_counts=counts)
-    wrapper.initialize_count_status(model, 0, 6)
-    losses = []
-    for part, factor in ((good, 1.0), (bad, NAN)):
-        with wrapper.optim_context(model):
-            losses.append(part(factor * batch(0)).square().mean())
-    for loss in losses:
-        wrapper.update_params(loss)
-    assert wrapper.applied_steps == 1
-    reference = net()
-    reference(batch(0))
-    assert_same(dict(good.named_buffers()), dict(reference.named_buffers()))
-    for name, buffer in bad.named_buffers():
-        assert torch.isfinite(buffer).all(), name
-
-
-def test_a_loaded_state_is_not_mixed_with_older_buffers():
-    model, wrapper = trained([batch(0)])
-    wrapper.load_state_dict(wrapper.state_dict())
-    model.norm.running_mean.fill_(NAN)
-    wrapper.update_params(model(batch(1)).sum() * NAN)
-    assert wrapper.last_step.skipped
-    assert model.norm.running_mean.isnan().all()
-
-
 def test_a_changed_table_is_put_back_although_it_is_large():
     model = net()
     wrapper = wrap(model)
