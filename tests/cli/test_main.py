@@ -133,10 +133,10 @@ def test_every_tool_is_a_door(name: str, tmp_path: Path) -> None:
 def test_what_needs_no_config_is_quick(
     words: list[str], answer: str, tmp_path: Path
 ) -> None:
-    times = []
+    times: list[float] = []
     path = path_without_torch(tmp_path)
-    for _ in range(3):
-        # Of the processor, since the machine may have other things to do.
+    # Of the processor, which other processes slow down: the best of many.
+    while len(times) < 3 or (min(times) >= 0.3 and len(times) < 20):
         before = os.times()
         command = [*console_script(tmp_path), *words]
         _, out, err = run(command, tmp_path, path=path)
